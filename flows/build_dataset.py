@@ -1,0 +1,141 @@
+"""The Prefect flow `build-dataset`: raw text in, a published version of token shards out.
+
+Prefect caches nothing: the store is the one truth, and a step that finds its valid result returns at once. A lost
+worker process is an ordinary retry; bad input is not tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.futures import PrefectFuture
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.tasks import Task
+
+from tokenloom.errors import SpecError, WorkerLost
+from tokenloom.flows.order import run_build
+from tokenloom.spec import BuildSpec, is_absolute
+from tokenloom.tasks import progress
+from tokenloom.tasks.workers import WorkerPool
+
+_MAX_THREADS = 512  # a thread only waits for a worker process; those are what `workers` limits
+_LOG_SECONDS = 5.0
+_RETRY_SECONDS = [1, 5]
+
+
+@flow(name="build-dataset", task_runner=ThreadPoolTaskRunner(max_workers=_MAX_THREADS))  # type: ignore[arg-type]
+def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]:
+    """Build a version of a dataset and publish it.
+
+    Args:
+        spec: What to build: sources, tokenizer, splits, store. Relative paths need TOKENLOOM_HOME.
+        workers: Worker processes on this machine; left out: one a core. 0 works in the flow's own process.
+
+    Returns:
+        reference, version, published, splits: as `tokenloom build --json` prints them.
+    """
+    spec = _with_absolute_paths(spec)
+    num_workers = (os.cpu_count() or 1) if workers is None else workers
+    with WorkerPool(num_workers) as pool, progress.listening(_log_listener()):
+
+        def run_one(name: str, step: Callable[[], Any]) -> Any:
+            return task(step, name=name, cache_policy=NO_CACHE)()
+
+        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
+            def call(label: str, position: int) -> Any:
+                return pool.call(step, jobs[position][1])
+
+            mapped = task(
+                call,
+                name=name,
+                task_run_name=name + " {label}",
+                cache_policy=NO_CACHE,
+                retries=len(_RETRY_SECONDS),
+                retry_delay_seconds=_RETRY_SECONDS,  # type: ignore[arg-type]
+                retry_condition_fn=_is_lost_worker,
+            )
+            try:
+                return _submit_all(mapped, [label for label, _ in jobs], num_workers)
+            except BaseException:
+                pool.close(now=True)
+                raise
+
+        return run_build(spec, num_workers, run_one, run_each).to_json()
+
+
+def _submit_all(mapped: Task[[str, int], Any], labels: list[str], num_workers: int) -> list[Any]:
+    """Submit a task for each label, `num_workers` at a time; return the results in order.
+
+    So a task run that is shown as running has a worker, and after a failure no further one starts.
+    """
+    slots = threading.Semaphore(max(1, num_workers))
+    failed = threading.Event()
+
+    def done(future: PrefectFuture[Any]) -> None:
+        future.wait()  # takes the final state from the task run itself; the server may not know it yet
+        if not future.state.is_completed():
+            failed.set()
+        slots.release()
+
+    futures = []
+    for position, label in enumerate(labels):
+        slots.acquire()
+        if failed.is_set():
+            break
+        future = mapped.submit(label, position)
+        future.add_done_callback(done)
+        futures.append(future)
+    results = [future.result() for future in futures]  # raises the first failure
+    if len(results) != len(labels):
+        raise WorkerLost(f"only {len(results)} of {len(labels)} tasks ran; run the same build again")
+    return results
+
+
+def _is_lost_worker(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    return isinstance(state.result(raise_on_failure=False), WorkerLost)
+
+
+def _with_absolute_paths(spec: BuildSpec) -> BuildSpec:
+    """Make relative paths absolute from TOKENLOOM_HOME; a worker's own folder means nothing to whoever wrote them."""
+    relative = [(key, path) for key, path in spec.paths() if not is_absolute(path)]
+    home = os.environ.get("TOKENLOOM_HOME")
+    if relative and not home:
+        key, path = relative[0]
+        raise SpecError(
+            f"{key}: {path!r} is relative, which says nothing in a deployment; write an absolute path or a URL, or set "
+            "TOKENLOOM_HOME where the worker runs"
+        )
+    return spec.resolve(Path(home)) if home else spec
+
+
+def _log_listener() -> progress.Listener:
+    """Return a listener that writes steps, messages, and progress at most every few seconds into the run's log."""
+    logger = get_run_logger()
+    lock = threading.Lock()
+    done = {"bytes": 0, "tokens": 0}
+    last = time.monotonic()
+
+    def listen(event: progress.Event) -> None:
+        nonlocal last
+        with lock:
+            if isinstance(event, progress.StepStarted):
+                done.update(bytes=0, tokens=0)
+                logger.info("%s: %s %s to do", event.step, f"{event.total:,}" if event.total else "all", event.unit)
+            elif isinstance(event, progress.Message):
+                logger.warning(event.text)
+            else:
+                done["bytes"] += event.num_bytes
+                done["tokens"] += event.num_tokens
+                if time.monotonic() - last >= _LOG_SECONDS:
+                    last = time.monotonic()
+                    logger.info("%.1f MB, %s tokens", done["bytes"] / 1e6, f"{done['tokens']:,}")
+
+    return listen

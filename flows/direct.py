@@ -1,0 +1,55 @@
+"""A build without a Prefect server: the same steps in the same order, for notebooks, tests and small builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from tokenloom.errors import WorkerLost
+from tokenloom.flows.order import run_build
+from tokenloom.spec import BuildSpec
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.workers import WorkerPool
+
+_TRIES = 3
+
+
+def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
+    """Build a dataset in this process and its children; see run_build for errors.
+
+    Args:
+        spec: with absolute paths.
+        num_workers: worker processes; 0 does all the work in this process.
+    """
+    with WorkerPool(num_workers) as pool:
+
+        def run_one(name: str, step: Callable[[], Any]) -> Any:
+            return step()
+
+        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
+            if num_workers == 0:
+                return [step(job) for _, job in jobs]
+            with ThreadPoolExecutor(num_workers) as threads:
+                futures = [threads.submit(_try_again, pool, step, job) for _, job in jobs]
+                try:
+                    for future in as_completed(futures):
+                        future.result()
+                except BaseException:
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    pool.close(now=True)
+                    raise
+                return [future.result() for future in futures]
+
+        return run_build(spec, num_workers, run_one, run_each)
+
+
+def _try_again(pool: WorkerPool, step: Callable[[Any], Any], job: Any) -> Any:
+    """Call a worker; one that was lost is replaced, up to _TRIES in all."""
+    for _ in range(_TRIES - 1):
+        try:
+            return pool.call(step, job)
+        except WorkerLost:
+            if pool.closed:
+                raise
+    return pool.call(step, job)

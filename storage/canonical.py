@@ -1,0 +1,46 @@
+"""Canonical JSON, and JSON files that carry their own checksum as last field."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from tokenloom.errors import FormatError
+
+_MARK = b',"checksum":"'
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one way to write `value`: sorted keys, no spaces, UTF-8, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def sha256_of(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of `value`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def sign(value: dict[str, Any]) -> bytes:
+    """Return canonical JSON of `value` with a last field `checksum`: SHA-256 of all bytes before it.
+
+    Example: {"a": 1} -> {"a":1,"checksum":"..."} where the SHA-256 is that of the bytes {"a":1
+    """
+    body = canonical_json(value)[:-1]
+    return body + _MARK + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def read_signed(data: bytes, place: str) -> dict[str, Any]:
+    """Return the value of a signed JSON file without its checksum; raises FormatError if it is damaged.
+
+    Args:
+        data: the bytes of the file.
+        place: the name of the file, for the message.
+    """
+    body, mark, tail = data.rpartition(_MARK)
+    if not mark or tail != hashlib.sha256(body).hexdigest().encode() + b'"}':
+        raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or incomplete")
+    value: dict[str, Any] = json.loads(body + b"}")
+    return value

@@ -1,0 +1,90 @@
+"""The document table `.docs` beside a shard: where each of its documents comes from.
+
+Uncompressed Arrow IPC, one row a document in shard order, in batches of a fixed number of rows, so that the
+bytes do not depend on how the shuffle cut its work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.storage.shard import file_sha256
+
+SCHEMA = pa.schema(
+    [
+        pa.field("start", pa.uint64(), nullable=False),  # first token in the shard
+        pa.field("num_tokens", pa.uint32(), nullable=False),
+        pa.field("input", pa.uint32(), nullable=False),  # index into inputs.json
+        pa.field("row", pa.uint64(), nullable=False),  # row of the file; of a line file the byte offset
+        pa.field("content", pa.binary(16), nullable=False),  # xxh3_128 of the UTF-8 text
+        pa.field("key", pa.uint64(), nullable=False),
+    ]
+)
+BATCH_ROWS = 65_536
+
+
+class DocumentTableWriter:
+    """Writes a document table into an open file.
+
+    Args:
+        file: a new file open for writing and reading (`Store.writing`).
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._writer = pa.ipc.new_file(file, SCHEMA)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._next_start = 0
+        self.sha256 = ""
+
+    def __enter__(self) -> DocumentTableWriter:
+        return self
+
+    def append(
+        self,
+        num_tokens: NDArray[np.uint32],
+        inputs: NDArray[np.uint32],
+        rows: NDArray[np.uint64],
+        content: NDArray[np.uint64],
+        keys: NDArray[np.uint64],
+    ) -> None:
+        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half."""
+        ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
+        columns: list[Any] = [ends - num_tokens, num_tokens, inputs, rows]
+        digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
+        arrays = [pa.array(column) for column in columns]
+        arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
+        arrays.append(pa.array(keys))
+        self._next_start = int(ends[-1]) if len(ends) else self._next_start
+        self._pending.append(pa.record_batch(arrays, schema=SCHEMA))
+        self._pending_rows += len(keys)
+        if self._pending_rows >= BATCH_ROWS:
+            self._write(self._pending_rows - self._pending_rows % BATCH_ROWS)
+
+    def _write(self, num_rows: int) -> None:
+        table = pa.Table.from_batches(self._pending, SCHEMA).combine_chunks()
+        self._writer.write_table(table.slice(0, num_rows), max_chunksize=BATCH_ROWS)
+        self._pending = table.slice(num_rows).to_batches()
+        self._pending_rows = table.num_rows - num_rows
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if self._pending_rows:
+                self._write(self._pending_rows)
+            self._writer.close()
+            self._file.flush()
+            self.sha256 = file_sha256(self._file)
+
+
+def open_documents(path: str | Path) -> pa.Table:
+    """Return the document table at `path`, mapped, with the columns of SCHEMA."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

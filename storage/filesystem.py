@@ -1,0 +1,197 @@
+"""A store's root folder: durable, atomic writes under relative names.
+
+A file appears under its name complete or not at all: it is written under a unique name in work/tmp, synced,
+then renamed (`replace`) or linked (`create`, which fails if the name is taken), and the folder is synced. Work
+files (spills, their records) are not synced: a damaged one is found by its checksums and made again.
+
+Local folders in this release; all access goes through `Store`, so another kind of store is one more class.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tokenloom.errors import StoreError
+
+TMP = "work/tmp"
+_STALE_SECONDS = 24 * 3600
+_ADVICE = {
+    errno.ENOSPC: "free space on that file system",
+    errno.EDQUOT: "free space or raise the quota",
+    errno.EROFS: "the file system is read-only: choose another store",
+    errno.EACCES: "give this user the right to write there, or choose another store",
+    errno.EPERM: "give this user the right to write there, or choose another store",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another store",
+    errno.EXDEV: "work/ and versions/ of a dataset must lie on one file system",
+}
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn a failure to write `path` into a StoreError that says why and what to do."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        advice = _ADVICE.get(error.errno or 0, "mend that")
+        raise StoreError(
+            f"{path}: can't be written: {error.strerror or error}. Nothing of it is visible; {advice} and run the "
+            "same command again"
+        ) from error
+
+
+class Store:
+    """The folder of one dataset in a store; every `path` below is relative to it, with '/'.
+
+    Args:
+        root: an absolute local path.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        if "://" in str(root) and not str(root).startswith("file://"):
+            raise StoreError(f"store {root}: only local folders are supported by this release")
+        self.root = Path(str(root).removeprefix("file://"))
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r})"
+
+    def local(self, path: str) -> Path:
+        """Return the local path of `path`; raises StoreError for a name that would leave the store."""
+        parts = path.split("/")
+        if ".." in parts or path.startswith("/"):
+            raise StoreError(f"{path!r} would leave the store {self.root}")
+        return self.root.joinpath(*parts)
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or folder stands at `path`."""
+        return self.local(path).exists()
+
+    def num_bytes(self, path: str) -> int | None:
+        """Return the length of the file at `path` in bytes, None if there is none."""
+        try:
+            return self.local(path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names in `folder`, none if it does not exist."""
+        try:
+            return sorted(os.listdir(self.local(folder)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
+        try:
+            return self.local(path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"{self.local(path)}: can't be read: {error.strerror}") from error
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a file that must not exist yet; of several writers exactly one succeeds.
+
+        Raises FileExistsError if there is a file at `path`, StoreError if it can't be written.
+        """
+        final = self.local(path)
+        with _told(final):
+            make_folder(final.parent)
+            temporary = self._temporary_name(final.name)
+            try:
+                with temporary.open("xb") as file:
+                    write_all(file, data)
+                    sync(file)
+                os.link(temporary, final)
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_folder(final.parent)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
+        with self.writing(path, durable=durable) as file:
+            write_all(file, data)
+
+    @contextmanager
+    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
+        """Open a new file for writing and reading that appears at `path` when the block ends well.
+
+        Args:
+            path: its name in the store.
+            durable: sync file and folder, so that it outlives a loss of power; False for work files.
+        """
+        final = self.local(path)
+        with _told(final):
+            make_folder(final.parent)
+            temporary = self._temporary_name(final.name)
+            try:
+                with temporary.open("x+b") as file:
+                    yield file
+                    file.flush()
+                    if durable:
+                        sync(file)
+                os.replace(temporary, final)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            if durable:
+                sync_folder(final.parent)
+
+    def remove(self, path: str) -> None:
+        """Delete the file at `path` if there is one."""
+        self.local(path).unlink(missing_ok=True)
+
+    def remove_stale_temporaries(self) -> None:
+        """Delete what killed processes left in work/tmp more than a day ago."""
+        before = time.time() - _STALE_SECONDS
+        for name in self.names(TMP):
+            path = self.local(f"{TMP}/{name}")
+            try:
+                if path.stat().st_mtime < before:
+                    path.unlink()
+            except FileNotFoundError:  # its writer has just renamed it
+                continue
+
+    def _temporary_name(self, name: str) -> Path:
+        folder = self.local(TMP)
+        make_folder(folder)
+        return folder / f"{name}.{uuid.uuid4().hex}"
+
+
+def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write all of `data`; the one place where bytes enter a store."""
+    file.write(data)
+
+
+def sync(file: IO[bytes]) -> None:
+    """Flush `file` and wait until its bytes are on the device."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on the device."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and its parents, each synced into the folder above it."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)

@@ -1,0 +1,48 @@
+"""The manifest of a version: what it holds, and the checksum of every file it lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.canonical import read_signed, sha256_of
+
+FORMAT_VERSION = 1
+NAME = "manifest.json"
+INPUTS = "inputs.json"
+BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
+
+
+def version_name(
+    identity: dict[str, Any], inputs: list[tuple[str, str, str]], tokenizer_fingerprint: str
+) -> str:
+    """Return the name of the version that these inputs make: 16 hexadecimal digits.
+
+    Args:
+        identity: the identity part of the spec, see BuildSpec.identity.
+        inputs: (source name, path, fingerprint) of every file, in order.
+        tokenizer_fingerprint: see tokenloom/tokenizers.
+    """
+    parts = {
+        "format_version": FORMAT_VERSION,
+        "identity": identity,
+        "inputs": [list(item) for item in inputs],
+        "tokenizer": tokenizer_fingerprint,
+    }
+    return sha256_of(parts)[:16]
+
+
+def read_manifest(data: bytes, place: str) -> dict[str, Any]:
+    """Return the manifest in `data`, checked; raises FormatError if it is damaged or of another format.
+
+    Args:
+        data: the bytes of manifest.json.
+        place: its path, for the message.
+    """
+    manifest = read_signed(data, place)
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise FormatError(
+            f"{place}: manifest format {manifest.get('format_version')}; this release reads format "
+            f"{FORMAT_VERSION}: update tokenloom"
+        )
+    return manifest

@@ -1,0 +1,260 @@
+"""The spill: documents and tokens of up to 64 MB of a partition's text, sorted by (split, key, content, row).
+
+Read in ranges: the header holds the document counts of the splits, the key of every 1,024th document and a
+checksum of every 1 MiB block of the body, so that a key range costs one read of the document table and one of
+the tokens, each checked. It holds neither source nor path: the same file under two names shares its spills.
+
+    header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
+    body     document table (TABLE_DTYPE), then tokens in the same order
+
+A spill is a cache that the next build uses again; its name says all that decides its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.errors import SpillError
+from tokenloom.storage.canonical import canonical_json
+from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.shard import token_dtype
+
+SPILL_FORMAT = 1
+MAGIC = b"TOKSPIL\0"
+FOLDER = "work/spills"
+TABLE_DTYPE = np.dtype(
+    [
+        ("key", "<u8"),
+        ("content_high", "<u8"),
+        ("content_low", "<u8"),
+        ("row", "<u8"),
+        ("start", "<u8"),  # first token in the spill
+        ("num_tokens", "<u4"),
+        ("zero", "<u4"),
+    ]
+)
+_FIXED = struct.Struct("<8sIIIIQQQ")  # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
+_BLOCK_BYTES = 2**20
+_SAMPLE_ROWS = 1024
+_CHECKSUM_BYTES = 16
+
+
+def spill_path(name: str, index: int) -> str:
+    """Return the path in the store of spill `index` of the partition whose spills are called `name`."""
+    return f"{FOLDER}/{name}.{index:03d}.spill"
+
+
+@dataclass(frozen=True)
+class SpillDocuments:
+    """Documents in memory, in the order they were read, with their tokens one after the other.
+
+    Shapes: n documents; `content` is (n, 2) uint64 (high, low), `tokens` (sum of num_tokens,), the rest (n,).
+    """
+
+    split: NDArray[np.uint8]
+    key: NDArray[np.uint64]
+    content: NDArray[np.uint64]
+    row: NDArray[np.uint64]
+    num_tokens: NDArray[np.uint32]
+    tokens: NDArray[Any]
+
+
+def write_spill(
+    store: Store, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
+) -> dict[str, Any]:
+    """Sort `documents` and write them as one spill.
+
+    Args:
+        store: the dataset's store.
+        name: of the partition's spills.
+        index: of this spill in the partition.
+        documents: up to about 64 MB of text and its tokens.
+        num_splits: splits of the build; documents are counted for each.
+        info: JSON values for the header: tokenizer fingerprint, encoding backend.
+
+    Returns:
+        {"bytes", "documents": [by split], "tokens": [by split]}
+    """
+    order = np.lexsort(
+        (documents.row, documents.content[:, 1], documents.content[:, 0], documents.key, documents.split)
+    )
+    split = documents.split[order]
+    num_tokens = documents.num_tokens[order]
+    table = np.zeros(len(order), TABLE_DTYPE)
+    table["key"] = documents.key[order]
+    table["content_high"], table["content_low"] = documents.content[order].T
+    table["row"] = documents.row[order]
+    table["num_tokens"] = num_tokens
+    table["start"] = np.cumsum(num_tokens, dtype=np.uint64) - num_tokens
+    counts = {
+        "documents": np.bincount(split, minlength=num_splits).tolist(),
+        "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
+    }
+    tokens = take_documents(documents.tokens, documents.num_tokens, order)
+    with store.writing(spill_path(name, index), durable=False) as file:
+        num_bytes = _write(file, table, tokens, info | counts)
+    return {"bytes": num_bytes, **counts}
+
+
+def _write(file: IO[bytes], table: NDArray[Any], tokens: NDArray[Any], info: dict[str, Any]) -> int:
+    body = (memoryview(table.tobytes()), memoryview(tokens).cast("B"))
+    checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
+    block = canonical_json(info)
+    sampled = np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
+    header_bytes = _FIXED.size + len(block) + len(sampled) + len(checksums) + _CHECKSUM_BYTES
+    file_bytes = header_bytes + sum(len(part) for part in body)
+    fixed = _FIXED.pack(
+        MAGIC,
+        SPILL_FORMAT,
+        header_bytes,
+        len(block),
+        tokens.dtype.itemsize,
+        len(table),
+        len(tokens),
+        file_bytes,
+    )
+    head = fixed + block + sampled + checksums
+    write_all(file, head + xxhash.xxh3_128_digest(head))
+    for part in body:
+        write_all(file, part)
+    return file_bytes
+
+
+def _block_checksums(parts: Sequence[memoryview]) -> list[int]:
+    """Return xxh3_64 of every 1 MiB block of the joined parts."""
+    checksums, hasher, room = [], xxhash.xxh3_64(), _BLOCK_BYTES
+    for part in parts:
+        start = 0
+        while start < len(part):
+            piece = part[start : start + room]
+            hasher.update(piece)
+            start, room = start + len(piece), room - len(piece)
+            if room == 0:
+                checksums.append(hasher.intdigest())
+                hasher, room = xxhash.xxh3_64(), _BLOCK_BYTES
+    return checksums if room == _BLOCK_BYTES else [*checksums, hasher.intdigest()]
+
+
+def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    """Return the tokens of the documents in `order`, joined.
+
+    A document's tokens are one binary value to Arrow, whose `take` copies them as blocks: 20 times as fast as
+    a gather of single tokens (docs/decisions.md).
+
+    Args:
+        tokens: all documents' tokens, one after the other.
+        num_tokens: (n,) tokens of each document.
+        order: (m,) which documents, in [0, n).
+    """
+    import pyarrow as pa
+
+    offsets = np.zeros(len(num_tokens) + 1, np.int64)
+    np.cumsum(num_tokens, out=offsets[1:])
+    offsets *= tokens.dtype.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(tokens))]
+    taken = pa.Array.from_buffers(pa.large_binary(), len(num_tokens), buffers).take(pa.array(order))
+    length = taken.buffers()[1]
+    ends = np.frombuffer(length, np.int64)[taken.offset : taken.offset + len(taken) + 1]
+    data = taken.buffers()[2]
+    if data is None or ends[-1] == ends[0]:
+        return np.empty(0, tokens.dtype)
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(tokens.dtype)
+
+
+class Spill:
+    """One spill open for reading in ranges; raises SpillError where its bytes are not what was written.
+
+    Args:
+        store: the dataset's store.
+        name: of the partition's spills.
+        index: of this spill in the partition.
+    """
+
+    def __init__(self, store: Store, name: str, index: int) -> None:
+        self.name = name
+        self._path = store.local(spill_path(name, index))
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError as error:
+            raise self._error("it is missing") from error
+        self._read_header()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Spill:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _error(self, what: str) -> SpillError:
+        return SpillError(f"{self._path}: {what}; the partition is encoded again", self.name)
+
+    def _read_header(self) -> None:
+        fixed = self._file.read(_FIXED.size)
+        if len(fixed) < _FIXED.size or fixed[:8] != MAGIC:
+            raise self._error("it is no spill")
+        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack(fixed)
+        if self._path.stat().st_size != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
+            raise self._error("its length is not what its header says")
+        head = fixed + self._file.read(header_bytes - _FIXED.size)
+        if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-16]) != head[-16:]:
+            raise self._error("its header is damaged")
+        info_end = _FIXED.size + json_bytes
+        self.info: dict[str, Any] = json.loads(head[_FIXED.size : info_end])
+        num_sampled = -(-num_documents // _SAMPLE_ROWS)
+        self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
+        self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -16], "<u8")
+        self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
+        self._tokens_start = num_documents * TABLE_DTYPE.itemsize
+        self.dtype = token_dtype(2 ** (8 * width))
+
+    @cached_property
+    def _split_ends(self) -> list[int]:
+        return [0, *np.cumsum(self.info["documents"]).tolist()]
+
+    def documents(self, split_index: int, start_key: int, end_key: int) -> NDArray[Any]:
+        """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, in order."""
+        first, end = self._split_ends[split_index], self._split_ends[split_index + 1]
+        # Sampled rows inside the split bracket the wanted ones; rows between two samples are read whole.
+        low, high = -(-first // _SAMPLE_ROWS), -(-end // _SAMPLE_ROWS)
+        keys = self._sampled_keys[low:high]
+        before = low + int(np.searchsorted(keys, np.uint64(start_key), side="left")) - 1
+        after = low + int(np.searchsorted(keys, np.uint64(end_key - 1), side="right"))
+        row_start = max(first, before * _SAMPLE_ROWS)
+        row_end = min(end, after * _SAMPLE_ROWS)
+        if row_end <= row_start:
+            return np.empty(0, TABLE_DTYPE)
+        size = TABLE_DTYPE.itemsize
+        rows = np.frombuffer(self._read(row_start * size, row_end * size), TABLE_DTYPE)
+        inside = np.searchsorted(rows["key"], np.array([start_key, end_key - 1], np.uint64))
+        last = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
+        return rows[int(inside[0]) : last]
+
+    def tokens(self, start: int, end: int) -> NDArray[Any]:
+        """Return the tokens [start, end) of the spill, of its stored type."""
+        width = self.dtype.itemsize
+        base = self._tokens_start
+        return np.frombuffer(self._read(base + start * width, base + end * width), self.dtype)
+
+    def _read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end) of the body, every block they touch checked."""
+        first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
+        self._file.seek(self._body_start + first * _BLOCK_BYTES)
+        data = memoryview(self._file.read(min(last * _BLOCK_BYTES, self._body_bytes) - first * _BLOCK_BYTES))
+        for block in range(first, last):
+            piece = data[(block - first) * _BLOCK_BYTES : (block - first + 1) * _BLOCK_BYTES]
+            if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):
+                raise self._error(f"block {block} (of 1 MiB) is damaged")
+        return data[start - first * _BLOCK_BYTES : end - first * _BLOCK_BYTES]

@@ -1,0 +1,97 @@
+"""Tags: movable names of versions, each a log of numbered entries of which the highest counts.
+
+Moving a tag is the exclusive create of number + 1, so of two movers one is told. Entries are never changed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import re
+from dataclasses import dataclass
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.canonical import read_signed, sign
+from tokenloom.storage.filesystem import Store
+
+_ENTRY = re.compile(r"^(\d{8})\.json$")
+BUILD_REASON = "build"  # any other reason means that a person moved the tag
+
+
+@dataclass(frozen=True)
+class TagEntry:
+    """One move of a tag; `number` counts from 1, `at` is ISO 8601 in UTC."""
+
+    number: int
+    version: str
+    previous: str | None
+    at: str
+    by: str
+    reason: str
+
+
+def newest_number(store: Store, tag: str) -> int:
+    """Return the number of the newest entry of `tag`, 0 if there is none."""
+    numbers = [int(match[1]) for name in store.names(f"tags/{tag}") if (match := _ENTRY.match(name))]
+    return max(numbers, default=0)
+
+
+def newest(store: Store, tag: str) -> TagEntry | None:
+    """Return the entry that counts, None if the tag was never set; raises FormatError if it is damaged."""
+    number = newest_number(store, tag)
+    return read_entry(store, tag, number) if number else None
+
+
+def read_entry(store: Store, tag: str, number: int) -> TagEntry:
+    """Return entry `number` of `tag`; raises FormatError if it is damaged."""
+    path = _path(tag, number)
+    value = read_signed(store.read(path), str(store.local(path)))
+    fields = ("version", "previous", "at", "by", "reason")
+    if set(value) != set(fields):
+        raise FormatError(f"{store.local(path)}: a tag entry has the fields {', '.join(fields)}")
+    return TagEntry(number, **value)
+
+
+def log(store: Store, tag: str) -> list[TagEntry]:
+    """Return all entries of `tag`, oldest first."""
+    return [read_entry(store, tag, n) for n in range(1, newest_number(store, tag) + 1)]
+
+
+def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
+    """Let `tag` name `version`, if its newest entry is still number `seen_number`.
+
+    Raises FileExistsError if somebody else moved it since.
+    """
+    number = seen_number + 1
+    previous = read_entry(store, tag, seen_number).version if seen_number else None
+    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    entry = {"version": version, "previous": previous, "at": at, "by": getpass.getuser(), "reason": reason}
+    store.create(_path(tag, number), sign(entry))
+    return read_entry(store, tag, number)
+
+
+def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str | None:
+    """Move `tag` to a version that was just built, unless that would undo what a person or a newer build did.
+
+    It stays if it moved since number `seen_number` was read, or if its newest entry was made by hand and
+    `version` already stood in the log (so a rollback stays rolled back, and a slow old build does not win).
+
+    Returns:
+        Why the tag was left alone; None if it names `version` now.
+    """
+    entries = log(store, tag)
+    if entries and entries[-1].version == version:
+        return None
+    if len(entries) != seen_number:
+        return f"{tag} was moved to {entries[-1].version} while this build ran"
+    if entries and entries[-1].reason != BUILD_REASON and version in {entry.version for entry in entries}:
+        return f"{tag} was set to {entries[-1].version} by hand ({entries[-1].reason}) after it named {version}"
+    try:
+        move(store, tag, version, seen_number, BUILD_REASON)
+    except FileExistsError:
+        return f"{tag} was moved at the same moment by somebody else"
+    return None
+
+
+def _path(tag: str, number: int) -> str:
+    return f"tags/{tag}/{number:08d}.json"

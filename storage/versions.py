@@ -1,0 +1,103 @@
+"""Where things lie in a store: datasets, versions, references; a version is visible once its manifest is.
+
+A reference is STORE/DATASET@TAG_OR_VERSION, split at the last '@' after the last '/'; `@latest` if left out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage import tags
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.manifest import NAME, read_manifest
+
+NAME_PATTERN = re.compile(r"^[a-z][a-z0-9._-]{0,63}$")
+VERSION_PATTERN = re.compile(r"^[0-9a-f]{16}$")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A dataset in a store, and a tag or version of it."""
+
+    store: str
+    dataset: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.dataset}@{self.name}"
+
+
+def parse_reference(text: str) -> Reference:
+    """Split a reference; raises StoreError if it is none.
+
+    Example: "s3://corpora/store/news" -> Reference("s3://corpora/store", "news", "latest")
+    """
+    store, slash, rest = text.rpartition("/")
+    dataset, _, name = rest.partition("@")
+    name = name or "latest"
+    if not NAME_PATTERN.match(dataset) or not (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name)):
+        raise StoreError(f"{text!r} is no reference: write STORE/DATASET, @TAG or @VERSION behind it if you like")
+    return Reference(store if slash else ".", dataset, name)
+
+
+def dataset_store(store: str, dataset: str) -> Store:
+    """Return the folder of a dataset in the store at `store`, an absolute or relative local path."""
+    if not NAME_PATTERN.match(dataset):
+        raise StoreError(f"{dataset!r} is no dataset's name: it must match {NAME_PATTERN.pattern}")
+    if "://" in store:
+        return Store(f"{store}/{dataset}")
+    return Store(Path(store).expanduser().absolute() / dataset)
+
+
+def version_path(version: str, name: str = "") -> str:
+    """Return the path of a version, or of the file `name` in it, relative to the dataset's folder."""
+    return f"versions/{version}/{name}" if name else f"versions/{version}"
+
+
+def is_published(store: Store, version: str) -> bool:
+    """Return whether `version` is complete and visible."""
+    return store.exists(version_path(version, NAME))
+
+
+def published_versions(store: Store) -> list[str]:
+    """Return the names of all visible versions, sorted by name."""
+    return [v for v in store.names("versions") if VERSION_PATTERN.match(v) and is_published(store, v)]
+
+
+def load_manifest(store: Store, version: str) -> dict[str, Any]:
+    """Return the checked manifest of a version; raises StoreError if it is not there, FormatError if damaged."""
+    path = version_path(version, NAME)
+    try:
+        manifest = read_manifest(store.read(path), str(store.local(path)))
+    except FileNotFoundError as error:
+        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` names those there are") from error
+    if manifest["version"] != version:
+        raise FormatError(f"{store.local(path)}: it is the manifest of {manifest['version']}, not of {version}")
+    return manifest
+
+
+def resolve(reference: Reference) -> tuple[Store, dict[str, Any]]:
+    """Return the dataset's store and the manifest of the version that `reference` names.
+
+    Raises:
+        StoreError: there is no such dataset, tag or version.
+        FormatError: tag log or manifest are damaged.
+    """
+    store = dataset_store(reference.store, reference.dataset)
+    if VERSION_PATTERN.match(reference.name):
+        return store, load_manifest(store, reference.name)
+    entry = tags.newest(store, reference.name)
+    if entry is None:
+        raise StoreError(f"{reference}: {_why_missing(store, reference)}")
+    return store, load_manifest(store, entry.version)
+
+
+def _why_missing(store: Store, reference: Reference) -> str:
+    if not store.exists(""):
+        return f"no dataset {reference.dataset!r} in {reference.store}"
+    known = [name for name in store.names("tags") if tags.newest(store, name)]
+    return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"

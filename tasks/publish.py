@@ -1,0 +1,139 @@
+"""Publish: the small files of a version, the manifest last, then the tag."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tokenloom.storage import manifest, tags
+from tokenloom.storage.canonical import canonical_json, sign
+from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.tasks.assign import Assignment
+from tokenloom.tasks.plan import LATEST, BuildPlan
+from tokenloom.tasks.validate import row_counts
+
+_SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key")
+_LIBRARIES = ("tokenloom", "numpy", "pyarrow", "xxhash", "fsspec", "tiktoken", "pydantic", "prefect")
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build did: `published` is False if the version was there already; `tag_note` says why a tag stayed."""
+
+    reference: str
+    version: str
+    published: bool
+    splits: dict[str, dict[str, int]]
+    tag_note: str | None
+    num_encoded: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `build --json` prints."""
+        return {
+            "reference": self.reference,
+            "version": self.version,
+            "published": self.published,
+            "splits": self.splits,
+            "tag_note": self.tag_note,
+            "partitions_encoded": self.num_encoded,
+        }
+
+
+def publish_version(
+    plan: BuildPlan,
+    assignment: Assignment,
+    records: Sequence[dict[str, Any]],
+    measured: dict[str, Any],
+    times: dict[str, float],
+) -> bool:
+    """Make a complete, checked version visible; return False if somebody else published it meanwhile.
+
+    Args:
+        plan: of the build.
+        assignment: of its shards.
+        records: of all shards.
+        measured: what the check found, for build.json.
+        times: seconds by step, for build.json.
+    """
+    files = {manifest.INPUTS: canonical_json({"inputs": [_input_row(file) for file in plan.inputs]})}
+    files |= {f"tokenizer/{name}": data for name, data in plan.tokenizer_files.items()}
+    for name, data in files.items():
+        plan.store.replace(version_path(plan.version, name), data)
+    plan.store.replace(version_path(plan.version, manifest.BUILD), _build_json(plan, measured, times))
+    value = _manifest(plan, assignment, records) | {
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    }
+    try:
+        plan.store.create(version_path(plan.version, manifest.NAME), sign(value))
+    except FileExistsError:
+        return False
+    return True
+
+
+def move_latest(plan: BuildPlan) -> str | None:
+    """Let `latest` name the version, where the rules allow; return why not, if not (tags.move_by_build)."""
+    return tags.move_by_build(plan.store, LATEST, plan.version, plan.seen_tag_number)
+
+
+def build_result(plan: BuildPlan, published: bool, tag_note: str | None, num_encoded: int) -> BuildResult:
+    """Return what a build did, read from the published manifest."""
+    value = load_manifest(plan.store, plan.version)
+    splits = {
+        name: {"tokens": split["tokens"], "documents": split["documents"], "shards": len(split["shards"])}
+        for name, split in value["splits"].items()
+    }
+    reference = f"{plan.store.root}@{plan.version}"
+    return BuildResult(reference, plan.version, published, splits, tag_note, num_encoded)
+
+
+def _input_row(file: Any) -> dict[str, Any]:
+    return {
+        "source": file.source,
+        "path": file.path,
+        "fingerprint": file.fingerprint,
+        "bytes": file.num_bytes,
+    }
+
+
+def _manifest(plan: BuildPlan, assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    splits: dict[str, Any] = {}
+    for name, _ in plan.spec.split_shares():
+        mine = [record for record in records if record["split"] == name]
+        splits[name] = {field: sum(r[field] for r in mine) for field in ("tokens", "documents", "duplicates")}
+        splits[name]["shards"] = [
+            {field: record[field] for field in _SHARD_FIELDS}
+            | {"name": f"{record['name']}.tok", "samples": {}}
+            for record in mine
+        ]
+    return {
+        "format_version": manifest.FORMAT_VERSION,
+        "dataset": plan.spec.dataset,
+        "version": plan.version,
+        "spec": plan.spec.identity(),
+        "tokenizer": plan.tokenizer,
+        "splits": splits,
+        "rows": row_counts(assignment, records),
+    }
+
+
+def _build_json(plan: BuildPlan, measured: dict[str, Any], times: dict[str, float]) -> bytes:
+    libraries = {}
+    for name in _LIBRARIES:
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    value = {
+        "spec": plan.spec.model_dump(mode="json"),
+        "inputs": [file.url for file in plan.inputs],
+        "seconds": times,
+        "measured": measured,
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "libraries": libraries,
+    }
+    return canonical_json(value)

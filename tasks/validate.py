@@ -1,0 +1,191 @@
+"""Validate: what must hold before a version becomes visible.
+
+Counts and ids were measured while the shards were written; here they are summed and compared. 1,000 documents,
+chosen by hash, are read again from their source, encoded again and compared id by id with what stands in the
+shards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tokenloom.errors import CheckError, InputError
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.fingerprints import stamp
+from tokenloom.storage.keys import content_hashes
+from tokenloom.storage.shard import Shard, open_shard, token_dtype
+from tokenloom.storage.versions import version_path
+from tokenloom.tasks.assign import Assignment
+from tokenloom.tasks.plan import BuildPlan, InputFile
+from tokenloom.tasks.shuffle import SAMPLE_DTYPE
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.tokenization import job_tokenizer
+from tokenloom.tokenizers.base import text_bytes
+
+NUM_SAMPLES = 1000
+_NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
+
+
+@dataclass(frozen=True)
+class CheckJob:
+    """Documents of one input to encode again: (shard name, row of SAMPLE_DTYPE) each."""
+
+    store: str
+    version: str
+    file: InputFile
+    definition: dict[str, Any]
+    tokenizer_fingerprint: str
+    samples: list[tuple[str, tuple[int, ...]]]
+
+
+def samples_per_shard(num_shards: int) -> int:
+    """Return how many documents a shard proposes, so that the NUM_SAMPLES least hashes of all are among them."""
+    return min(NUM_SAMPLES, 4 * NUM_SAMPLES // num_shards + 64)
+
+
+def choose_samples(plan: BuildPlan, records: Sequence[dict[str, Any]], num_jobs: int) -> list[CheckJob]:
+    """Choose up to NUM_SAMPLES documents of the build by hash, and group them for reading.
+
+    Args:
+        plan: of the build.
+        records: of all shards.
+        num_jobs: about how many jobs to make of the documents of one file.
+    """
+    proposed = [(item, record["name"]) for record in records for item in record["sampled"]]
+    by_input: defaultdict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
+    index = SAMPLE_DTYPE.names.index("input_index")  # type: ignore[union-attr]
+    for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:NUM_SAMPLES]:
+        by_input[item[index]].append((name, tuple(item)))
+    jobs = []
+    for i, samples in sorted(by_input.items()):
+        samples.sort(key=lambda sample: sample[1][SAMPLE_DTYPE.names.index("row")])  # type: ignore[union-attr]
+        for part in _parts(samples, num_jobs if len(by_input) < 2 * num_jobs else 1):
+            file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
+            jobs.append(CheckJob(str(plan.store.root), plan.version, file, plan.definition, fingerprint, part))
+    return jobs
+
+
+def _parts(items: list[Any], count: int) -> list[list[Any]]:
+    size = -(-len(items) // count)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def check_documents(job: CheckJob) -> int:
+    """Encode documents again from their source and compare them with the shards; return how many.
+
+    Raises:
+        CheckError: content or ids differ, or a row is gone.
+    """
+    samples = np.array([item for _, item in job.samples], SAMPLE_DTYPE)
+    wanted = {int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)}
+    shards = {name: _open(job, name) for name, _ in job.samples}
+    reader = make_reader(job.file.options)
+    found = 0
+    for start, end in reader.locate(job.file.url, sorted(wanted)):
+        for batch in reader.read(job.file.url, start, end):
+            here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
+            if len(here):
+                _compare(job, shards, batch.texts.take(pa.array(here)), [wanted[int(i)] for i in batch.rows[here]])
+            found += len(here)
+    if found != len(wanted):
+        raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_NEXT_STEP}")
+    return found
+
+
+def _open(job: CheckJob, name: str) -> Shard:
+    return open_shard(Store(job.store).local(version_path(job.version, f"{name}.tok")))
+
+
+def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: list[tuple[str, Any]]) -> None:
+    """Raise CheckError unless the texts' hashes and ids are what stands in the shards; both in the same order."""
+    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    texts = texts.fill_null("")
+    content = content_hashes(*text_bytes(texts))
+    encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
+    ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
+    for (name, sample), hashes, again in zip(samples, content, ids, strict=True):
+        start = int(sample["start"])
+        stored = shards[name].tokens[start : start + int(sample["num_tokens"])]
+        same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
+        if not same_text or not np.array_equal(stored, again):
+            raise CheckError(
+                f"{job.file.url}, row {sample['row']}: {'encoded again, its ids differ' if same_text else 'its text differs'}"
+                f" from what stands in shard {name} at token {start}: the file changed, or a step is wrong; {_NEXT_STEP}"
+            )
+
+
+def validate_build(
+    plan: BuildPlan, assignment: Assignment, records: Sequence[dict[str, Any]], num_checked: int
+) -> dict[str, Any]:
+    """Check that a build is complete and right; return the measured values for build.json.
+
+    Args:
+        plan: of the build.
+        assignment: of its shards.
+        records: of all shards.
+        num_checked: documents that `check_documents` compared.
+
+    Raises:
+        CheckError: something does not hold; it says what, with both numbers.
+        InputError: an input changed while the build ran.
+    """
+    _check_inputs_unchanged(plan.inputs)
+    for split, totals in assignment.totals.items():
+        mine = [record for record in records if record["split"] == split]
+        documents = sum(record["documents"] + record["duplicates"] for record in mine)
+        tokens = sum(record["tokens"] + record["duplicate_tokens"] for record in mine)
+        _check_equal(f"split {split}: documents in spills and in shards", totals["documents"], documents)
+        _check_equal(f"split {split}: tokens in spills and in shards", totals["tokens"], tokens)
+    rows = row_counts(assignment, records)
+    _check_equal("rows read, and kept + duplicates + filtered", rows["read"], sum(rows.values()) - rows["read"])
+    known = [partition.num_rows for partition in plan.partitions]
+    if all(count is not None for count in known):
+        _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
+    for record in records:
+        _check_shard(plan, record)
+    _check_equal("documents encoded again", min(NUM_SAMPLES, rows["kept"]), num_checked)
+    return {"documents_encoded_again": num_checked, "largest_id": max(record["max_id"] for record in records)}
+
+
+def row_counts(assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return the manifest's `rows`: what became of every row read."""
+    return {
+        "read": assignment.rows["read"],
+        "kept": sum(record["documents"] for record in records),
+        "duplicates": sum(record["duplicates"] for record in records),
+        "filtered": assignment.rows["filtered"],
+        "excluded": 0,
+        "quarantined": 0,
+    }
+
+
+def _check_equal(what: str, expected: int, found: int) -> None:
+    if expected != found:
+        raise CheckError(f"{what}: {expected:,} and {found:,} differ; {_NEXT_STEP}")
+
+
+def _check_shard(plan: BuildPlan, record: dict[str, Any]) -> None:
+    name = record["name"]
+    vocab_size = plan.tokenizer["vocab_size"]
+    if record["max_id"] >= vocab_size:
+        raise CheckError(f"shard {name}: id {record['max_id']} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
+    if record["bad_ends"]:
+        raise CheckError(f"shard {name}: {record['bad_ends']} documents do not end with end-of-text; {_NEXT_STEP}")
+    num_bytes = plan.store.num_bytes(version_path(plan.version, f"{name}.tok"))
+    _check_equal(f"shard {name}: bytes written and on disk", record["bytes"], num_bytes or 0)
+
+
+def _check_inputs_unchanged(inputs: Sequence[InputFile]) -> None:
+    for file in inputs:
+        try:
+            changed = file.stamp is not None and stamp(file.url) != file.stamp
+        except FileNotFoundError:
+            changed = True
+        if changed:
+            raise InputError(f"{file.url}: it changed while the build ran; build again when it is complete")

@@ -1,0 +1,178 @@
+"""Worker processes, leased by the threads that run tasks.
+
+A thread calls `WorkerPool.call(function, job)`: a free child process runs it and sends back its result or its
+exception. Children start neither from a fork nor from the caller's main module, so they are small and never import
+Prefect. One that is killed fails the call in hand with WorkerLost and is replaced. Children end with their parent,
+however it ends, since they wait on its socket.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tokenloom.errors import WorkerLost
+from tokenloom.tasks import progress
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+_START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
+_CLOSE_SECONDS = 2.0
+
+
+class _Worker:
+    """One child process and the socket to it."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is the caller's
+                pass_fds=[theirs.fileno()],
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            )
+
+    def call(self, function: Callable[[Any], Any], job: Any) -> Any:
+        try:
+            self._connection.send((function, job))
+            while True:
+                kind, value = self._connection.recv()
+                if kind == "event":
+                    progress.report(value)
+                elif kind == "error":
+                    raise value
+                else:
+                    return value
+        except (EOFError, ConnectionError) as error:
+            raise WorkerLost(f"a worker process ended ({self._why()}); the work it had in hand is lost") from error
+
+    def _why(self) -> str:
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return "killed: often by the system, for lack of memory; fewer --workers need less"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, *, now: bool) -> None:
+        """End the child: at once, even in the middle of a call, or an idle one by closing its socket."""
+        if now:
+            self._process.kill()  # a thread that waits for its answer sees the socket end
+        else:
+            self._connection.close()
+        try:
+            self._process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class WorkerPool:
+    """Up to `num_workers` child processes, started when needed.
+
+    Args:
+        num_workers: processes; 0 runs every call in the calling thread of this process.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        self._started: set[_Worker] = set()
+        self._lock = threading.Lock()
+        self.closed = False
+        for _ in range(num_workers):
+            self._free.put(None)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(now=error is not None)
+
+    def call(self, function: Callable[[Job], Result], job: Job) -> Result:
+        """Run `function(job)` in a free child and return its result; both must pickle.
+
+        Raises what the function raises, with the child's traceback as a note; WorkerLost if the child dies.
+        """
+        if self.num_workers == 0:
+            return function(job)
+        worker = self._free.get()
+        try:
+            worker = worker or self._start()
+            result: Result = worker.call(function, job)
+            return result
+        finally:
+            self._give_back(worker)
+
+    def _start(self) -> _Worker:
+        with self._lock:
+            if self.closed:
+                raise WorkerLost("the build is ending; no further work is started")
+            worker = _Worker()
+            self._started.add(worker)
+        return worker
+
+    def _give_back(self, worker: _Worker | None) -> None:
+        if worker is not None and not worker.is_alive():
+            with self._lock:
+                self._started.discard(worker)
+            worker = None
+        self._free.put(worker)
+
+    def close(self, *, now: bool = False) -> None:
+        """End all children; `now` kills those at work, whose callers get WorkerLost."""
+        with self._lock:
+            self.closed = True
+            workers = list(self._started)
+            self._started.clear()
+        for worker in workers:
+            worker.end(now=now)
+
+
+def serve(descriptor: int) -> None:
+    """Run in a child: answer calls until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    connection = Connection(descriptor)
+    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
+    with progress.listening(lambda event: connection.send(("event", event))):
+        while True:
+            connection.send(_answer(jobs.get()))
+
+
+def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
+    while True:
+        try:
+            jobs.put(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(1)  # the parent is gone: so is the reason to go on, in whatever the main thread is
+
+
+def _answer(call: bytes) -> tuple[str, Any]:
+    try:
+        function, job = pickle.loads(call)  # noqa: S301  (our parent's bytes)
+        return "result", function(job)
+    except BaseException as error:  # noqa: BLE001  (a panic of a native library is no Exception; all are sent)
+        error.add_note("in a worker process:\n" + traceback.format_exc())
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301  (our own bytes)
+        except Exception:  # noqa: BLE001  (what can't travel is told in words)
+            return "error", RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        return "error", error

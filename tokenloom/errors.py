@@ -1,0 +1,70 @@
+"""Every error that tokenloom raises for its users; a leaf of the house that all may import.
+
+    TokenloomError
+    ├── SpecError       (ValueError)    the spec or an option is wrong                    exit code 2
+    ├── InputError      (ValueError)    an input file is missing, damaged or of another kind
+    ├── TokenizerError  (ValueError)    a tokenizer can't be made, or gives ids it must not
+    ├── StoreError      (OSError)       the store can't be read or written
+    ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
+    │   └── SpillError                  a spill is: its partition is encoded again
+    ├── CheckError      (RuntimeError)  a build is complete but must not be published     exit code 3
+    └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
+
+A message says the place (file, row group or shard), the rule, the value and the next step.
+"""
+
+from __future__ import annotations
+
+
+class TokenloomError(Exception):
+    """The root of all errors that tokenloom raises on purpose."""
+
+    exit_code = 1
+
+
+class SpecError(TokenloomError, ValueError):
+    """The spec or an option is wrong; the message names the key, the value, what is allowed, the line."""
+
+    exit_code = 2
+
+
+class InputError(TokenloomError, ValueError):
+    """An input can't be read as its source says; the message names the file and the row group or byte."""
+
+
+class TokenizerError(TokenloomError, ValueError):
+    """A tokenizer can't be made from its definition, or a text can't be encoded."""
+
+
+class StoreError(TokenloomError, OSError):
+    """The store can't be read or written; the message names the path and the reason of the system."""
+
+
+class FormatError(TokenloomError, ValueError):
+    """A file of the store is damaged, incomplete or of a format that this release does not know."""
+
+
+class SpillError(FormatError):
+    """A spill is missing or damaged.
+
+    Args:
+        message: what is wrong with which file.
+        spill: the partition's spill name, so that the build can encode that partition again.
+    """
+
+    def __init__(self, message: str, spill: str) -> None:
+        super().__init__(message, spill)
+        self.spill = spill
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class CheckError(TokenloomError, RuntimeError):
+    """What must hold before a version becomes visible does not hold; nothing was published."""
+
+    exit_code = 3
+
+
+class WorkerLost(TokenloomError, RuntimeError):
+    """A worker process ended in the middle of its work (killed, out of memory); a retry may succeed."""

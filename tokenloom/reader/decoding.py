@@ -1,0 +1,41 @@
+"""Ids back to text, with the tokenizer that a version was built with."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, TokenizerError
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.versions import version_path
+from tokenloom.tokenizers import Tokenizer, load_tokenizer
+
+_FOLDER = "tokenizer/"
+
+
+def version_tokenizer(store: Store, manifest: dict[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a version, made from its manifest and the files that lie in it.
+
+    Raises:
+        FormatError: a tokenizer file of the version is damaged.
+        TokenizerError: its package or its vocabulary is missing here.
+    """
+    files = {}
+    for name, checksum in manifest["files"].items():
+        if name.startswith(_FOLDER):
+            path = version_path(manifest["version"], name)
+            data = store.read(path)
+            if hashlib.sha256(data).hexdigest() != checksum:
+                raise FormatError(f"{store.local(path)}: its checksum does not match; the file is damaged")
+            files[name.removeprefix(_FOLDER)] = data
+    return load_tokenizer(manifest["spec"]["tokenizer"], files)
+
+
+def decode(store: Store, manifest: dict[str, Any], ids: NDArray[Any]) -> str:
+    """Return the text of (n,) ids of a version; see TokenDataset.decode."""
+    vocab_size = manifest["tokenizer"]["vocab_size"]
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise TokenizerError(f"ids {ids.min()} to {ids.max()} are not all in the vocabulary [0, {vocab_size})")
+    return version_tokenizer(store, manifest).decode(ids)

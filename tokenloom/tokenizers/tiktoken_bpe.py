@@ -1,0 +1,246 @@
+"""Byte-pair encodings of tiktoken, by name or from local files.
+
+Documents are joined with the end-of-text token and encoded in texts of about 0.25 MB, one call each: 1.1 to 1.25
+times (long documents) and 4.5 times (short ones) as fast as tiktoken's own batch call with two threads. The ids
+are those of `encode_ordinary`, since tiktoken cuts the text at special tokens before it looks for words. What the
+joined way can't take goes one document at a time: texts that hold the token's own spelling, and texts on which
+tiktoken's expression engine gives up (a million spaces followed by a letter).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import tiktoken
+from numpy.typing import NDArray
+from tiktoken_ext import openai_public
+
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers.base import PROBE, Encoded, fingerprint, text_bytes
+
+_CHUNK_BYTES = 250_000  # 0.1 to 0.5 MB measured alike; 2 MB is slower
+RANKS, VOCAB_BPE, ENCODER = "ranks.tiktoken", "vocab.bpe", "encoder.json"
+
+
+class TiktokenTokenizer:
+    """A tiktoken encoding with its end-of-text token put behind each document.
+
+    Args:
+        encoding: the tiktoken encoding.
+        name: as the manifest shows it.
+        eot: the spelling of the end-of-text token, a special token of the encoding.
+        bos: the spelling of a token to put before each document, None for none.
+        files: what the encoding was read from, by fixed names.
+    """
+
+    kind = "tiktoken"
+    backend = f"tiktoken {tiktoken.__version__}"
+
+    def __init__(
+        self, encoding: tiktoken.Encoding, name: str, eot: str, bos: str | None, files: dict[str, bytes]
+    ) -> None:
+        self.name = name
+        self.files = files
+        self.vocab_size = encoding.n_vocab
+        self._encoding = encoding
+        self._eot, self._bos = eot, bos or ""
+        self._allowed = {eot, bos} if bos else {eot}
+        self.eot_id = self._special_id(eot)
+        self._bos_ids = [self._special_id(bos)] if bos else []
+        # A token that can overlap itself ("<<") could be found across a seam, so such a one is never joined.
+        self._can_join = not any(eot[:i] == eot[-i:] for i in range(1, len(eot)))
+        self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, self._probe_ids())
+
+    def _special_id(self, token: str) -> int:
+        if token not in self._encoding.special_tokens_set:
+            known = ", ".join(sorted(self._encoding.special_tokens_set)) or "none"
+            raise TokenizerError(f"tokenizer {self.name}: {token!r} is no special token of it; it has: {known}")
+        return self._encoding.encode_single_token(token)
+
+    def _probe_ids(self) -> list[int]:
+        return [int(i) for i in self._encode_text(PROBE)]
+
+    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        """See Tokenizer.encode."""
+        parts: list[NDArray[Any]] = []
+        lengths: list[NDArray[np.uint32]] = []
+        _, offsets = text_bytes(texts)
+        special = self._holds_special(texts)
+        for start, end in _chunks(offsets):
+            documents = texts[start:end].to_pylist()
+            tokens = None if special[start:end].any() else self._encode_joined(documents)
+            if tokens is None:
+                tokens = np.concatenate([self._encode_one(text) for text in documents])
+            ends = np.flatnonzero(tokens == self.eot_id) + 1
+            if len(ends) != len(documents):
+                raise TokenizerError(f"tokenizer {self.name}: {len(ends)} end-of-text ids for {len(documents)} texts")
+            parts.append(tokens.astype(dtype))
+            lengths.append(np.diff(ends, prepend=0).astype(np.uint32))
+        if not parts:
+            return Encoded(np.empty(0, dtype), np.empty(0, np.uint32))
+        return Encoded(np.concatenate(parts), np.concatenate(lengths))
+
+    def _holds_special(self, texts: pa.Array) -> NDArray[np.bool_]:
+        if not self._can_join:
+            return np.ones(len(texts), dtype=bool)
+        found = np.zeros(len(texts), dtype=bool)
+        for token in self._allowed:
+            found |= pc.match_substring(texts, token).to_numpy(zero_copy_only=False)
+        return found
+
+    def _encode_joined(self, documents: list[str]) -> NDArray[Any] | None:
+        text = self._bos + (self._eot + self._bos).join(documents) + self._eot
+        return self._try(text, self._allowed)
+
+    def _encode_one(self, text: str) -> NDArray[Any]:
+        return np.concatenate([np.array(self._bos_ids, np.uint32), self._encode_text(text), [self.eot_id]])
+
+    def _encode_text(self, text: str) -> NDArray[Any]:
+        """Return the ids of one text, all of it ordinary."""
+        ids = self._try(text, set())
+        if ids is None:
+            # The same merges behind Python's own expression engine, which has no limit.
+            ids = np.array(self._encoding._encode_only_native_bpe(text), dtype=np.uint32)
+        return ids
+
+    def _try(self, text: str, allowed_special: set[str]) -> NDArray[Any] | None:
+        """Return the ids of `text`, None if tiktoken's expression engine gives up on it."""
+        try:
+            return self._encoding.encode_to_numpy(
+                text, allowed_special=allowed_special, disallowed_special=()
+            )
+        except ValueError as error:
+            if "Regex error" not in str(error):
+                raise
+        except BaseException as error:  # a panic of the native library is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+        return None
+
+    def decode(self, ids: NDArray[Any]) -> str:
+        """See Tokenizer.decode."""
+        text = self._encoding.decode([int(i) for i in np.asarray(ids)])
+        return text if self._eot == "<|endoftext|>" else text.replace(self._eot, "<|endoftext|>")
+
+
+def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Cut texts into runs [start, end) of about _CHUNK_BYTES; a longer text is a run of its own."""
+    runs, start, count = [], 0, len(offsets) - 1
+    while start < count:
+        limit = offsets[start] + _CHUNK_BYTES
+        end = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+        runs.append((start, end))
+        start = end
+    return runs
+
+
+def _definition(encoding: tiktoken.Encoding) -> dict[str, Any]:
+    ranks = sorted((rank, token.hex()) for token, rank in encoding._mergeable_ranks.items())
+    return {
+        "kind": "tiktoken",
+        "pattern": encoding._pat_str,
+        "ranks": ranks,
+        "special_tokens": encoding._special_tokens,
+        "vocab_size": encoding.n_vocab,
+    }
+
+
+def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> TiktokenTokenizer:
+    """Make the tokenizer; see TiktokenTokenizer of the spec for the fields of `definition`."""
+    from_files = files or definition.get("ranks")
+    name = str(definition.get("name") or "tiktoken")
+    contents = dict(files) if files else _read_files(definition)
+    try:
+        encoding = _from_files(definition, contents) if from_files else _by_name(name)
+    except (ValueError, KeyError, binascii.Error) as error:
+        raise TokenizerError(f"tokenizer {name}: its files can't be read: {error}") from error
+    eot = definition.get("eot")
+    if eot is None:
+        if "<|endoftext|>" not in encoding.special_tokens_set:
+            raise TokenizerError(f"tokenizer {name}: its end-of-text token is not known; give tokenizer.eot")
+        eot = "<|endoftext|>"
+    return TiktokenTokenizer(encoding, name, str(eot), definition.get("bos"), contents)
+
+
+def _by_name(name: str) -> tiktoken.Encoding:
+    known = tiktoken.list_encoding_names()
+    if name not in known:
+        raise TokenizerError(f"tiktoken knows no encoding {name!r}: {', '.join(sorted(known))}")
+    try:
+        return tiktoken.get_encoding(name)
+    except OSError as error:  # requests' errors are OSErrors too
+        raise TokenizerError(
+            f"tokenizer {name}: its vocabulary is not in TIKTOKEN_CACHE_DIR and can't be fetched "
+            f"({type(error).__name__}); set TIKTOKEN_CACHE_DIR to a folder that holds it, or give ranks: a local file"
+        ) from error
+
+
+def _read_files(definition: Mapping[str, Any]) -> dict[str, bytes]:
+    if not definition.get("ranks"):
+        return {}
+    paths = {VOCAB_BPE if definition.get("encoder") else RANKS: Path(definition["ranks"])}
+    if definition.get("encoder"):
+        paths[ENCODER] = Path(definition["encoder"])
+    try:
+        return {name: path.read_bytes() for name, path in paths.items()}
+    except OSError as error:
+        raise TokenizerError(f"tokenizer file {error.filename}: {error.strerror}") from error
+
+
+def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tiktoken.Encoding:
+    special = dict(definition.get("special_tokens") or {})
+    if ENCODER in files:
+        ranks, found = _parse_gpt2_files(files[VOCAB_BPE], files[ENCODER])
+        special = found | special
+    else:
+        ranks = {
+            base64.b64decode(token, validate=True): int(rank)
+            for token, rank in (line.split() for line in files[RANKS].splitlines() if line)
+        }
+    pattern = _pattern(str(definition.get("pattern") or "gpt2"))
+    if clash := sorted(set(special.values()) & set(ranks.values())):
+        raise TokenizerError(f"special token id {clash[0]} is the rank of an ordinary token")
+    name = str(definition.get("name") or "tiktoken")
+    return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+
+
+def _pattern(pattern: str) -> str:
+    """Return the expression that tiktoken uses under this name, else `pattern` itself."""
+    if pattern in ("gpt2", "r50k_base", "p50k_base"):
+        return openai_public.r50k_pat_str
+    if pattern in tiktoken.list_encoding_names():
+        return _by_name(pattern)._pat_str
+    return pattern
+
+
+def _parse_gpt2_files(vocab_bpe: bytes, encoder_json: bytes) -> tuple[dict[bytes, int], dict[str, int]]:
+    """Return the ranks and special tokens of GPT-2's two files.
+
+    The files spell bytes as printable characters (openai/gpt-2, src/encoder.py): printable ones stand for
+    themselves, the others for 256, 257, ... in their order.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+    def spelled(token: str) -> bytes:
+        return bytes(byte_of[character] for character in token)
+
+    ranks = {bytes([b]): i for i, b in enumerate([*printable, *others])}
+    for line in vocab_bpe.decode().splitlines()[1:]:
+        if line:
+            left, right = line.split(" ")
+            ranks[spelled(left) + spelled(right)] = len(ranks)
+    encoder: dict[str, int] = json.loads(encoder_json)
+    special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
+    if {spelled(token): i for token, i in encoder.items() if token not in special} != ranks:
+        raise TokenizerError("vocab.bpe and encoder.json do not belong together: their ids differ")
+    return ranks, special
