@@ -15,7 +15,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
+from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
@@ -60,7 +60,7 @@ def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]
                 cache_policy=NO_CACHE,
                 retries=len(_RETRY_SECONDS),
                 retry_delay_seconds=_RETRY_SECONDS,  # type: ignore[arg-type]
-                retry_condition_fn=_is_lost_worker,
+                retry_condition_fn=lambda task, run, state: _is_lost_worker(state) and not pool.closed,
             )
             try:
                 return _submit_all(mapped, [label for label, _ in jobs], num_workers)
@@ -99,7 +99,7 @@ def _submit_all(mapped: Task[[str, int], Any], labels: list[str], num_workers: i
     return results
 
 
-def _is_lost_worker(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+def _is_lost_worker(state: State[Any]) -> bool:
     return isinstance(state.result(raise_on_failure=False), WorkerLost)
 
 

@@ -37,6 +37,7 @@ class Message:
 
 Event = StepStarted | Advanced | Message
 Listener = Callable[[Event], None]
+Teller = Callable[[str], None]
 _listeners: list[Listener] = []
 
 

@@ -10,7 +10,6 @@ tiktoken's expression engine gives up (a million spaces followed by a letter).
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -158,10 +157,7 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     from_files = files or definition.get("ranks")
     name = str(definition.get("name") or "tiktoken")
     contents = dict(files) if files else _read_files(definition)
-    try:
-        encoding = _from_files(definition, contents) if from_files else _by_name(name)
-    except (ValueError, KeyError, binascii.Error) as error:
-        raise TokenizerError(f"tokenizer {name}: its files can't be read: {error}") from error
+    encoding = _from_files(definition, contents) if from_files else _by_name(name)
     eot = definition.get("eot")
     if eot is None:
         if "<|endoftext|>" not in encoding.special_tokens_set:
@@ -196,20 +192,27 @@ def _read_files(definition: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tiktoken.Encoding:
-    special = dict(definition.get("special_tokens") or {})
-    if ENCODER in files:
-        ranks, found = _parse_gpt2_files(files[VOCAB_BPE], files[ENCODER])
-        special = found | special
-    else:
-        ranks = {
-            base64.b64decode(token, validate=True): int(rank)
-            for token, rank in (line.split() for line in files[RANKS].splitlines() if line)
-        }
-    pattern = _pattern(str(definition.get("pattern") or "gpt2"))
-    if clash := sorted(set(special.values()) & set(ranks.values())):
-        raise TokenizerError(f"special token id {clash[0]} is the rank of an ordinary token")
     name = str(definition.get("name") or "tiktoken")
-    return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    try:
+        if ENCODER in files:
+            ranks, special = _parse_gpt2_files(files[VOCAB_BPE], files[ENCODER])
+        else:
+            ranks, special = _parse_ranks(files[RANKS]), {}
+        special |= definition.get("special_tokens") or {}
+        if clash := sorted(set(special.values()) & set(ranks.values())):
+            raise ValueError(f"special token id {clash[0]} is the rank of an ordinary token")
+        pattern = _pattern(str(definition.get("pattern") or "gpt2"))
+        return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    except TokenizerError:
+        raise
+    except (ValueError, KeyError, AttributeError) as error:
+        raise TokenizerError(f"tokenizer {name}: its files are no {' and '.join(files)} of tiktoken: {error}") from error
+
+
+def _parse_ranks(data: bytes) -> dict[bytes, int]:
+    """Return the ranks of a .tiktoken file: lines of a token in base64 and its rank."""
+    lines = (line.split() for line in data.splitlines() if line)
+    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
 
 
 def _pattern(pattern: str) -> str:
@@ -242,5 +245,5 @@ def _parse_gpt2_files(vocab_bpe: bytes, encoder_json: bytes) -> tuple[dict[bytes
     encoder: dict[str, int] = json.loads(encoder_json)
     special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
     if {spelled(token): i for token, i in encoder.items() if token not in special} != ranks:
-        raise TokenizerError("vocab.bpe and encoder.json do not belong together: their ids differ")
+        raise ValueError("vocab.bpe and encoder.json do not belong together: their ids differ")
     return ranks, special

@@ -1,0 +1,121 @@
+"""The command line `tokenloom`: arguments in, exit codes out; the work is in commands.py, imported when needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tokenloom import __version__
+from tokenloom.errors import TokenloomError
+
+_INTERRUPTED = 130
+_USAGE = 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
+    )
+    parser.add_argument("--version", action="version", version=f"tokenloom {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else there")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    init = commands.add_parser("init", parents=[common], help="write a commented starter spec")
+    init.add_argument("path", nargs="?", default="tokenloom.yaml", metavar="SPEC")
+
+    spec = argparse.ArgumentParser(add_help=False)
+    spec.add_argument("spec", metavar="SPEC", help="the YAML file that says what to build")
+    spec.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key: documents.min_chars=5"
+    )
+    commands.add_parser("plan", parents=[common, spec], help="show what a build would read, and what is cached")
+    build = commands.add_parser("build", parents=[common, spec], help="build and publish a version")
+    _add_build_options(build)
+
+    ls = commands.add_parser("ls", parents=[common], help="list the datasets of a store, or a dataset's versions")
+    ls.add_argument("store", metavar="STORE[/DATASET]")
+    inspect = commands.add_parser("inspect", parents=[common], help="show what a version holds")
+    inspect.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION; @latest if left out")
+    peek = commands.add_parser("peek", parents=[common], help="show decoded documents and where they come from")
+    peek.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION; @latest if left out")
+    peek.add_argument("--split", default="train", help="default: train")
+    peek.add_argument("--count", type=_positive, default=3, metavar="N", help="documents to show (default: 3)")
+    peek.add_argument("--chars", type=_positive, default=300, metavar="N", help="characters of each (default: 300)")
+
+    demo = commands.add_parser("demo", parents=[common], help="build a dataset from Python's own sources, train on it")
+    demo.add_argument("--dir", default="tokenloom-demo", help="where all of it goes (default: tokenloom-demo)")
+    demo.add_argument("--updates", type=_positive, default=3000, help="training steps (default: 3000)")
+    _add_build_options(demo)
+    return parser
+
+
+def _add_build_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers", type=_count, metavar="N", help="worker processes (default: one a core; 0: this process alone)"
+    )
+    parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 512:
+        raise argparse.ArgumentTypeError(f"{value} is not in [0, 512]")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
+    try:
+        from tokenloom import commands
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("tokenloom"):
+            raise
+        raise TokenloomError(
+            f"this command needs the package {error.name!r}: pip install 'tokenloom[build]'"
+        ) from error
+    options = {k: v for k, v in vars(arguments).items() if k not in ("command", "json", "debug")}
+    result: dict[str, Any] = getattr(commands, arguments.command)(**options, quiet=arguments.json)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code: 0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        result = _run(arguments)
+        if arguments.json:
+            sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output went away: `tokenloom ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        goes_on = arguments.command in ("build", "demo")
+        sys.stderr.write(
+            "interrupted. Nothing of this build is visible; run the same command to go on where it stopped\n"
+            if goes_on
+            else "interrupted\n"
+        )
+        return _INTERRUPTED
+    except TokenloomError as error:
+        if arguments.debug:
+            raise
+        sys.stderr.write(f"tokenloom: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""What each command does: plain functions that print for people and return what `--json` prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenloom.errors import SpecError, StoreError
+from tokenloom.storage import tags
+from tokenloom.storage.documents import open_documents
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.shard import open_shard
+from tokenloom.storage.versions import (
+    NAME_PATTERN,
+    dataset_store,
+    load_manifest,
+    parse_reference,
+    published_versions,
+    resolve,
+    version_path,
+)
+
+Json = dict[str, Any]
+
+
+def _print(quiet: bool, text: str = "") -> None:
+    if not quiet:
+        sys.stdout.write(text + "\n")
+
+
+def _table(quiet: bool, header: list[str], rows: list[list[Any]]) -> None:
+    """Print rows under a header; numbers to the right, with thousands separated."""
+    cells = [header, *[[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
+    for row in cells:
+        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
+        _print(quiet, "  " + "  ".join(aligned).rstrip())
+
+
+def init(path: str, quiet: bool) -> Json:
+    """Write a starter spec; an existing file is left alone."""
+    from tokenloom.starter import STARTER_SPEC
+
+    try:
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write(STARTER_SPEC)
+    except FileExistsError as error:
+        raise SpecError(f"{path}: it exists already; choose another name") from error
+    except OSError as error:
+        raise SpecError(f"{path}: can't be written: {error.strerror}") from error
+    _print(quiet, f"wrote {path}: set its sources, then run `tokenloom plan {path}` and `tokenloom build {path}`")
+    return {"path": path}
+
+
+def plan(spec: str, set: list[str], quiet: bool) -> Json:  # noqa: A002  (named as the option)
+    """Show what a build would read, and what of it is cached."""
+    from tokenloom.spec_file import load_spec
+    from tokenloom.tasks.plan import plan_build
+
+    planned = plan_build(load_spec(spec, set))
+    rows = []
+    for name in planned.spec.source_names():
+        files = [i for i, file in enumerate(planned.inputs) if file.source == name]
+        parts = [p for p in planned.partitions if planned.inputs[p.input_index].source == name]
+        num_bytes = sum(planned.inputs[i].num_bytes for i in files)
+        cached = sum(p.spill in planned.cached for p in parts)
+        rows.append([name, len(files), num_bytes, len(parts), cached])
+    header = ["source", "files", "bytes", "partitions", "cached"]
+    totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}
+    state = "published already: a build has nothing to do" if planned.published else "not built yet"
+    _table(quiet, header, [*rows, ["all", *totals.values()]])
+    _print(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    _print(quiet, "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
+    _print(quiet, "about as much again. Changing the split shares can move documents between splits.")
+    return {
+        "dataset": planned.spec.dataset,
+        "version": planned.version,
+        "published": planned.published,
+        **totals,
+        "sources": [dict(zip(header, row, strict=True)) for row in rows],
+    }
+
+
+def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: bool) -> Json:  # noqa: A002
+    """Build and publish a version."""
+    from tokenloom.spec_file import load_spec
+
+    result = run_build(load_spec(spec, set), workers, direct)
+    done = "published" if result["published"] else "up to date: nothing new, nothing published:"
+    _print(quiet, f"{done} {result['reference']}")
+    splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
+    _table(quiet, ["split", "tokens", "documents", "shards"], splits)
+    if result["tag_note"]:
+        _print(quiet, f"the tag was left alone: {result['tag_note']}")
+    return result
+
+
+def run_build(spec: Any, workers: int | None, direct: bool) -> Json:
+    """Run a build with progress on stderr, as a Prefect flow or directly; return its result."""
+    from tokenloom.display import showing_progress
+
+    num_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    if direct:
+        from tokenloom.flows.direct import build_directly
+
+        with showing_progress():
+            return build_directly(spec, num_workers).to_json()
+    from tokenloom.prefect_session import run_flow
+
+    with showing_progress():
+        return run_flow(spec, num_workers)
+
+
+def ls(store: str, quiet: bool) -> Json:
+    """List the datasets of a store, or the versions of a dataset."""
+    folder = Path(store).expanduser().absolute()
+    if not folder.is_dir():
+        raise StoreError(f"{store}: no such store; a build makes it")
+    if (folder / "versions").is_dir() or (folder / "tags").is_dir():
+        return _list_versions(dataset_store(str(folder.parent), folder.name), quiet)
+    datasets = []
+    for name in sorted(path.name for path in folder.iterdir() if NAME_PATTERN.match(path.name)):
+        dataset = dataset_store(str(folder), name)
+        newest = tags.newest(dataset, "latest")
+        if newest or published_versions(dataset):
+            latest = newest.version if newest else None
+            datasets.append({"dataset": name, "versions": len(published_versions(dataset)), "latest": latest})
+    _table(quiet, ["dataset", "versions", "latest"], [list(item.values()) for item in datasets])
+    return {"store": str(folder), "datasets": datasets}
+
+
+def _list_versions(store: Store, quiet: bool) -> Json:
+    named: dict[str, list[str]] = {}
+    for tag in store.names("tags"):
+        if entry := tags.newest(store, tag):
+            named.setdefault(entry.version, []).append(tag)
+    versions = []
+    for name in published_versions(store):
+        splits = load_manifest(store, name)["splits"].values()
+        counts = {key: sum(split[key] for split in splits) for key in ("tokens", "documents")}
+        num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
+        versions.append({"version": name, "tags": named.get(name, []), **counts, "bytes": num_bytes})
+    rows = [[v["version"], v["tokens"], v["documents"], v["bytes"], ", ".join(v["tags"])] for v in versions]
+    _table(quiet, ["version", "tokens", "documents", "bytes", "tags"], rows)
+    return {"dataset": store.root.name, "versions": versions}
+
+
+def inspect(reference: str, quiet: bool) -> Json:
+    """Show what a version holds: its manifest, and its inputs."""
+    store, manifest = resolve(parse_reference(reference))
+    inputs = json.loads(store.read(version_path(manifest["version"], "inputs.json")))["inputs"]
+    tokenizer = manifest["tokenizer"]
+    _print(quiet, f"{store.root}@{manifest['version']}")
+    _print(quiet, f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, eot {tokenizer['eot_id']}")
+    _print(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
+    _print(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))
+    rows = [
+        [name, s["tokens"], s["documents"], s["duplicates"], len(s["shards"]), sum(x["bytes"] for x in s["shards"])]
+        for name, s in manifest["splits"].items()
+    ]
+    _print(quiet)
+    _table(quiet, ["split", "tokens", "documents", "duplicates", "shards", "bytes"], rows)
+    return manifest | {"inputs": inputs}
+
+
+def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Json:
+    """Show the first documents of a split, decoded, with the source row of each."""
+    from tokenloom.reader.decoding import version_tokenizer
+
+    store, manifest = resolve(parse_reference(reference))
+    if split not in manifest["splits"]:
+        raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
+    inputs = json.loads(store.read(version_path(manifest["version"], "inputs.json")))["inputs"]
+    tokenizer = version_tokenizer(store, manifest)
+    documents: list[Json] = []
+    for entry in manifest["splits"][split]["shards"]:
+        path = store.local(version_path(manifest["version"], entry["name"]))
+        shard = open_shard(path)
+        table = open_documents(path.with_suffix(".docs")).slice(0, count - len(documents))
+        for row in table.select(["start", "num_tokens", "input", "row"]).to_pylist():
+            ids = np.asarray(shard.tokens[row["start"] : row["start"] + row["num_tokens"] - 1])
+            place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
+            text = tokenizer.decode(ids[: 4 * chars])[:chars]
+            documents.append(place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text})
+        if len(documents) >= count:
+            break
+    for document in documents:
+        _print(quiet, f"--- {document['source']}: {document['path']}, row {document['row']}, {document['num_tokens']:,} tokens")
+        _print(quiet, document["text"])
+    return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
+
+
+def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:  # noqa: A002
+    """Build a dataset from the standard library's sources, read it back, train a small model on it."""
+    from tokenloom.demo import run_demo
+
+    return run_demo(Path(dir), updates, lambda spec: run_build(spec, workers, direct), lambda text: _print(quiet, text))

@@ -1,0 +1,151 @@
+"""A spec from YAML and `--set key=value`; every error names file, line, key, value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from tokenloom.errors import SpecError
+from tokenloom.spec import BuildSpec, field_names
+
+Location = tuple[str | int, ...]
+
+
+def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
+    """Read a spec; relative paths in it count from the file's folder, those in `overrides` from the current one.
+
+    Args:
+        path: the YAML file.
+        overrides: "key=value" each, keys dotted (`documents.min_chars=5`, `sources.0.path=data/*.parquet`), values
+            in YAML.
+
+    Raises:
+        SpecError: the file can't be read, or says something that is not allowed.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SpecError(f"{path}: no such file; `tokenloom init {path}` writes a starter spec") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: can't be read: {error}") from error
+    value, places = _parse(text, path)
+    for override in overrides:
+        _override(value, places, override)
+    spec = _validated(value, places, path)
+    return spec.resolve(path.parent.absolute())
+
+
+def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
+    """Return the file's mapping, and the place (file and line) of every key in it."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        value = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SpecError(f"{path}{line}: no YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"{path}: no YAML: {error}") from error
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {value!r}")
+    places: dict[Location, str] = {}
+    for location, line in _walk(node, ()):
+        if location in places:
+            raise SpecError(f"{path}:{line}: {_dotted(location)} stands here a second time; remove one")
+        places[location] = f"{path}:{line}"
+    return value, places
+
+
+def _walk(node: yaml.Node, location: Location) -> Iterator[tuple[Location, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*location, str(key.value))
+            yield here, key.start_mark.line + 1
+            yield from _walk(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            yield (*location, i), item.start_mark.line + 1
+            yield from _walk(item, (*location, i))
+
+
+def _override(value: dict[str, Any], places: dict[Location, str], override: str) -> None:
+    """Set one dotted key of `value`; missing mappings on the way are made."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SpecError(f"--set {override}: write --set key=value, such as --set documents.min_chars=5")
+    try:
+        new = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(f"--set {override}: the value is no YAML") from error
+    location = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+    if location[-1] in ("path", "store", "ranks", "encoder") and isinstance(new, str):
+        new = str(Path(new).expanduser().absolute()) if "://" not in new else new
+    target: Any = value
+    for part, following in zip(location[:-1], location[1:], strict=True):
+        if isinstance(target, list) and isinstance(part, int) and part < len(target):
+            target = target[part]
+        elif isinstance(target, dict) and isinstance(part, str):
+            target = target.setdefault(part, [] if isinstance(following, int) else {})
+        else:
+            raise SpecError(f"--set {override}: there is no {part!r} to set it in")
+    last = location[-1]
+    if isinstance(target, list) and isinstance(last, int) and last < len(target) or isinstance(target, dict):
+        target[last] = new
+    else:
+        raise SpecError(f"--set {override}: there is no {last!r} to set")
+    places[location] = f"--set {override}"
+
+
+def _validated(value: dict[str, Any], places: dict[Location, str], path: Path) -> BuildSpec:
+    try:
+        return BuildSpec.model_validate(value)
+    except ValidationError as error:
+        lines = [_told(item, value, places, path) for item in error.errors(include_url=False)]
+        raise SpecError("\n".join(lines)) from error
+
+
+def _told(item: Any, value: Any, places: dict[Location, str], path: Path) -> str:
+    """Say one error of pydantic as place: key: rule; the value; what is allowed."""
+    location = _written_location(item["loc"], value)
+    place = next((places[location[:n]] for n in range(len(location), 0, -1) if location[:n] in places), str(path))
+    key = _dotted(location) or "spec"
+    if item["type"] == "extra_forbidden":
+        allowed = field_names(item["loc"][:-1])
+        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        return f"{place}: {key}: unknown key (value {_short(item['input'])}).{hint} Allowed: {', '.join(allowed)}"
+    if item["type"] == "missing":
+        return f"{place}: {key}: this key is needed and is missing"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{place}: {key}: {message}; got {_short(item['input'])}"
+
+
+def _written_location(location: Sequence[str | int], value: Any) -> Location:
+    """Return pydantic's location without the parts that are not in the file: names of union members."""
+    written: list[str | int] = []
+    for i, part in enumerate(location):
+        is_there = (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        )
+        if is_there:
+            value = value[part]
+        elif isinstance(value, dict) and value.get("kind") == part and i < len(location) - 1:
+            continue
+        elif part == "[key]":
+            continue
+        written.append(part)
+    return tuple(written)
+
+
+def _dotted(location: Location) -> str:
+    return ".".join(map(str, location))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
