@@ -52,9 +52,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     return _encode_and_publish(plan, num_workers, run_one, run_each)
 
 
-def _encode_and_publish(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach
-) -> BuildResult:
+def _encode_and_publish(plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
     seconds: dict[str, float] = {}
     batches = tokenize_batches(plan, num_workers)
     with _step("tokenize", seconds, sum(p.num_bytes for p in plan.missing), "bytes"):

@@ -13,9 +13,7 @@ _MARK = b',"checksum":"'
 
 def canonical_json(value: Any) -> bytes:
     """Return the one way to write `value`: sorted keys, no spaces, UTF-8, no NaN."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def sha256_of(value: Any) -> str:

@@ -47,9 +47,7 @@ def content_hashes(data: Any, offsets: NDArray[np.int64]) -> UInt64s:
     """
     view = memoryview(data)
     ends = offsets.tolist()
-    digests = [
-        xxhash.xxh3_128_digest(view[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)
-    ]
+    digests = [xxhash.xxh3_128_digest(view[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]
     return words_of(b"".join(digests)).reshape(-1, 2)
 
 

@@ -13,9 +13,7 @@ INPUTS = "inputs.json"
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
 
-def version_name(
-    identity: dict[str, Any], inputs: list[tuple[str, str, str]], tokenizer_fingerprint: str
-) -> str:
+def version_name(identity: dict[str, Any], inputs: list[tuple[str, str, str]], tokenizer_fingerprint: str) -> str:
     """Return the name of the version that these inputs make: 16 hexadecimal digits.
 
     Args:

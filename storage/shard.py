@@ -97,7 +97,10 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
         )
     if not ALIGNMENT <= header_bytes <= min(len(data), _MAX_HEADER_BYTES):
         raise FormatError(f"{place}: the header claims {header_bytes} bytes; the file is damaged or cut short")
-    body, checksum = data[: header_bytes - _CHECKSUM_BYTES], data[header_bytes - _CHECKSUM_BYTES : header_bytes]
+    body, checksum = (
+        data[: header_bytes - _CHECKSUM_BYTES],
+        data[header_bytes - _CHECKSUM_BYTES : header_bytes],
+    )
     if xxhash.xxh3_128_digest(body) != bytes(checksum):
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
     info = json.loads(bytes(data[_FIXED.size : _FIXED.size + fixed[4]]))
@@ -127,9 +130,7 @@ class Shard:
         if header.file_bytes != len(self._map):
             raise FormatError(f"{path}: {len(self._map)} bytes, the header says {header.file_bytes}: cut short?")
         #: (num_tokens,) of `header.dtype`, read-only
-        self.tokens: NDArray[Any] = np.frombuffer(
-            self._map, header.dtype, header.num_tokens, header.tokens_start
-        )
+        self.tokens: NDArray[Any] = np.frombuffer(self._map, header.dtype, header.num_tokens, header.tokens_start)
         #: (num_documents + 1,) uint64, read-only: document i is tokens[offsets[i]:offsets[i + 1]]
         self.document_offsets: NDArray[np.uint64] = np.frombuffer(
             self._map, np.dtype("<u8"), header.num_documents + 1, header.offsets_start

@@ -42,7 +42,9 @@ TABLE_DTYPE = np.dtype(
         ("zero", "<u4"),
     ]
 )
-_FIXED = struct.Struct("<8sIIIIQQQ")  # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
+_FIXED = struct.Struct(
+    "<8sIIIIQQQ"
+)  # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
 _BLOCK_BYTES = 2**20
 _SAMPLE_ROWS = 1024
 _CHECKSUM_BYTES = 16

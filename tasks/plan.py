@@ -191,5 +191,3 @@ def _cut(spec: BuildSpec, inputs: Sequence[InputFile], tokenizer_fingerprint: st
             )[:32]
             partitions.append(Partition(index, part.start, part.end, part.num_bytes, part.num_rows, name))
     return partitions
-
-

@@ -105,8 +105,7 @@ def _manifest(plan: BuildPlan, assignment: Assignment, records: Sequence[dict[st
         mine = [record for record in records if record["split"] == name]
         splits[name] = {field: sum(r[field] for r in mine) for field in ("tokens", "documents", "duplicates")}
         splits[name]["shards"] = [
-            {field: record[field] for field in _SHARD_FIELDS}
-            | {"name": f"{record['name']}.tok", "samples": {}}
+            {field: record[field] for field in _SHARD_FIELDS} | {"name": f"{record['name']}.tok", "samples": {}}
             for record in mine
         ]
     return {

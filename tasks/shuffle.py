@@ -118,7 +118,13 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
                 progress.report(progress.Advanced(part.nbytes, len(part)))
-    return {"name": shard.name, "split": shard.split, "docs_sha256": table.sha256, **tokens.record, **measured.record()}
+    return {
+        "name": shard.name,
+        "split": shard.split,
+        "docs_sha256": table.sha256,
+        **tokens.record,
+        **measured.record(),
+    }
 
 
 def _pieces(shard: ShardRange, vocab_size: int) -> list[tuple[int, int]]:
@@ -165,9 +171,7 @@ def _total_order(rows: NDArray[Any], spill_position: NDArray[np.uint32]) -> NDAr
     tied[:-1] |= equal
     subset = order[tied]
     part = rows[subset]
-    within = np.lexsort(
-        (part["row"], spill_position[subset], part["content_low"], part["content_high"], part["key"])
-    )
+    within = np.lexsort((part["row"], spill_position[subset], part["content_low"], part["content_high"], part["key"]))
     order[tied] = subset[within]
     return order
 
@@ -266,7 +270,9 @@ class _Measured:
         samples = np.empty(count, SAMPLE_DTYPE)
         samples["sample_key"] = keys[chosen]
         samples["input_index"] = inputs[chosen]
-        samples["start"] = self._num_tokens + (np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"])[chosen]
+        samples["start"] = (
+            self._num_tokens + (np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"])[chosen]
+        )
         for name in ("content_high", "content_low", "row", "num_tokens"):
             samples[name] = rows[name][chosen]
         both = np.concatenate([self._samples, samples])

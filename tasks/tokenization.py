@@ -5,7 +5,6 @@ The partition's record is written last: a build that finds it has nothing to do 
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -180,5 +179,3 @@ def _spill(
 ) -> dict[str, Any]:
     info = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
     return write_spill(store, job.spill, index, documents, len(job.rules.shares), info)
-
-

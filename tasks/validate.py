@@ -83,7 +83,9 @@ def check_documents(job: CheckJob) -> int:
         CheckError: content or ids differ, or a row is gone.
     """
     samples = np.array([item for _, item in job.samples], SAMPLE_DTYPE)
-    wanted = {int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)}
+    wanted = {
+        int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
+    }
     shards = {name: _open(job, name) for name, _ in job.samples}
     reader = make_reader(job.file.options)
     found = 0
@@ -94,7 +96,9 @@ def check_documents(job: CheckJob) -> int:
                 _compare(job, shards, batch.texts.take(pa.array(here)), [wanted[int(i)] for i in batch.rows[here]])
             found += len(here)
     if found != len(wanted):
-        raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_NEXT_STEP}")
+        raise CheckError(
+            f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_NEXT_STEP}"
+        )
     return found
 
 

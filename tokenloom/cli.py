@@ -32,7 +32,11 @@ def _parser() -> argparse.ArgumentParser:
     spec = argparse.ArgumentParser(add_help=False)
     spec.add_argument("spec", metavar="SPEC", help="the YAML file that says what to build")
     spec.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key: documents.min_chars=5"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key: documents.min_chars=5",
     )
     commands.add_parser("plan", parents=[common, spec], help="show what a build would read, and what is cached")
     build = commands.add_parser("build", parents=[common, spec], help="build and publish a version")
@@ -57,7 +61,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--workers", type=_count, metavar="N", help="worker processes (default: one a core; 0: this process alone)"
+        "--workers",
+        type=_count,
+        metavar="N",
+        help="worker processes (default: one a core; 0: this process alone)",
     )
     parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
 

@@ -58,7 +58,7 @@ def init(path: str, quiet: bool) -> Json:
     return {"path": path}
 
 
-def plan(spec: str, set: list[str], quiet: bool) -> Json:  # noqa: A002  (named as the option)
+def plan(spec: str, set: list[str], quiet: bool) -> Json:
     """Show what a build would read, and what of it is cached."""
     from tokenloom.spec_file import load_spec
     from tokenloom.tasks.plan import plan_build
@@ -76,7 +76,10 @@ def plan(spec: str, set: list[str], quiet: bool) -> Json:  # noqa: A002  (named 
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     _table(quiet, header, [*rows, ["all", *totals.values()]])
     _print(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    _print(quiet, "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
+    _print(
+        quiet,
+        "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
+    )
     _print(quiet, "about as much again. Changing the split shares can move documents between splits.")
     return {
         "dataset": planned.spec.dataset,
@@ -87,7 +90,7 @@ def plan(spec: str, set: list[str], quiet: bool) -> Json:  # noqa: A002  (named 
     }
 
 
-def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: bool) -> Json:  # noqa: A002
+def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: bool) -> Json:
     """Build and publish a version."""
     from tokenloom.spec_file import load_spec
 
@@ -157,11 +160,21 @@ def inspect(reference: str, quiet: bool) -> Json:
     inputs = json.loads(store.read(version_path(manifest["version"], "inputs.json")))["inputs"]
     tokenizer = manifest["tokenizer"]
     _print(quiet, f"{store.root}@{manifest['version']}")
-    _print(quiet, f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, eot {tokenizer['eot_id']}")
+    _print(
+        quiet,
+        f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, eot {tokenizer['eot_id']}",
+    )
     _print(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
     _print(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))
     rows = [
-        [name, s["tokens"], s["documents"], s["duplicates"], len(s["shards"]), sum(x["bytes"] for x in s["shards"])]
+        [
+            name,
+            s["tokens"],
+            s["documents"],
+            s["duplicates"],
+            len(s["shards"]),
+            sum(x["bytes"] for x in s["shards"]),
+        ]
         for name, s in manifest["splits"].items()
     ]
     _print(quiet)
@@ -191,12 +204,15 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
         if len(documents) >= count:
             break
     for document in documents:
-        _print(quiet, f"--- {document['source']}: {document['path']}, row {document['row']}, {document['num_tokens']:,} tokens")
+        _print(
+            quiet,
+            f"--- {document['source']}: {document['path']}, row {document['row']}, {document['num_tokens']:,} tokens",
+        )
         _print(quiet, document["text"])
     return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
 
 
-def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:  # noqa: A002
+def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:
     """Build a dataset from the standard library's sources, read it back, train a small model on it."""
     from tokenloom.demo import run_demo
 

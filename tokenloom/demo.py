@@ -39,7 +39,9 @@ def run_demo(
     try:
         from tokenloom.examples.train_small import train
     except ModuleNotFoundError as error:
-        raise TokenloomError(f"the demo trains with torch, and {error.name!r} is not installed: pip install torch") from error
+        raise TokenloomError(
+            f"the demo trains with torch, and {error.name!r} is not installed: pip install torch"
+        ) from error
     from tokenloom import TokenDataset
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +60,9 @@ def run_demo(
     tell(f"\n4. training a small model, {updates:,} updates of 8 x 512 bytes (loss in nats a byte)")
     losses = train(reference, updates=updates, tell=lambda text: tell("     " + text))
     tell(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\nlook in    tokenloom inspect {reference}")
-    tell(f"           tokenloom peek {reference}\nagain      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
+    tell(
+        f"           tokenloom peek {reference}\nagain      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)"
+    )
     return result | {"sample": sample, "losses": losses, "spec": str(folder / "demo.yaml")}
 
 

@@ -69,7 +69,10 @@ def _live_line() -> Iterator[None]:
     def line() -> Text:
         return Text(meter.text())
 
-    with Live(get_renderable=line, console=console, refresh_per_second=8, transient=True), progress.listening(listen):
+    with (
+        Live(get_renderable=line, console=console, refresh_per_second=8, transient=True),
+        progress.listening(listen),
+    ):
         yield
 
 

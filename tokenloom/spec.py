@@ -113,9 +113,7 @@ class TiktokenTokenizer(_Model):
         description="How text is cut before merging, with files: a tiktoken name or a regular expression",
     )
     special_tokens: dict[str, int] = Field({}, title="Special tokens", description="With files: name -> id")
-    eot: str | None = Field(
-        None, title="End of text", description="Needed where it can't be known: <|endoftext|>"
-    )
+    eot: str | None = Field(None, title="End of text", description="Needed where it can't be known: <|endoftext|>")
     bos: str | None = Field(None, title="Begin of text", description="Put before each document; default none")
 
     @model_validator(mode="after")
@@ -140,7 +138,11 @@ class DocumentRules(_Model):
     on_error: Literal["fail", "skip"] = Field("fail", title="On a bad row")
     encoding_errors: Literal["fail", "replace"] = Field("fail", title="On invalid UTF-8")
     max_bytes: int = Field(
-        268_435_456, ge=1, le=2**31 - 1, title="Largest document", description="In UTF-8 bytes; more is an error"
+        268_435_456,
+        ge=1,
+        le=2**31 - 1,
+        title="Largest document",
+        description="In UTF-8 bytes; more is an error",
     )
 
     _on_error = _not_built("on_error")
@@ -214,7 +216,10 @@ class BuildSpec(_Model):
         ]
         tokenizer = self.tokenizer.model_dump(exclude_defaults=True, exclude={"ranks", "encoder"})
         rest = self.model_dump(exclude_defaults=True, exclude={"store", "sources", "tokenizer", "splits"})
-        identity: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer | {"kind": self.tokenizer.kind}} | rest
+        identity: dict[str, Any] = {
+            "sources": sources,
+            "tokenizer": tokenizer | {"kind": self.tokenizer.kind},
+        } | rest
         if self.splits != BuildSpec.model_fields["splits"].default:
             identity["splits"] = [[name, share] for name, share in self.split_shares()]
         return identity

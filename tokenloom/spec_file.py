@@ -94,7 +94,7 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
         else:
             raise SpecError(f"--set {override}: there is no {part!r} to set it in")
     last = location[-1]
-    if isinstance(target, list) and isinstance(last, int) and last < len(target) or isinstance(target, dict):
+    if (isinstance(target, list) and isinstance(last, int) and last < len(target)) or isinstance(target, dict):
         target[last] = new
     else:
         raise SpecError(f"--set {override}: there is no {last!r} to set")
@@ -134,9 +134,7 @@ def _written_location(location: Sequence[str | int], value: Any) -> Location:
         )
         if is_there:
             value = value[part]
-        elif isinstance(value, dict) and value.get("kind") == part and i < len(location) - 1:
-            continue
-        elif part == "[key]":
+        elif (isinstance(value, dict) and value.get("kind") == part and i < len(location) - 1) or part == "[key]":
             continue
         written.append(part)
     return tuple(written)

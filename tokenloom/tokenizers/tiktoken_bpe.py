@@ -113,9 +113,7 @@ class TiktokenTokenizer:
     def _try(self, text: str, allowed_special: set[str]) -> NDArray[Any] | None:
         """Return the ids of `text`, None if tiktoken's expression engine gives up on it."""
         try:
-            return self._encoding.encode_to_numpy(
-                text, allowed_special=allowed_special, disallowed_special=()
-            )
+            return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())
         except ValueError as error:
             if "Regex error" not in str(error):
                 raise
@@ -206,7 +204,9 @@ def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> ti
     except TokenizerError:
         raise
     except (ValueError, KeyError, AttributeError) as error:
-        raise TokenizerError(f"tokenizer {name}: its files are no {' and '.join(files)} of tiktoken: {error}") from error
+        raise TokenizerError(
+            f"tokenizer {name}: its files are no {' and '.join(files)} of tiktoken: {error}"
+        ) from error
 
 
 def _parse_ranks(data: bytes) -> dict[bytes, int]:

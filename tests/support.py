@@ -1,0 +1,87 @@
+"""Plain helpers for tests: specs, small inputs, builds, and what stands in a version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenloom.flows.direct import build_directly
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.documents import open_documents
+from tokenloom.storage.shard import open_shard
+from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.tasks.publish import BuildResult
+
+FULL = os.environ.get("TOKENLOOM_FULL") == "1"
+
+
+def count(reduced: int, full: int) -> int:
+    """Return how often a test repeats: `full` with TOKENLOOM_FULL=1, else `reduced`."""
+    return full if FULL else reduced
+
+
+def make_spec(store: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
+    """Return a spec of dataset `data` with the byte tokenizer, unless `fields` say otherwise."""
+    return BuildSpec.model_validate({"dataset": "data", "store": str(store), "sources": list(sources), **fields})
+
+
+def build(spec: BuildSpec, num_workers: int = 0) -> BuildResult:
+    """Build without Prefect, in this process unless `num_workers` says otherwise."""
+    return build_directly(spec, num_workers)
+
+
+def write_parquet(path: Path, texts: Sequence[str | None], column: str = "text", group_rows: int = 1000) -> Path:
+    """Write one text column, with a number column beside it."""
+    table = pa.table({column: pa.array(texts, pa.string()), "number": pa.array(range(len(texts)), pa.int64())})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=group_rows)
+    return path
+
+
+def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
+    """Write JSON lines with one key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({key: text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:
+    """Return {name: SHA-256} of every file that the version's manifest lists, and the manifest itself."""
+    store = dataset_store(spec.store, spec.dataset)
+    folder = store.local(version_path(version))
+    manifest = load_manifest(store, version)
+    names = ["manifest.json", *manifest["files"]]
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            names += [shard["name"], shard["name"].removesuffix(".tok") + ".docs"]
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    return {name: value for name, value in hashes.items() if name.endswith(suffix)}
+
+
+def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
+    """Return every document of a version, read with the shards alone: {"split", "ids", "source", "path", "row"}.
+
+    `ids` is an array without the end-of-text id at its end.
+    """
+    store = dataset_store(spec.store, spec.dataset)
+    manifest = load_manifest(store, version)
+    inputs = json.loads(store.read(version_path(version, "inputs.json")))["inputs"]
+    documents = []
+    for split, entry in manifest["splits"].items():
+        for item in entry["shards"]:
+            path = store.local(version_path(version, item["name"]))
+            shard = open_shard(path, verify="full")
+            offsets = shard.document_offsets.tolist()
+            for i, row in enumerate(open_documents(path.with_suffix(".docs")).to_pylist()):
+                ids = shard.tokens[offsets[i] : offsets[i + 1] - 1]
+                source = inputs[row["input"]]
+                place = {"source": source["source"], "path": source["path"], "row": row["row"]}
+                documents.append({"split": split, "ids": ids, **place})
+    return documents
