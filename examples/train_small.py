@@ -85,7 +85,7 @@ def train(
             recent = []
         if update < updates:
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     test_loss = evaluate(model, splits["test"])
     tell(f"test loss {test_loss:.3f}")

@@ -28,10 +28,10 @@ from tokenloom.tasks.workers import WorkerPool
 
 _MAX_THREADS = 512  # a thread only waits for a worker process; those are what `workers` limits
 _LOG_SECONDS = 5.0
-_RETRY_SECONDS = [1, 5]
+_RETRY_SECONDS: list[float] = [1, 5]
 
 
-@flow(name="build-dataset", task_runner=ThreadPoolTaskRunner(max_workers=_MAX_THREADS))  # type: ignore[arg-type]
+@flow(name="build-dataset", task_runner=ThreadPoolTaskRunner(max_workers=_MAX_THREADS))
 def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 
@@ -47,23 +47,26 @@ def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]
     with WorkerPool(num_workers) as pool, progress.listening(_log_listener()):
 
         def run_one(name: str, step: Callable[[], Any]) -> Any:
-            return task(step, name=name, cache_policy=NO_CACHE)()
+            @task(name=name, cache_policy=NO_CACHE)
+            def run() -> Any:
+                return step()
+
+            return run()
 
         def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-            def call(label: str, position: int) -> Any:
-                return pool.call(step, jobs[position][1])
-
-            mapped = task(
-                call,
+            @task(
                 name=name,
                 task_run_name=name + " {label}",
                 cache_policy=NO_CACHE,
                 retries=len(_RETRY_SECONDS),
-                retry_delay_seconds=_RETRY_SECONDS,  # type: ignore[arg-type]
+                retry_delay_seconds=_RETRY_SECONDS,
                 retry_condition_fn=lambda task, run, state: _is_lost_worker(state) and not pool.closed,
             )
+            def run(label: str, position: int) -> Any:
+                return pool.call(step, jobs[position][1])
+
             try:
-                return _submit_all(mapped, [label for label, _ in jobs], num_workers)
+                return _submit_all(run, [label for label, _ in jobs], num_workers)
             except BaseException:
                 pool.close(now=True)
                 raise

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,7 @@ def content_hashes(data: Any, offsets: NDArray[np.int64]) -> UInt64s:
         (n, 2) uint64: the high and the low half of each hash.
     """
     view = memoryview(data)
-    ends = offsets.tolist()
-    digests = [xxhash.xxh3_128_digest(view[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    digests = [xxhash.xxh3_128_digest(view[start:end]) for start, end in pairwise(offsets.tolist())]
     return words_of(b"".join(digests)).reshape(-1, 2)
 
 

@@ -27,7 +27,7 @@ MAGIC = b"TOKLOOM\0"
 ALIGNMENT = 4096  # tokens start at a multiple of it
 _FIXED = struct.Struct("<8sIIIIQQQQQ16s16s")
 _CHECKSUM_BYTES = 16
-_DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+_DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _MAX_HEADER_BYTES = 2**24
 
 
@@ -104,7 +104,7 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     if xxhash.xxh3_128_digest(body) != bytes(checksum):
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
     info = json.loads(bytes(data[_FIXED.size : _FIXED.size + fixed[4]]))
-    return ShardHeader(fixed[3], fixed[5], fixed[6], *fixed[7:], info=info)
+    return ShardHeader(fixed[3], *fixed[5:], info)
 
 
 class Shard:
@@ -188,7 +188,7 @@ class ShardWriter:
         """
         if tokens.dtype != self._dtype:
             raise TypeError(f"tokens are {tokens.dtype}, the shard stores {self._dtype}")
-        view = memoryview(np.ascontiguousarray(tokens)).cast("B")
+        view = memoryview(np.ascontiguousarray(tokens).data).cast("B")
         self._tokens_hash.update(view)
         write_all(self._file, view)
         self._num_tokens += len(tokens)

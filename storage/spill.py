@@ -108,7 +108,7 @@ def write_spill(
 
 
 def _write(file: IO[bytes], table: NDArray[Any], tokens: NDArray[Any], info: dict[str, Any]) -> int:
-    body = (memoryview(table.tobytes()), memoryview(tokens).cast("B"))
+    body = (memoryview(table.tobytes()), memoryview(np.ascontiguousarray(tokens).data).cast("B"))
     checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
     block = canonical_json(info)
     sampled = np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
@@ -207,7 +207,7 @@ class Spill:
         fixed = self._file.read(_FIXED.size)
         if len(fixed) < _FIXED.size or fixed[:8] != MAGIC:
             raise self._error("it is no spill")
-        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack(fixed)
+        _, version, header_bytes, json_bytes, width, num_documents, _, file_bytes = _FIXED.unpack(fixed)
         if self._path.stat().st_size != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
             raise self._error("its length is not what its header says")
         head = fixed + self._file.read(header_bytes - _FIXED.size)

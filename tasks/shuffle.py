@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,7 @@ def _plan_runs(spills: list[SpillEntry], piece: _Piece, token_bytes: int) -> Ite
     gaps = starts[1:] - ends[:-1]
     is_cut = (np.diff(piece.spill[by_place]) != 0) | (gaps * token_bytes > _GAP_BYTES)
     bounds = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(by_place)]
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in pairwise(bounds):
         lengths = np.zeros(2 * (last - first), np.int64)
         lengths[2::2] = gaps[first : last - 1]
         lengths[1::2] = ends[first:last] - starts[first:last]
@@ -287,10 +288,10 @@ class _Measured:
 
     def record(self) -> dict[str, Any]:
         """Return the measured part of the shard's record."""
-        keys = [f"{key:016x}" for key in self._keys] or [None]
+        keys: list[str | None] = [f"{key:016x}" for key in self._keys]
         return {
-            "first_key": keys[0],
-            "last_key": keys[-1],
+            "first_key": keys[0] if keys else None,
+            "last_key": keys[-1] if keys else None,
             "duplicates": self._duplicates,
             "duplicate_tokens": self._duplicate_tokens,
             "max_id": self._max_id,

@@ -118,9 +118,10 @@ def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: 
         stored = shards[name].tokens[start : start + int(sample["num_tokens"])]
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
         if not same_text or not np.array_equal(stored, again):
+            what = "encoded again, its ids differ" if same_text else "its text differs"
             raise CheckError(
-                f"{job.file.url}, row {sample['row']}: {'encoded again, its ids differ' if same_text else 'its text differs'}"
-                f" from what stands in shard {name} at token {start}: the file changed, or a step is wrong; {_NEXT_STEP}"
+                f"{job.file.url}, row {sample['row']}: {what} from shard {name} at token {start}: the file changed "
+                f"while the build ran, or a step is wrong; {_NEXT_STEP}"
             )
 
 

@@ -64,7 +64,7 @@ def plan(spec: str, set: list[str], quiet: bool) -> Json:
     from tokenloom.tasks.plan import plan_build
 
     planned = plan_build(load_spec(spec, set))
-    rows = []
+    rows: list[list[Any]] = []
     for name in planned.spec.source_names():
         files = [i for i, file in enumerate(planned.inputs) if file.source == name]
         parts = [p for p in planned.partitions if planned.inputs[p.input_index].source == name]
@@ -162,7 +162,8 @@ def inspect(reference: str, quiet: bool) -> Json:
     _print(quiet, f"{store.root}@{manifest['version']}")
     _print(
         quiet,
-        f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, eot {tokenizer['eot_id']}",
+        f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, "
+        f"end of text {tokenizer['eot_id']}",
     )
     _print(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
     _print(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))

@@ -60,9 +60,8 @@ def run_demo(
     tell(f"\n4. training a small model, {updates:,} updates of 8 x 512 bytes (loss in nats a byte)")
     losses = train(reference, updates=updates, tell=lambda text: tell("     " + text))
     tell(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\nlook in    tokenloom inspect {reference}")
-    tell(
-        f"           tokenloom peek {reference}\nagain      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)"
-    )
+    tell(f"           tokenloom peek {reference}")
+    tell(f"again      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
     return result | {"sample": sample, "losses": losses, "spec": str(folder / "demo.yaml")}
 
 

@@ -185,7 +185,7 @@ class BuildSpec(_Model):
     @field_validator("splits")
     @classmethod
     def _shares(cls, value: dict[str, float]) -> dict[str, float]:
-        total = sum(Fraction(repr(share)) for share in value.values())
+        total = sum((Fraction(repr(share)) for share in value.values()), Fraction(0))
         if abs(total - 1) > Fraction(1, 10**6):
             raise ValueError(f"shares must add up to 1, not {float(total):g}")
         if "train" not in value:
@@ -258,8 +258,10 @@ def field_names(location: Sequence[str | int]) -> list[str]:
 
     A union is entered by the value of its `kind`; an unknown location gives an empty list.
     """
-    by_kind = {"sources": {"parquet": ParquetSource, "jsonl": JsonlSource, "text": TextSource}}
-    by_kind["tokenizer"] = {"byte": ByteTokenizer, "tiktoken": TiktokenTokenizer}  # type: ignore[dict-item]
+    by_kind: dict[str, dict[str, type[BaseModel]]] = {
+        "sources": {"parquet": ParquetSource, "jsonl": JsonlSource, "text": TextSource},
+        "tokenizer": {"byte": ByteTokenizer, "tiktoken": TiktokenTokenizer},
+    }
     if not location:
         return list(BuildSpec.model_fields)
     if location[0] == "documents":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         value = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SpecError(f"{path}{line}: no YAML: {error.problem}") from error
+        where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SpecError(f"{path}{where}: no YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"{path}: no YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode):
@@ -86,7 +87,7 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
     if location[-1] in ("path", "store", "ranks", "encoder") and isinstance(new, str):
         new = str(Path(new).expanduser().absolute()) if "://" not in new else new
     target: Any = value
-    for part, following in zip(location[:-1], location[1:], strict=True):
+    for part, following in pairwise(location):
         if isinstance(target, list) and isinstance(part, int) and part < len(target):
             target = target[part]
         elif isinstance(target, dict) and isinstance(part, str):
@@ -94,7 +95,9 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
         else:
             raise SpecError(f"--set {override}: there is no {part!r} to set it in")
     last = location[-1]
-    if (isinstance(target, list) and isinstance(last, int) and last < len(target)) or isinstance(target, dict):
+    if isinstance(target, dict):
+        target[last] = new
+    elif isinstance(target, list) and isinstance(last, int) and last < len(target):
         target[last] = new
     else:
         raise SpecError(f"--set {override}: there is no {last!r} to set")

@@ -10,6 +10,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from tokenloom.tasks.sources.base import (
     open_input,
 )
 
+LineFile = IO[bytes] | gzip.GzipFile
 _READ_BYTES = 2**22
 _BOM = b"\xef\xbb\xbf"
 _NOT_YET = (".bz2", ".zst", ".xz", ".lz4")
@@ -53,7 +55,7 @@ class Reader:
             return [PartitionRange(0, size, size, None)]
         count = -(-size // PARTITION_BYTES)
         starts = [i * size // count for i in range(count)] + [size]
-        return [PartitionRange(a, b, b - a, None) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        return [PartitionRange(a, b, b - a, None) for a, b in pairwise(starts)]
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count bytes, and are not used for a .gz."""
@@ -89,7 +91,7 @@ class Reader:
             start += len(self._read_line(url, file, start - 1)) - 1
         yield from self._split(url, file, start, end)
 
-    def _read_line(self, url: str, file: IO[bytes], offset: int) -> bytes:
+    def _read_line(self, url: str, file: LineFile, offset: int) -> bytes:
         line = file.readline(self._max_line_bytes + 1)
         if len(line) > self._max_line_bytes:
             raise InputError(
@@ -98,7 +100,7 @@ class Reader:
             )
         return line
 
-    def _split(self, url: str, file: IO[bytes], offset: int, end: int | None) -> Iterator[tuple[int, bytes]]:
+    def _split(self, url: str, file: LineFile, offset: int, end: int | None) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, line) of the lines that start in [offset, end)."""
         while end is None or offset < end:
             line = self._read_line(url, file, offset)

@@ -218,7 +218,7 @@ def _parse_ranks(data: bytes) -> dict[bytes, int]:
 def _pattern(pattern: str) -> str:
     """Return the expression that tiktoken uses under this name, else `pattern` itself."""
     if pattern in ("gpt2", "r50k_base", "p50k_base"):
-        return openai_public.r50k_pat_str
+        return str(openai_public.r50k_pat_str)
     if pattern in tiktoken.list_encoding_names():
         return _by_name(pattern)._pat_str
     return pattern
