@@ -1,9 +1,9 @@
 """Hashes that decide a document's place: pure integer arithmetic on its content, vectorised.
 
 `mix64` folds 64-bit words into one state with the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
-splittable pseudorandom number generators", OOPSLA 2014, with Stafford's constants, variant 13). The purpose and
-the seed are folded first. Every later step is a bijection of the state, so for one document two purposes of
-unequal start never give the same value.
+splittable pseudorandom number generators", OOPSLA 2014, with Stafford's constants, variant 13). The first word is
+the purpose in the top byte and the seed below it, so two purposes never start alike, whatever the seed. Every later
+step is a bijection of the state, so for one document (the same words) two purposes never give the same value.
 
 Golden values in tests/storage/test_keys.py pin all of it: a change here is a new format version.
 """
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 UInt64s = NDArray[np.uint64]
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
+SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
@@ -61,14 +62,16 @@ def mix64(purpose: Purpose, seed: int, words: Sequence[UInt64s]) -> UInt64s:
 
     Args:
         purpose: which hash is wanted.
-        seed: in [0, 2**64); 0 for purposes that take none.
+        seed: in [0, 2**56); 0 for purposes that take none.
         words: arrays of equal shape (n,), folded in this order; (1,) arrays are broadcast.
 
     Returns:
         (n,) uint64, uniform over [0, 2**64).
     """
-    state = np.full(1, int(purpose), dtype=np.uint64)
-    for word in (np.full(1, seed, dtype=np.uint64), *words):
+    if not 0 <= seed < SEED_SPACE:
+        raise ValueError(f"a seed lies in [0, 2**56), not {seed}")
+    state = np.zeros(1, dtype=np.uint64)
+    for word in (np.full(1, int(purpose) * SEED_SPACE + seed, dtype=np.uint64), *words):
         state = _finalise((state ^ word) + _GOLDEN)
     return state
 
@@ -89,7 +92,7 @@ def order_keys_with_duplicates(content: UInt64s, seed: int, fingerprint: str, ro
 
     Args:
         content: (n, 2) content hashes.
-        seed: in [0, 2**64).
+        seed: in [0, 2**56).
         fingerprint: of the input file, see storage/fingerprints.py.
         rows: (n,) row numbers in that file.
     """
@@ -118,7 +121,7 @@ def split_bounds(shares: Sequence[tuple[str, float]]) -> list[tuple[int, int, in
 
 def split_indices(content: UInt64s, shares: Sequence[tuple[str, float]]) -> NDArray[np.uint8]:
     """Return the index in `shares` of each document's split, (n,) uint8; content is (n, 2)."""
-    bounds = split_bounds(shares)
+    bounds = [bound for bound in split_bounds(shares) if bound[1] < bound[2]]
     starts = np.array([start for _, start, _ in bounds[1:]], dtype=np.uint64)
     values = mix64(Purpose.SPLIT, 0, (content[:, 0], content[:, 1]))
     interval = np.searchsorted(starts, values, side="right")
