@@ -7,7 +7,6 @@ same times behind (git calls such an entry racy).
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import xxhash
 
 from tokenloom.errors import InputError
-from tokenloom.storage.canonical import canonical_json
+from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.filesystem import Store
 
 PATH = "work/fingerprints.json"
@@ -40,7 +39,7 @@ class FingerprintMemory:
         self._store = store
         self._changed = False
         try:
-            self._known: dict[str, Any] = json.loads(store.read(PATH))
+            self._known: dict[str, Any] = read_signed(store.read(PATH), PATH)["files"]
         except (FileNotFoundError, ValueError):
             self._known = {}
 
@@ -64,7 +63,7 @@ class FingerprintMemory:
     def save(self) -> None:
         """Write what was learnt into the store, if anything was."""
         if self._changed:
-            self._store.replace(PATH, canonical_json(self._known), durable=False)
+            self._store.replace(PATH, sign({"files": self._known}), durable=False)
 
 
 def remote_fingerprint(info: dict[str, Any], url: str) -> str:

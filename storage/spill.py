@@ -188,7 +188,11 @@ class Spill:
             self._file = self._path.open("rb")
         except FileNotFoundError as error:
             raise self._error("it is missing") from error
-        self._read_header()
+        try:
+            self._read_header()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""

@@ -15,8 +15,8 @@ from tokenloom.storage import tags
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.manifest import NAME, read_manifest
 
-NAME_PATTERN = re.compile(r"^[a-z][a-z0-9._-]{0,63}$")
-VERSION_PATTERN = re.compile(r"^[0-9a-f]{16}$")
+NAME_PATTERN = re.compile(r"(?![0-9a-f]{16}\Z)[a-z][a-z0-9._-]{0,63}\Z")
+VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,17 @@ def parse_reference(text: str) -> Reference:
     store, slash, rest = text.rpartition("/")
     dataset, _, name = rest.partition("@")
     name = name or "latest"
-    if not NAME_PATTERN.match(dataset) or not (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name)):
+    store = store or "/" if slash else "."
+    is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name))
+    if not is_named or store.endswith(":/"):
         raise StoreError(f"{text!r} is no reference: write STORE/DATASET, @TAG or @VERSION behind it if you like")
-    return Reference(store if slash else ".", dataset, name)
+    return Reference(store, dataset, name)
 
 
 def dataset_store(store: str, dataset: str) -> Store:
     """Return the folder of a dataset in the store at `store`, an absolute or relative local path."""
     if not NAME_PATTERN.match(dataset):
-        raise StoreError(f"{dataset!r} is no dataset's name: it must match {NAME_PATTERN.pattern}")
+        raise StoreError(f"{dataset!r} is no dataset's name: a-z, then up to 63 of a-z 0-9 . _ -, no 16 hex digits")
     if "://" in store:
         return Store(f"{store}/{dataset}")
     return Store(Path(store).expanduser().absolute() / dataset)
