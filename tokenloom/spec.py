@@ -220,7 +220,7 @@ class BuildSpec(_Model):
             "sources": sources,
             "tokenizer": tokenizer | {"kind": self.tokenizer.kind},
         } | rest
-        if self.splits != BuildSpec.model_fields["splits"].default:
+        if self.split_shares() != list(BuildSpec.model_fields["splits"].default.items()):  # their order counts
             identity["splits"] = [[name, share] for name, share in self.split_shares()]
         return identity
 

@@ -54,8 +54,8 @@ class TiktokenTokenizer:
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
         self._bos_ids = [self._special_id(bos)] if bos else []
-        # A token that can overlap itself ("<<") could be found across a seam, so such a one is never joined.
-        self._can_join = not any(eot[:i] == eot[-i:] for i in range(1, len(eot)))
+        # Tokens that can overlap ("<<" itself) could be found across a seam, so such ones are never joined.
+        self._can_join = not any(_overlap(a, b) for a in self._allowed for b in self._allowed)
         self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, self._probe_ids())
 
     def _special_id(self, token: str) -> int:
@@ -79,6 +79,8 @@ class TiktokenTokenizer:
             if tokens is None:
                 tokens = np.concatenate([self._encode_one(text) for text in documents])
             ends = np.flatnonzero(tokens == self.eot_id) + 1
+            if self.eot_id in self._bos_ids:  # one token for both, as gpt2 has it
+                ends = ends[1::2]
             if len(ends) != len(documents):
                 raise TokenizerError(f"tokenizer {self.name}: {len(ends)} end-of-text ids for {len(documents)} texts")
             parts.append(tokens.astype(dtype))
@@ -126,6 +128,11 @@ class TiktokenTokenizer:
         """See Tokenizer.decode."""
         text = self._encoding.decode([int(i) for i in np.asarray(ids)])
         return text if self._eot == "<|endoftext|>" else text.replace(self._eot, "<|endoftext|>")
+
+
+def _overlap(a: str, b: str) -> bool:
+    """Return whether an end of `a` is a beginning of `b`, or one stands in the other, other than a token in itself."""
+    return any(a[-i:] == b[:i] for i in range(1, min(len(a), len(b)))) or (a != b and a in b)
 
 
 def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
