@@ -1,0 +1,384 @@
+"""What decides the bytes and the name of a version, and what must not."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.documents import open_documents
+from tokenloom.storage.shard import open_shard
+from tokenloom.storage.tags import newest
+from tokenloom.storage.versions import dataset_store, load_manifest, published_versions, version_path
+
+TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
+SPLITS = {"train": 0.5, "validation": 0.25, "test": 0.25}
+
+
+def parquet(path: Path, name: str = "news") -> dict[str, Any]:
+    """Return a parquet source."""
+    return {"kind": "parquet", "path": str(path), "name": name}
+
+
+def version_of(spec: BuildSpec) -> str:
+    """Build and return the version's name."""
+    return build(spec).version
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """Return the text of a document of a byte dataset."""
+    text: str = document["ids"].tobytes().decode("utf-8")
+    return text
+
+
+def splits_of(spec: BuildSpec) -> dict[str, str]:
+    """Build and return {text: split}; no text may stand in two splits."""
+    splits: dict[str, str] = {}
+    for document in stored_documents(spec, version_of(spec)):
+        assert splits.setdefault(text_of(document), document["split"]) == document["split"]
+    return splits
+
+
+def token_shards(spec: BuildSpec) -> dict[str, str]:
+    """Build and return the SHA-256 of every token shard."""
+    return listed_files(spec, version_of(spec), ".tok")
+
+
+def cut(folder: Path, texts: Sequence[str], sizes: Sequence[int], group_rows: int) -> Path:
+    """Write texts into parquet files of the given numbers of rows, again and again; return their glob."""
+    start = index = 0
+    while start < len(texts):
+        size = sizes[index % len(sizes)]
+        write_parquet(folder / f"{index:04d}.parquet", texts[start : start + size], group_rows=group_rows)
+        start, index = start + size, index + 1
+    return folder / "*.parquet"
+
+
+def split_sequences(spec: BuildSpec, version: str) -> dict[str, tuple[list[int], list[int]]]:
+    """Return {split: (all tokens, all keys)} of a version, its shards laid end to end."""
+    store = dataset_store(spec.store, spec.dataset)
+    sequences = {}
+    for split, entry in load_manifest(store, version)["splits"].items():
+        tokens: list[int] = []
+        keys: list[int] = []
+        for shard in entry["shards"]:
+            path = store.local(version_path(version, shard["name"]))
+            tokens += open_shard(path).tokens.tolist()
+            keys += open_documents(path.with_suffix(".docs")).column("key").to_pylist()
+        sequences[split] = (tokens, keys)
+    return sequences
+
+
+# Bytes of the shards
+
+
+def test_token_shards_do_not_depend_on_how_the_input_is_cut(tmp_path: Path) -> None:
+    texts = [*TEXTS, *TEXTS[::3], ""]
+    jsonl = write_jsonl(tmp_path / "lines" / "all.jsonl", texts[::-1])
+    halves = [
+        parquet(cut(tmp_path / "x", texts[:150], [9], 4), "x"),
+        parquet(cut(tmp_path / "y", texts[150:], [99], 7), "y"),
+    ]
+    inputs: list[list[dict[str, Any]]] = [
+        [parquet(cut(tmp_path / "one", texts, [len(texts)], 1000))],
+        [parquet(cut(tmp_path / "small", texts, [7, 90, 1], 3))],
+        [{"kind": "jsonl", "path": str(jsonl)}],
+        halves,
+    ]
+    hashes = [token_shards(make_spec(tmp_path / f"store{i}", s, shard_tokens=9000)) for i, s in enumerate(inputs)]
+    assert len(hashes[0]) > 3
+    assert all(item == hashes[0] for item in hashes)
+
+
+def test_real_token_shards_do_not_depend_on_how_the_input_is_cut(data_dir: Path, tmp_path: Path) -> None:
+    source = data_dir / "ag_news"
+    files = sorted(source.glob("*.parquet"))
+    texts = [text for file in files for text in pq.read_table(file, columns=["text"]).column("text").to_pylist()]
+    inputs: list[dict[str, Any]] = [
+        parquet(source / "*.parquet"),
+        parquet(cut(tmp_path / "again", texts[::-1], [8000, 1, 333], 450)),
+        {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "all.jsonl", texts))},
+    ]
+    hashes = [token_shards(make_spec(tmp_path / f"store{i}", [s], shard_tokens=500_000)) for i, s in enumerate(inputs)]
+    assert len(hashes[0]) > 5
+    assert hashes[1] == hashes[0]
+    assert hashes[2] == hashes[0]
+
+
+def test_copies_are_kept_and_counted_where_duplicates_are_allowed(tmp_path: Path) -> None:
+    texts = [*TEXTS[:100], *TEXTS[:40], *TEXTS[:10], "", ""]
+    spec = make_spec(
+        tmp_path / "store",
+        [parquet(cut(tmp_path / "data", texts, [33], 10))],
+        documents={"deduplicate": False},
+        splits=SPLITS,
+    )
+    version = version_of(spec)
+    documents = stored_documents(spec, version)
+    assert Counter(map(text_of, documents)) == Counter(text for text in texts if text)
+    assert len({(document["path"], document["row"]) for document in documents}) == 150
+    rows = load_manifest(dataset_store(spec.store, spec.dataset), version)["rows"]
+    assert rows == {"read": 152, "kept": 150, "duplicates": 0, "filtered": 2, "excluded": 0, "quarantined": 0}
+
+
+def test_kept_copies_are_spread_over_the_order(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["the same"] * 200 + TEXTS[:200])
+    spec = make_spec(tmp_path / "store", [parquet(path)], documents={"deduplicate": False}, splits={"train": 1.0})
+    texts = [text_of(document) for document in stored_documents(spec, version_of(spec))]
+    positions = [i for i, text in enumerate(texts) if text == "the same"]
+    assert len(positions) == 200
+    assert positions[0] < 50 and positions[-1] > 350
+
+
+def test_many_small_shards_hold_the_sequence_of_one_large_shard(tmp_path: Path) -> None:
+    source = parquet(cut(tmp_path / "data", [*TEXTS[:60], *TEXTS[:9]], [17], 5))
+    for deduplicate in (True, False):
+        fields: dict[str, Any] = {"splits": SPLITS, "documents": {"deduplicate": deduplicate}}
+        large = make_spec(tmp_path / f"large{deduplicate}", [source], **fields)
+        small = make_spec(tmp_path / f"small{deduplicate}", [source], shard_tokens=50, **fields)
+        assert build(large).splits["train"]["shards"] == 1
+        assert build(small).splits["train"]["shards"] > 50
+        assert split_sequences(small, version_of(small)) == split_sequences(large, version_of(large))
+
+
+corpora = st.lists(
+    st.one_of(st.just(""), st.text(max_size=12), st.sampled_from(["copy", "é", "\0", "<|endoftext|>"])), max_size=25
+)
+
+
+@settings(max_examples=count(20, 300), deadline=None)
+@given(st.data(), corpora, st.integers(5, 200), st.integers(0, 2**53 - 1))
+def test_shards_hold_exactly_the_distinct_documents_in_key_order(
+    data: st.DataObject, texts: list[str], shard_tokens: int, seed: int
+) -> None:
+    texts = [*texts, "one that is always there"]
+    sizes = data.draw(st.lists(st.integers(1, 10), min_size=1, max_size=4), label="rows of files")
+    group_rows = data.draw(st.integers(1, 8), label="rows of row groups")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = parquet(cut(folder / "data", texts, sizes, group_rows))
+        spec = make_spec(folder / "store", [source], shard_tokens=shard_tokens, seed=seed, splits=SPLITS)
+        version = version_of(spec)
+        documents = stored_documents(spec, version)
+        sequences = split_sequences(spec, version)
+    assert Counter(map(text_of, documents)) == Counter(dict.fromkeys((text for text in texts if text), 1))
+    for split, (tokens, keys) in sequences.items():
+        assert keys == sorted(keys)
+        joined = [i for document in documents if document["split"] == split for i in [*document["ids"].tolist(), 255]]
+        assert tokens == joined
+
+
+# Splits
+
+
+def test_a_document_keeps_its_split_when_files_are_added_the_seed_changes_or_it_appears_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    write_parquet(folder / "a.parquet", TEXTS[:200])
+    source = parquet(folder / "*.parquet")
+    before = splits_of(make_spec(tmp_path / "store", [source], splits=SPLITS))
+    assert set(before.values()) == {"train", "validation", "test"}
+
+    reseeded = splits_of(make_spec(tmp_path / "store", [source], splits=SPLITS, seed=7))
+    assert reseeded == before
+
+    write_parquet(folder / "b.parquet", TEXTS[100:])
+    grown = splits_of(make_spec(tmp_path / "store", [source], splits=SPLITS))
+    assert {text: grown[text] for text in before} == before
+
+    kept = splits_of(make_spec(tmp_path / "store", [source], splits=SPLITS, documents={"deduplicate": False}, seed=9))
+    assert kept == grown
+
+
+def test_a_real_document_keeps_its_split_when_files_are_added_and_the_seed_changes(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    files = sorted((data_dir / "ag_news").glob("*.parquet"))
+    one = splits_of(make_spec(tmp_path / "store", [parquet(files[0])]))
+    rest = [parquet(file, f"part-{i}") for i, file in enumerate(files)]
+    grown = splits_of(make_spec(tmp_path / "store", [*rest, parquet(files[0], "again")], seed=3))
+    assert len(grown) > 20_000
+    assert {text: grown[text] for text in one} == one
+    shares = Counter(grown.values())
+    assert 150 < shares["test"] < 270 and 150 < shares["validation"] < 270
+
+
+def test_the_seed_changes_the_order_and_not_the_documents(tmp_path: Path) -> None:
+    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS))
+    orders = []
+    for seed in (0, 1):
+        spec = make_spec(tmp_path / "store", [source], seed=seed, splits={"train": 1.0})
+        orders.append([text_of(document) for document in stored_documents(spec, version_of(spec))])
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(TEXTS)
+
+
+# Building again
+
+
+def test_a_build_after_one_more_file_encodes_only_that_file(tmp_path: Path) -> None:
+    folder, store = tmp_path / "data", tmp_path / "store"
+    cut(folder, TEXTS[:300], [60], 20)
+    spec = make_spec(store, [parquet(folder / "*.parquet")])
+    assert build(spec).num_encoded == 5
+    spills = {path: path.stat().st_mtime_ns for path in (store / "data" / "work" / "spills").iterdir()}
+    assert len(spills) == 10  # a spill and a record each
+
+    write_parquet(folder / "more.parquet", TEXTS[300:])
+    result = build(spec)
+    assert result.published
+    assert result.num_encoded == 1
+    assert {path: path.stat().st_mtime_ns for path in spills} == spills
+    assert len(published_versions(dataset_store(spec.store, spec.dataset))) == 2
+    assert len(stored_documents(spec, result.version)) == 400
+
+
+def test_a_build_with_nothing_new_publishes_nothing(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path / "store", [parquet(cut(tmp_path / "data", TEXTS, [100], 20))])
+    first = build(spec)
+    store = dataset_store(spec.store, spec.dataset)
+    entry = newest(store, "latest")
+    folder = store.local(version_path(first.version))
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    again = build(spec)
+    assert (first.published, again.published) == (True, False)
+    assert again.num_encoded == 0
+    assert (again.version, again.splits) == (first.version, first.splits)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert newest(store, "latest") == entry
+
+
+def test_a_version_made_from_cached_spills_has_the_bytes_of_one_made_afresh(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    cut(folder, TEXTS[:300], [60], 20)
+    source = parquet(folder / "*.parquet")
+    build(make_spec(tmp_path / "store", [source]))
+    write_parquet(folder / "more.parquet", TEXTS[300:])
+    grown, afresh = make_spec(tmp_path / "store", [source]), make_spec(tmp_path / "fresh", [source])
+    assert listed_files(grown, version_of(grown)) == listed_files(afresh, version_of(afresh))
+
+
+# Names of versions
+
+
+def test_a_version_does_not_depend_on_where_its_files_lie(tmp_path: Path) -> None:
+    first = tmp_path / "here" / "data"
+    cut(first, TEXTS, [130], 50)
+    second = tmp_path / "quite" / "another" / "place"
+    shutil.copytree(first, second)
+    one = make_spec(tmp_path / "store", [parquet(first / "*.parquet")])
+    two = make_spec(tmp_path / "elsewhere" / "store", [parquet(second / "*.parquet")])
+    assert listed_files(one, version_of(one)) == listed_files(two, version_of(two))
+
+
+def test_a_version_does_not_depend_on_how_its_path_is_typed(tmp_path: Path) -> None:
+    cut(tmp_path / "data", TEXTS, [130], 50)
+    (tmp_path / "link").symlink_to(tmp_path / "data", target_is_directory=True)
+    typed = [
+        "data/*.parquet",
+        "./data/*.parquet",
+        f"{tmp_path}/data/*.parquet",
+        "link/*.parquet",
+        "data/../data/*.parquet",
+    ]
+    specs = [make_spec(Path("store"), [parquet(Path("x")) | {"path": path}]).resolve(tmp_path) for path in typed]
+    assert len({version_of(spec) for spec in specs}) == 1
+
+
+def test_a_version_does_not_depend_on_where_a_tokenizer_file_lies(data_dir: Path, tmp_path: Path) -> None:
+    files = data_dir / "tokenizers" / "gpt2"
+    shutil.copytree(files, tmp_path / "vocabulary")
+    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS[:20]))
+    specs = [
+        make_spec(
+            tmp_path / "store",
+            [source],
+            tokenizer={"kind": "tiktoken", "ranks": str(folder / "vocab.bpe"), "encoder": str(folder / "encoder.json")},
+        )
+        for folder in (files, tmp_path / "vocabulary")
+    ]
+    assert version_of(specs[0]) == version_of(specs[1])
+
+
+def test_default_values_written_out_change_no_version(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", TEXTS)
+    plain = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(path)}])
+    written = make_spec(
+        tmp_path / "other",
+        [{"kind": "parquet", "path": str(path), "text": "text", "name": "parquet-0", "filter": None, "id": None}],
+        tokenizer={"kind": "byte"},
+        documents={
+            "min_chars": 1,
+            "deduplicate": True,
+            "on_error": "fail",
+            "encoding_errors": "fail",
+            "max_bytes": 268_435_456,
+        },
+        splits={"train": 0.98, "validation": 0.01, "test": 0.01},
+        seed=0,
+        shard_tokens=100_000_000,
+        packs=[],
+    )
+    assert listed_files(plain, version_of(plain)) == listed_files(written, version_of(written))
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 1},
+    "shard_tokens": {"shard_tokens": 1000},
+    "min_chars": {"documents": {"min_chars": 20}},
+    "duplicates": {"documents": {"deduplicate": False}},
+    "max_bytes": {"documents": {"max_bytes": 1_000_000}},
+    "shares": {"splits": {"train": 0.97, "validation": 0.02, "test": 0.01}},
+    "order of splits": {"splits": {"train": 0.98, "test": 0.01, "validation": 0.01}},
+    "name of a split": {"splits": {"train": 0.98, "valid": 0.01, "test": 0.01}},
+    "dataset": {"dataset": "other"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rule_that_changes_makes_another_version(change: str, tmp_path: Path) -> None:
+    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS))
+    plain = version_of(make_spec(tmp_path / "store", [source]))
+    assert version_of(make_spec(tmp_path / "store", [source], **CHANGES[change])) != plain
+
+
+def test_content_path_and_source_name_each_make_another_version(tmp_path: Path) -> None:
+    paths = [
+        write_parquet(tmp_path / "one" / "a.parquet", TEXTS),
+        write_parquet(tmp_path / "two" / "b.parquet", TEXTS),
+        write_parquet(tmp_path / "three" / "a.parquet", [*TEXTS[:-1], TEXTS[-1] + "."]),
+    ]
+    specs = [make_spec(tmp_path / "store", [parquet(path)]) for path in paths]
+    specs.append(make_spec(tmp_path / "store", [parquet(paths[0], "another-name")]))
+    assert len({version_of(spec) for spec in specs}) == len(specs)
+
+
+def test_the_tokenizer_and_its_bos_each_make_another_version(tiktoken_cache: Path, tmp_path: Path) -> None:
+    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS[:20]))
+    tokenizers: list[dict[str, Any]] = [
+        {"kind": "byte"},
+        {"kind": "tiktoken", "name": "gpt2"},
+        {"kind": "tiktoken", "name": "cl100k_base"},
+        {"kind": "tiktoken", "name": "gpt2", "bos": "<|endoftext|>"},
+    ]
+    versions = [version_of(make_spec(tmp_path / "store", [source], tokenizer=item)) for item in tokenizers]
+    assert len(set(versions)) == len(versions)
+
+
+def test_the_order_in_which_splits_are_written_decides_their_documents(tmp_path: Path) -> None:
+    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS))
+    one = splits_of(make_spec(tmp_path / "one", [source], splits={"train": 0.5, "validation": 0.25, "test": 0.25}))
+    two = splits_of(make_spec(tmp_path / "two", [source], splits={"train": 0.5, "test": 0.25, "validation": 0.25}))
+    swapped = {"train": "train", "test": "validation", "validation": "test"}
+    assert two == {text: swapped[split] for text, split in one.items()}
+    assert np.unique(list(one.values())).tolist() == ["test", "train", "validation"]
