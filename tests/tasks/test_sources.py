@@ -1,0 +1,306 @@
+"""Readers of sources: every row once whatever the cut, its place, and what is not read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tempfile
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import count, write_parquet
+from tokenloom.errors import InputError
+from tokenloom.tasks.sources import SourceReader, base, jsonl, make_reader
+from tokenloom.tasks.sources import parquet as parquet_module
+
+Row = tuple[int, str | None]
+OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
+
+
+def read_all(reader: SourceReader, path: Path, start: int, end: int) -> list[Row]:
+    """Return (row, text) of a range, in the order they are read."""
+    rows: list[Row] = []
+    for batch in reader.read(str(path), start, end):
+        rows += zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
+    return rows
+
+
+def read_file(kind: str, path: Path, **options: Any) -> list[Row]:
+    """Return (row, text) of a whole file, partition by partition."""
+    reader = make_reader({"kind": kind, **OPTIONS, **options})
+    return [row for part in reader.partitions(str(path)) for row in read_all(reader, path, part.start, part.end)]
+
+
+def line_of(text: str) -> bytes:
+    """Return a JSON line with a text, without its end."""
+    return json.dumps({"text": text}, ensure_ascii=False).encode()
+
+
+# JSON lines
+
+line_ends = st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \t\n", b"\r\n\r\n"])
+lines = st.lists(st.tuples(st.text(max_size=20), line_ends), max_size=12)
+
+
+@settings(max_examples=count(150, 2000), deadline=None)
+@given(lines, st.booleans(), st.booleans(), st.lists(st.integers(0, 600), max_size=8))
+def test_any_cut_of_json_lines_gives_every_line_exactly_once(
+    lines: list[tuple[str, bytes]], starts_with_mark: bool, ends_with_newline: bool, cuts: list[int]
+) -> None:
+    content, expected = b"\xef\xbb\xbf" if starts_with_mark else b"", []
+    for text, end in lines:
+        expected.append((len(content) if len(content) > 3 or not starts_with_mark else 0, text))
+        content += line_of(text) + end
+    if lines and not ends_with_newline:
+        content = content.rstrip()
+    bounds = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    reader = jsonl.Reader(OPTIONS)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lines.jsonl")
+        path.write_bytes(content)
+        parts = [read_all(reader, path, a, b) for a, b in pairwise(bounds)]
+        again = [read_all(reader, path, a, b) for a, b in reader.locate(str(path), [row for row, _ in expected])]
+        Path(folder, "lines.jsonl.gz").write_bytes(gzip.compress(content))
+        zipped = read_file("jsonl", Path(folder, "lines.jsonl.gz"))
+    assert [row for part in parts for row in part] == expected
+    assert again == [[row] for row in expected]
+    assert zipped == expected
+
+
+def test_every_single_cut_of_json_lines_gives_every_line_exactly_once(tmp_path: Path) -> None:
+    texts = ["a", "", "é" * 9, "line", "x" * 40]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(map(line_of, texts)))
+    reader, size = jsonl.Reader(OPTIONS), path.stat().st_size
+    for cut in range(size + 1):
+        rows = read_all(reader, path, 0, cut) + read_all(reader, path, cut, size)
+        assert [text for _, text in rows] == texts
+
+
+def test_partitions_of_a_plain_file_cover_it_without_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "PARTITION_BYTES", 100)
+    path = tmp_path / "a.jsonl"
+    texts = [f"{i} " + "x" * (i % 50) for i in range(100)]
+    path.write_bytes(b"".join(line_of(text) + b"\n" for text in texts))
+    parts = jsonl.Reader(OPTIONS).partitions(str(path))
+    assert len(parts) > 30
+    assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
+    assert parts[-1].end == path.stat().st_size
+    assert max(part.num_bytes for part in parts) <= 100
+    assert [text for _, text in read_file("jsonl", path)] == texts
+
+
+def test_row_of_a_line_is_its_byte_offset_also_behind_a_mark_and_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\r\n  \n{"text": "two"}')
+    rows = read_file("jsonl", path)
+    assert rows == [(0, "one"), (path.read_bytes().index(b'{"text": "two"'), "two")]
+
+
+def test_a_dotted_key_reaches_into_objects_and_a_key_with_a_dot_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"meta": {"body": "inner"}}\n{"meta.body": "literal", "meta": {"body": "inner"}}\n')
+    assert [text for _, text in read_file("jsonl", path, text="meta.body")] == ["inner", "literal"]
+
+
+def test_null_text_is_a_row_without_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": null}\n{"text": "here"}\n')
+    assert read_file("jsonl", path) == [(0, None), (15, "here")]
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".zst", ".xz", ".lz4"])
+def test_compression_that_is_not_supported_is_refused_by_name(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(b"anything")
+    with pytest.raises(InputError, match=r"a\.jsonl.*not supported by this release; use \.gz or none"):
+        read_file("jsonl", path)
+
+
+def test_a_line_that_is_far_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line_of("short") + b"\n" + line_of("x" * 6_000_000))
+    with pytest.raises(
+        InputError, match=r"a\.jsonl, byte 18: a line of more than 4,194,504 bytes.*documents.max_bytes"
+    ):
+        read_file("jsonl", path, max_bytes=100)
+
+
+# Parquet
+
+
+def test_parquet_rows_are_numbered_through_the_file_whatever_its_row_groups(tmp_path: Path) -> None:
+    texts = [f"text {i}" if i % 7 else None for i in range(100)]
+    for group_rows in (1, 3, 64, 100):
+        path = write_parquet(tmp_path / f"{group_rows}.parquet", texts, group_rows=group_rows)
+        reader = parquet_module.Reader(OPTIONS)
+        groups = pq.ParquetFile(path).num_row_groups
+        each = [row for group in range(groups) for row in read_all(reader, path, group, group + 1)]
+        assert each == read_all(reader, path, 0, groups) == list(enumerate(texts))
+
+
+def test_parquet_partitions_are_whole_row_groups_and_each_is_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_module, "PARTITION_BYTES", 3000)
+    texts = [f"{i} " + "xyz" * (i % 61) for i in range(500)]
+    path = write_parquet(tmp_path / "a.parquet", texts, group_rows=9)
+    parts = parquet_module.Reader(OPTIONS).partitions(str(path))
+    assert len(parts) > 5
+    assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
+    assert sum(part.num_rows or 0 for part in parts) == 500
+    assert read_file("parquet", path) == list(enumerate(texts))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_string_types_give_equal_rows(kind: pa.DataType, tmp_path: Path) -> None:
+    texts = ["one", None, "", "one", "é\0"]
+    table = pa.table({"text": pa.array(texts, pa.string()).cast(kind)})
+    if pa.types.is_dictionary(kind):  # such a column is refused or read, never read wrongly
+        pq.write_table(table, tmp_path / "a.parquet")
+        with pytest.raises(InputError, match="dictionary"):
+            read_file("parquet", tmp_path / "a.parquet")
+        return
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert read_file("parquet", tmp_path / "a.parquet") == list(enumerate(texts))
+
+
+def test_parquet_rows_located_by_number_are_found(tmp_path: Path) -> None:
+    texts = [f"text {i}" for i in range(100)]
+    path = write_parquet(tmp_path / "a.parquet", texts, group_rows=8)
+    reader = parquet_module.Reader(OPTIONS)
+    ranges = reader.locate(str(path), [0, 9, 15, 99])
+    found = dict(row for start, end in ranges for row in read_all(reader, path, start, end))
+    assert {row: found[row] for row in (0, 9, 15, 99)} == {row: texts[row] for row in (0, 9, 15, 99)}
+    assert len(found) <= 8 + 8 + 4
+
+
+def test_only_the_text_column_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    noise = np.random.default_rng(0).integers(0, 255, (300, 400), np.uint8)
+    table = pa.table({"text": [f"text {i}" for i in range(300)], "noise": [row.tobytes() for row in noise]})
+    pq.write_table(table, path, row_group_size=100, use_dictionary=False, compression="zstd")
+    whole = bytearray(path.read_bytes())
+    metadata = pq.ParquetFile(path).metadata
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(1)
+        start = column.data_page_offset
+        whole[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(whole)
+    with pytest.raises((pa.ArrowException, OSError)):
+        pq.read_table(path)
+    assert read_file("parquet", path) == [(i, f"text {i}") for i in range(300)]
+
+
+# Nothing is read whole
+
+
+class _Counting(io.RawIOBase):
+    """A file that notes the largest single read asked of it."""
+
+    def __init__(self, file: IO[bytes], sizes: list[int]) -> None:
+        self._file, self._sizes = file, sizes
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = self._file.read(-1 if size is None else size)
+        self._sizes.append(len(data))
+        return data
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = self._file.readline(-1 if size is None else size)
+        self._sizes.append(len(line))
+        return line
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@pytest.fixture
+def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of every read of an input file."""
+    sizes: list[int] = []
+    original = base.open_input
+
+    @contextmanager
+    def open_counting(url: str) -> Iterator[IO[bytes]]:
+        with original(url) as file:
+            yield _Counting(file, sizes)  # type: ignore[misc]
+
+    monkeypatch.setattr(jsonl, "open_input", open_counting)
+    monkeypatch.setattr(parquet_module, "open_input", open_counting)
+    return sizes
+
+
+def peak_of_reading(kind: str, path: Path) -> tuple[int, int]:
+    """Return (text bytes, peak of Python's and Arrow's memory in bytes) of reading a file batch by batch."""
+    reader = make_reader({"kind": kind, **OPTIONS})
+    arrow = before = pa.total_allocated_bytes()
+    num_bytes = 0
+    tracemalloc.start()
+    for part in reader.partitions(str(path)):
+        for batch in reader.read(str(path), part.start, part.end):
+            num_bytes += batch.texts.nbytes
+            arrow = max(arrow, pa.total_allocated_bytes())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return num_bytes, peak + arrow - before
+
+
+def texts_of_bytes(num_bytes: int) -> Sequence[str]:
+    """Return texts of 1,000 characters that add up to `num_bytes`."""
+    return [f"{i:8d} " + f"{i * 7919 % 9973:8d}" * 124 for i in range(num_bytes // 1000)]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_json_lines_are_never_in_memory_whole(suffix: str, tmp_path: Path, read_sizes: list[int]) -> None:
+    content = b"".join(line_of(text) + b"\n" for text in texts_of_bytes(50_000_000))
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(gzip.compress(content, 1) if suffix else content)
+    num_bytes, peak = peak_of_reading("jsonl", path)
+    assert num_bytes > 50_000_000
+    assert peak < 25_000_000
+    assert max(read_sizes) < 2_000_000
+
+
+def test_parquet_is_never_in_memory_whole(tmp_path: Path, read_sizes: list[int]) -> None:
+    path = write_parquet(tmp_path / "a.parquet", list(texts_of_bytes(50_000_000)), group_rows=50_000)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    num_bytes, peak = peak_of_reading("parquet", path)
+    assert num_bytes > 50_000_000
+    assert peak < 25_000_000
+    assert max(read_sizes) <= 4_000_000
+
+
+# Text files
+
+
+def test_a_text_file_is_one_document_byte_for_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("one\r\ntwo\n\n\0é\u2028 end ".encode())
+    assert read_file("text", path) == [(0, "one\r\ntwo\n\n\0é\u2028 end ")]
