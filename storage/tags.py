@@ -45,7 +45,10 @@ def newest(store: Store, tag: str) -> TagEntry | None:
 def read_entry(store: Store, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
     path = _path(tag, number)
-    value = read_signed(store.read(path), str(store.local(path)))
+    try:
+        value = read_signed(store.read(path), str(store.local(path)))
+    except FileNotFoundError as error:
+        raise FormatError(f"{store.local(path)}: an entry of the tag's log is missing") from error
     fields = ("version", "previous", "at", "by", "reason")
     if set(value) != set(fields):
         raise FormatError(f"{store.local(path)}: a tag entry has the fields {', '.join(fields)}")

@@ -37,8 +37,8 @@ def parse_reference(text: str) -> Reference:
     Example: "s3://corpora/store/news" -> Reference("s3://corpora/store", "news", "latest")
     """
     store, slash, rest = text.rpartition("/")
-    dataset, _, name = rest.partition("@")
-    name = name or "latest"
+    dataset, at, name = rest.partition("@")
+    name = name if at else "latest"
     store = store or "/" if slash else "."
     is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name))
     if not is_named or store.endswith(":/"):
