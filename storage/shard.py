@@ -103,8 +103,23 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     )
     if xxhash.xxh3_128_digest(body) != bytes(checksum):
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
-    info = json.loads(bytes(data[_FIXED.size : _FIXED.size + fixed[4]]))
+    try:
+        info = json.loads(bytes(data[_FIXED.size : _FIXED.size + fixed[4]]))
+    except ValueError as error:
+        raise FormatError(f"{place}: the header holds no JSON; its writer was wrong") from error
     return ShardHeader(fixed[3], *fixed[5:], info)
+
+
+def _fits(header: ShardHeader) -> bool:
+    """Return whether the sections lie behind each other as counts and width say."""
+    tokens_end = header.tokens_start + header.num_tokens * header.token_bytes
+    return (
+        header.token_bytes in _DTYPES
+        and header.tokens_start > 0
+        and header.tokens_start % ALIGNMENT == 0
+        and header.offsets_start == -(-tokens_end // 8) * 8
+        and header.file_bytes == header.offsets_start + 8 * (header.num_documents + 1)
+    )
 
 
 class Shard:
@@ -119,6 +134,8 @@ class Shard:
     """
 
     def __init__(self, path: str | Path, verify: str = "open") -> None:
+        if verify not in ("open", "full"):
+            raise ValueError(f'verify is "open" or "full", not {verify!r}')
         self.path = Path(path)
         with self.path.open("rb") as file:
             try:
@@ -129,6 +146,8 @@ class Shard:
         self.header = header = _unpack_header(self._map, str(path))
         if header.file_bytes != len(self._map):
             raise FormatError(f"{path}: {len(self._map)} bytes, the header says {header.file_bytes}: cut short?")
+        if not _fits(header):
+            raise FormatError(f"{path}: the counts and offsets of the header contradict each other")
         #: (num_tokens,) of `header.dtype`, read-only
         self.tokens: NDArray[Any] = np.frombuffer(self._map, header.dtype, header.num_tokens, header.tokens_start)
         #: (num_documents + 1,) uint64, read-only: document i is tokens[offsets[i]:offsets[i + 1]]
