@@ -1,0 +1,326 @@
+"""Durable, atomic writes: a name holds a complete file or none, and the device has it when the call returns."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tests.support import count
+from tokenloom.errors import StoreError
+from tokenloom.storage import filesystem
+from tokenloom.storage.filesystem import TMP, Store, make_folder
+
+PATH = "versions/0123456789abcdef/train/000000.tok"
+Writer = Callable[[Store, str, bytes], None]
+
+
+def write_by_block(store: Store, path: str, data: bytes) -> None:
+    with store.writing(path) as file:
+        filesystem.write_all(file, data)
+
+
+WRITERS: list[Writer] = [Store.create, Store.replace, write_by_block]
+WRITER_NAMES = ["create", "replace", "writing"]
+each_writer = pytest.mark.parametrize("write", WRITERS, ids=WRITER_NAMES)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store" / "news")
+
+
+def files(store: Store) -> dict[str, bytes]:
+    """Return every file under the store, temporaries included."""
+    found = (path for path in store.root.rglob("*") if path.is_file())
+    return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in found}
+
+
+@each_writer
+@pytest.mark.parametrize("data", [b"", b"x", bytes(100_000)])
+def test_written_file_is_complete_and_alone(store: Store, write: Writer, data: bytes) -> None:
+    write(store, PATH, data)
+    assert files(store) == {PATH: data}
+    assert store.read(PATH) == data
+    assert store.num_bytes(PATH) == len(data)
+    assert store.exists(PATH)
+
+
+def test_of_eight_racing_creators_exactly_one_succeeds(store: Store) -> None:
+    for round_index in range(count(20, 1000)):
+        path = f"tags/latest/{round_index:08d}.json"
+        barrier = threading.Barrier(8)
+        won: list[bytes] = []
+        told: list[bytes] = []
+
+        def creator(data: bytes, path: str = path, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            try:
+                store.create(path, data)
+                won.append(data)  # noqa: B023  (joined below)
+            except FileExistsError:
+                told.append(data)  # noqa: B023
+
+        threads = [threading.Thread(target=creator, args=(bytes([i]) * 1000,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(won), len(told)) == (1, 7)
+        assert store.read(path) == won[0]
+    assert store.names(TMP) == []
+
+
+def test_create_never_changes_a_file_that_is_there(store: Store) -> None:
+    store.create(PATH, b"first")
+    with pytest.raises(FileExistsError):
+        store.create(PATH, b"second")
+    assert files(store) == {PATH: b"first"}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_replace_gives_the_new_bytes(store: Store, durable: bool) -> None:
+    store.replace(PATH, b"old and longer", durable=durable)
+    store.replace(PATH, b"new", durable=durable)
+    assert files(store) == {PATH: b"new"}
+
+
+def test_nothing_is_visible_under_the_name_before_the_block_ends(store: Store) -> None:
+    with store.writing(PATH) as file:
+        file.write(bytes(100_000))
+        file.flush()
+        assert not store.exists(PATH)
+        assert len(store.names(TMP)) == 1
+    assert store.num_bytes(PATH) == 100_000
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
+def test_writer_that_raises_leaves_nothing(store: Store, error: type[BaseException]) -> None:
+    with pytest.raises(error), store.writing(PATH) as file:
+        file.write(b"half")
+        file.flush()
+        assert len(store.names(TMP)) == 1
+        raise error
+    assert files(store) == {}
+
+
+def test_writer_that_raises_leaves_the_old_file(store: Store) -> None:
+    store.replace(PATH, b"old")
+    with pytest.raises(KeyError), store.writing(PATH) as file:
+        file.write(b"half")
+        raise KeyError
+    assert files(store) == {PATH: b"old"}
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/../../x", "a/..", "/etc/passwd", "/", "//x"])
+def test_name_that_leaves_the_store_is_refused(store: Store, name: str) -> None:
+    actions: list[Callable[[], Any]] = [
+        lambda: store.local(name),
+        lambda: store.read(name),
+        lambda: store.exists(name),
+        lambda: store.names(name),
+        lambda: store.create(name, b""),
+        lambda: store.replace(name, b""),
+        lambda: store.remove(name),
+    ]
+    for action in actions:
+        with pytest.raises(StoreError, match="would leave the store"):
+            action()
+    assert not store.root.exists()
+
+
+def test_name_that_only_looks_like_leaving_is_allowed(store: Store) -> None:
+    store.replace("a..b/..c", b"x")
+    assert store.read("a..b/..c") == b"x"
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/store", "gs://bucket", "memory://x"])
+def test_remote_store_is_refused_by_name(root: str) -> None:
+    with pytest.raises(StoreError, match=root):
+        Store(root)
+
+
+def test_file_url_is_a_local_folder(tmp_path: Path) -> None:
+    assert Store(f"file://{tmp_path}").local("a/b") == tmp_path / "a" / "b"
+
+
+FAILURES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO]
+
+
+@each_writer
+@pytest.mark.parametrize("number", FAILURES)
+def test_failure_in_a_write_is_told_with_path_and_reason(
+    store: Store, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fail(file: IO[bytes], data: bytes) -> None:
+        calls.append(data)
+        file.write(data[: len(data) // 2])
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(filesystem, "write_all", fail)
+    with pytest.raises(StoreError) as caught:
+        write(store, PATH, bytes(1000))
+    assert len(calls) == 1
+    assert_told(caught.value, store, number)
+    assert files(store) == {}
+
+
+@each_writer
+@pytest.mark.parametrize("number", FAILURES)
+def test_failure_to_give_the_name_is_told_with_path_and_reason(
+    store: Store, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(StoreError) as caught:
+        write(store, PATH, b"data")
+    assert_told(caught.value, store, number)
+    assert files(store) == {}
+
+
+def assert_told(error: StoreError, store: Store, number: int) -> None:
+    assert str(store.local(PATH)) in str(error)
+    assert os.strerror(number) in str(error)
+    assert "same command again" in str(error)
+    assert isinstance(error.__cause__, OSError)
+    assert error.__cause__.errno == number
+
+
+@each_writer
+def test_full_disk_says_what_to_do(store: Store, write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: IO[bytes], data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(filesystem, "write_all", fail)
+    with pytest.raises(StoreError, match="free space"):
+        write(store, PATH, b"data")
+
+
+@each_writer
+@pytest.mark.parametrize("place", ["", "versions", "work", "versions/0123456789abcdef/train"])
+def test_file_where_a_folder_is_needed_is_told(store: Store, write: Writer, place: str) -> None:
+    # Not FileExistsError: whoever creates a manifest or a tag takes that for "somebody else was first".
+    blocker = store.local(place)
+    blocker.parent.mkdir(parents=True, exist_ok=True)
+    blocker.write_bytes(b"in the way")
+    with pytest.raises(StoreError, match="Not a directory"):
+        write(store, PATH, b"data")
+    assert blocker.read_bytes() == b"in the way"
+
+
+def test_stale_temporaries_go_and_fresh_ones_stay(store: Store) -> None:
+    ages = {"old": 25 * 3600, "a_month": 30 * 86400, "fresh": 0, "hours": 23 * 3600}
+    for name, seconds in ages.items():
+        store.replace(f"{TMP}/{name}", b"", durable=False)
+        os.utime(store.local(f"{TMP}/{name}"), (time.time() - seconds,) * 2)
+    store.remove_stale_temporaries()
+    assert store.names(TMP) == ["fresh", "hours"]
+
+
+def test_no_temporaries_are_nothing_to_remove(store: Store) -> None:
+    store.remove_stale_temporaries()
+    assert not store.root.exists()
+
+
+Events = list[tuple[str, int]]
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """Record ("sync", inode) of every fsync and ("name", inode) of every rename and link, in order."""
+    recorded: Events = []
+    fsync, replace, link = os.fsync, os.replace, os.link
+
+    def recording_fsync(descriptor: int) -> None:
+        recorded.append(("sync", os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    def recording_replace(source: Path, target: Path) -> None:
+        recorded.append(("name", os.stat(source).st_ino))
+        replace(source, target)
+
+    def recording_link(source: Path, target: Path) -> None:
+        recorded.append(("name", os.stat(source).st_ino))
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "replace", recording_replace)
+    monkeypatch.setattr(os, "link", recording_link)
+    return recorded
+
+
+@each_writer
+def test_durable_write_syncs_file_then_names_it_then_syncs_the_folder(
+    store: Store, write: Writer, events: Events
+) -> None:
+    make_folder(store.local(PATH).parent)
+    make_folder(store.local(TMP))
+    events.clear()
+    write(store, PATH, b"data")
+    file, folder = store.local(PATH).stat().st_ino, store.local(PATH).parent.stat().st_ino
+    assert events == [("sync", file), ("name", file), ("sync", folder)]
+
+
+def test_write_that_need_not_last_syncs_nothing(store: Store, events: Events) -> None:
+    make_folder(store.local(PATH).parent)
+    make_folder(store.local(TMP))
+    events.clear()
+    store.replace(PATH, b"data", durable=False)
+    assert events == [("name", store.local(PATH).stat().st_ino)]
+
+
+def test_new_folders_are_synced_into_the_folders_above(tmp_path: Path, events: Events) -> None:
+    make_folder(tmp_path / "a" / "b")
+    assert events == [("sync", tmp_path.stat().st_ino), ("sync", (tmp_path / "a").stat().st_ino)]
+
+
+def test_all_bytes_are_on_the_way_to_the_device_when_the_file_is_synced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = []
+    fsync = os.fsync
+
+    def recording_fsync(descriptor: int) -> None:
+        lengths.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    store.replace(PATH, b"")
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    with store.writing(PATH) as file:
+        file.write(b"12345")  # small enough to stand in the buffer until it is flushed
+    assert lengths[0] == 5
+
+
+def test_missing_file_has_no_length_and_no_names(store: Store) -> None:
+    assert store.num_bytes(PATH) is None
+    assert store.names("versions") == []
+    assert not store.exists(PATH)
+    store.remove(PATH)
+    with pytest.raises(FileNotFoundError):
+        store.read(PATH)
+
+
+def test_path_through_a_file_is_missing(store: Store) -> None:
+    store.replace("a", b"")
+    assert store.num_bytes("a/b") is None
+    assert store.names("a") == []
+
+
+def test_folder_in_the_place_of_a_file_is_told(store: Store) -> None:
+    store.replace("a/b", b"")
+    with pytest.raises(StoreError, match="can't be read"):
+        store.read("a")
+    with pytest.raises(StoreError, match="can't be written"):
+        store.replace("a", b"")
+    assert files(store) == {"a/b": b""}

@@ -1,0 +1,66 @@
+"""The manifest's format check and the name of a version."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.canonical import sign
+from tokenloom.storage.manifest import FORMAT_VERSION, read_manifest, version_name
+
+IDENTITY = {"sources": [{"kind": "text", "name": "text-0"}], "tokenizer": {"kind": "byte"}}
+INPUTS = [("text-0", "a.txt", "xxh3_128:01"), ("text-0", "b.txt", "xxh3_128:02")]
+
+
+def test_golden_version_name_never_changes() -> None:
+    # The same inputs must find the version that an earlier release published; another name is a new format.
+    assert version_name(IDENTITY, INPUTS, "f" * 64) == "bfd42ba73066cbbd"
+
+
+def test_each_thing_that_goes_in_changes_the_name() -> None:
+    variants: list[tuple[dict[str, Any], list[tuple[str, str, str]], str]] = [
+        (IDENTITY, INPUTS, "f" * 64),
+        (IDENTITY | {"seed": 1}, INPUTS, "f" * 64),
+        (IDENTITY, INPUTS[:1], "f" * 64),
+        (IDENTITY, INPUTS[::-1], "f" * 64),
+        (IDENTITY, [INPUTS[0], ("text-0", "b.txt", "xxh3_128:03")], "f" * 64),
+        (IDENTITY, [INPUTS[0], ("text-0", "c.txt", "xxh3_128:02")], "f" * 64),
+        (IDENTITY, [INPUTS[0], ("text-1", "b.txt", "xxh3_128:02")], "f" * 64),
+        (IDENTITY, INPUTS, "e" * 64),
+    ]
+    names = [version_name(*variant) for variant in variants]
+    assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
+    for first, second in itertools.combinations(names, 2):
+        assert first != second
+
+
+def test_name_does_not_depend_on_the_order_of_keys() -> None:
+    turned = dict(reversed(IDENTITY.items()))
+    assert list(turned) != list(IDENTITY)
+    assert version_name(turned, INPUTS, "f" * 64) == version_name(IDENTITY, INPUTS, "f" * 64)
+
+
+def test_manifest_comes_back_without_its_checksum() -> None:
+    value = {"format_version": FORMAT_VERSION, "dataset": "news", "splits": {}}
+    assert read_manifest(sign(value), "manifest.json") == value
+
+
+@pytest.mark.parametrize("version", [0, 2, None, "1"])
+def test_manifest_of_another_format_is_refused_by_name(version: Any) -> None:
+    data = sign({"format_version": version, "dataset": "news"})
+    with pytest.raises(FormatError, match=f"v/manifest.json: manifest format {version}; .* update tokenloom"):
+        read_manifest(data, "v/manifest.json")
+
+
+def test_manifest_without_a_format_is_refused() -> None:
+    with pytest.raises(FormatError, match="format None"):
+        read_manifest(sign({"dataset": "news"}), "manifest.json")
+
+
+def test_damaged_manifest_is_refused_before_it_is_believed() -> None:
+    data = sign({"format_version": FORMAT_VERSION, "dataset": "news"})
+    with pytest.raises(FormatError, match="checksum"):
+        read_manifest(data.replace(b"news", b"nows"), "manifest.json")

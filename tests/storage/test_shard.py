@@ -1,0 +1,275 @@
+"""The shard file: what goes in comes out, and no damaged byte passes."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support import count
+from tokenloom.errors import FormatError
+from tokenloom.storage import open_shard
+from tokenloom.storage.shard import ALIGNMENT, MAGIC, ShardWriter, token_dtype
+
+PROPERTY = settings(
+    deadline=None,
+    database=None,
+    max_examples=count(60, 2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+GOLDEN = Path(__file__).parent / "golden"
+VOCABULARIES = {256: np.uint8, 50257: np.uint16, 200_019: np.uint32}
+INFO = {
+    "dataset": "golden",
+    "eot_id": 50256,
+    "seed": 0,
+    "shard_index": 0,
+    "split": "train",
+    "tokenizer": "gpt2",
+    "tokenizer_fingerprint": "5f" * 32,
+    "vocab_size": 50257,
+}
+Documents = Sequence[Sequence[int]]
+# golden/format-1.tok was made by writing these five documents (uint16; the last id of each but one is end-of-text)
+# with INFO in two appends, of three and of two documents: `write(path, GOLDEN_DOCUMENTS, 50257, INFO, [3])`.
+GOLDEN_DOCUMENTS = [[15496, 995, 50256], [50256], [*range(0, 50000, 257), 50256], [65535], [0, 255, 256, 50256]]
+
+
+def write(path: Path, documents: Documents, vocab_size: int, info: dict[str, Any], cuts: Sequence[int] = ()) -> Path:
+    """Write a shard; `cuts` are the positions between documents where one append ends and the next begins."""
+    dtype = token_dtype(vocab_size)
+    bounds = [0, *sorted(cuts), len(documents)]
+    with path.open("w+b") as file, ShardWriter(file, vocab_size, info) as writer:
+        for start, end in itertools.pairwise(bounds):
+            part = documents[start:end]
+            tokens = np.array([token for document in part for token in document], dtype=dtype)
+            writer.append(tokens, np.array([len(document) for document in part], dtype=np.uint32))
+    assert writer.record["bytes"] == path.stat().st_size
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return write(tmp_path / "small.tok", GOLDEN_DOCUMENTS, 50257, INFO, [3])
+
+
+def read_back(path: Path) -> list[list[int]]:
+    shard = open_shard(path, verify="full")
+    offsets = shard.document_offsets.tolist()
+    assert offsets[0] == 0
+    assert offsets[-1] == len(shard.tokens)
+    return [shard.tokens[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+
+
+@PROPERTY
+@given(st.sampled_from(sorted(VOCABULARIES)), st.data())
+def test_documents_come_back_whatever_the_appends(tmp_path: Path, vocab_size: int, data: st.DataObject) -> None:
+    ids = st.integers(0, vocab_size - 1)
+    documents = data.draw(st.lists(st.lists(ids, max_size=20), max_size=20))
+    cuts = data.draw(st.lists(st.integers(0, len(documents)), max_size=10))
+    path = write(tmp_path / "shard.tok", documents, vocab_size, INFO | {"vocab_size": vocab_size}, cuts)
+    assert read_back(path) == documents
+    shard = open_shard(path)
+    assert shard.tokens.dtype == VOCABULARIES[vocab_size]
+    assert shard.header.num_documents == len(documents)
+    assert shard.header.info == INFO | {"vocab_size": vocab_size}
+    whole = write(tmp_path / "whole.tok", documents, vocab_size, INFO | {"vocab_size": vocab_size})
+    assert whole.read_bytes() == path.read_bytes()
+
+
+def test_shard_of_no_document_is_readable(tmp_path: Path) -> None:
+    path = write(tmp_path / "none.tok", [], 256, INFO)
+    shard = open_shard(path, verify="full")
+    assert (len(shard.tokens), shard.document_offsets.tolist(), shard.header.num_documents) == (0, [0], 0)
+
+
+@pytest.mark.parametrize("info_bytes", [0, 3000, 3983, 3984, 3985, 4096, 20_000])
+def test_tokens_start_at_a_multiple_of_4096(tmp_path: Path, info_bytes: int) -> None:
+    # {"pad":"..."} has 10 bytes besides its value: 96 + 3984 + 16 = 4096 just fits.
+    info = {"pad": "x" * max(0, info_bytes - 10)}
+    path = write(tmp_path / "shard.tok", [[1, 2, 255]], 256, info)
+    header = open_shard(path, verify="full").header
+    assert header.tokens_start % ALIGNMENT == 0
+    assert header.tokens_start == -(-(96 + max(info_bytes, 10) + 16) // 4096) * 4096
+    assert path.read_bytes()[header.tokens_start :][:3] == b"\x01\x02\xff"
+    assert header.info == info
+
+
+@pytest.mark.parametrize("num_tokens", range(9))
+def test_offsets_start_at_a_multiple_of_8(tmp_path: Path, num_tokens: int) -> None:
+    header = open_shard(write(tmp_path / "shard.tok", [[7] * num_tokens], 256, INFO), verify="full").header
+    assert header.offsets_start == 4096 + -(-num_tokens // 8) * 8
+
+
+def test_arrays_are_read_only_and_outlive_the_shard(small: Path) -> None:
+    shard = open_shard(small)
+    tokens, offsets = shard.tokens, shard.document_offsets
+    del shard
+    assert tokens.tolist() == [token for document in GOLDEN_DOCUMENTS for token in document]
+    assert offsets.tolist() == np.cumsum([0, *map(len, GOLDEN_DOCUMENTS)]).tolist()
+    assert not tokens.flags.writeable
+    assert not offsets.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    [(1, "u1"), (256, "u1"), (257, "<u2"), (65536, "<u2"), (65537, "<u4"), (2**32, "<u4")],
+)
+def test_narrowest_type_that_holds_the_vocabulary(vocab_size: int, dtype: str) -> None:
+    assert token_dtype(vocab_size) == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("vocab_size", [0, -1, 2**32 + 1])
+def test_vocabulary_outside_the_types_is_refused(vocab_size: int) -> None:
+    with pytest.raises(ValueError, match="vocabulary"):
+        token_dtype(vocab_size)
+
+
+def test_tokens_of_another_type_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tok"
+    with pytest.raises(TypeError, match="uint16"), path.open("w+b") as file, ShardWriter(file, 256, INFO) as writer:
+        writer.append(np.zeros(3, np.uint16), np.array([3], np.uint32))
+
+
+def test_shard_whose_writer_raised_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tok"
+    with pytest.raises(KeyError), path.open("w+b") as file, ShardWriter(file, 256, INFO) as writer:
+        writer.append(np.zeros(5000, np.uint8), np.array([5000], np.uint32))
+        raise KeyError
+    assert path.stat().st_size > ALIGNMENT
+    with pytest.raises(FormatError, match="not a shard"):
+        open_shard(path)
+
+
+def refused_positions(path: Path, positions: range, flip: int, verify: str) -> list[int]:
+    """Return the positions where a byte XOR `flip` is refused; any other error than FormatError is let through."""
+    refused = []
+    for position in positions:
+        good = path.read_bytes()
+        change(path, position, good[position] ^ flip)
+        try:
+            open_shard(path, verify)
+        except FormatError as error:
+            assert str(path) in str(error)
+            refused.append(position)
+        change(path, position, good[position])
+    return refused
+
+
+def change(path: Path, position: int, value: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([value]))
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_no_changed_byte_passes_full_verification(small: Path, flip: int) -> None:
+    positions = range(small.stat().st_size)
+    assert refused_positions(small, positions, flip, "full") == list(positions)
+    assert read_back(small) == GOLDEN_DOCUMENTS
+
+
+@pytest.mark.parametrize("flip", [0x01, 0xFF])
+def test_no_changed_byte_of_the_header_passes_opening(small: Path, flip: int) -> None:
+    assert refused_positions(small, range(ALIGNMENT), flip, "open") == list(range(ALIGNMENT))
+
+
+def test_opening_alone_reads_no_section(small: Path) -> None:
+    # The other side of the bargain: "open" costs the same for any length, so it cannot see damage in a section.
+    positions = range(ALIGNMENT, small.stat().st_size)
+    assert refused_positions(small, positions, 0xFF, "open") == []
+
+
+def test_shard_cut_at_any_length_is_refused(small: Path) -> None:
+    data = small.read_bytes()
+    for num_bytes in reversed(range(len(data))):
+        with small.open("r+b") as file:
+            file.truncate(num_bytes)
+        with pytest.raises(FormatError):
+            open_shard(small)
+    small.write_bytes(data)
+    assert read_back(small) == GOLDEN_DOCUMENTS
+
+
+def test_bytes_behind_the_end_are_refused(small: Path) -> None:
+    small.write_bytes(small.read_bytes() + b"\0")
+    with pytest.raises(FormatError, match="bytes"):
+        open_shard(small)
+
+
+def forge(path: Path, offset: int, kind: str, value: int) -> None:
+    """Change one field of the header and give it a checksum that matches."""
+    data = bytearray(path.read_bytes())
+    struct.pack_into(kind, data, offset, value)
+    data[ALIGNMENT - 16 : ALIGNMENT] = xxhash.xxh3_128_digest(data[: ALIGNMENT - 16])
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+def test_other_format_version_is_refused_by_name(small: Path, version: int) -> None:
+    forge(small, 8, "<I", version)
+    with pytest.raises(FormatError, match=f"shard format {version}; this release reads format 1: update tokenloom"):
+        open_shard(small)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind", "value"),
+    [
+        (16, "<I", 3),  # token bytes
+        (20, "<I", 0),  # JSON bytes
+        (20, "<I", 2**31),
+        (24, "<Q", 2**40),  # tokens
+        (24, "<Q", 2**63),
+        (32, "<Q", 2**40),  # documents
+        (32, "<Q", 6),
+        (40, "<Q", 0),  # where tokens start
+        (40, "<Q", 2**63),
+        (48, "<Q", 4096),  # where offsets start
+        (48, "<Q", 2**63),
+        (56, "<Q", 2**63),  # file bytes
+    ],
+)
+def test_header_that_contradicts_itself_is_refused(small: Path, offset: int, kind: str, value: int) -> None:
+    forge(small, offset, kind, value)
+    with pytest.raises(FormatError):
+        open_shard(small)
+
+
+def test_forged_header_alone_is_no_reason_to_refuse(small: Path) -> None:
+    # The control of the two tests above: the same forgery with the value that stands there is accepted.
+    forge(small, 8, "<I", 1)
+    assert read_back(small) == GOLDEN_DOCUMENTS
+
+
+@pytest.mark.parametrize("data", [b"", b"TOKLOOM", MAGIC, b"PAR1" + bytes(5000), bytes(8192)])
+def test_file_of_another_kind_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "other.tok"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"other\.tok"):
+        open_shard(path)
+
+
+def test_unknown_way_to_verify_is_refused(small: Path) -> None:
+    with pytest.raises(ValueError, match="ful"):
+        open_shard(small, verify="ful")
+
+
+def test_golden_shard_stays_readable() -> None:
+    # Written once by format 1 and never again: every later release must read it as it reads a new one.
+    shard = open_shard(GOLDEN / "format-1.tok", verify="full")
+    assert read_back(GOLDEN / "format-1.tok") == GOLDEN_DOCUMENTS
+    assert shard.header.info == INFO
+    assert shard.tokens.dtype == np.uint16
+
+
+def test_writer_still_gives_the_bytes_of_the_golden_shard(small: Path) -> None:
+    # Same inputs, same bytes, in every release of format 1: published SHA-256s depend on it.
+    assert small.read_bytes() == (GOLDEN / "format-1.tok").read_bytes()

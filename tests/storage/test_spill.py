@@ -1,0 +1,251 @@
+"""Spills: any range of them equals a naive filter, and no damaged byte of a range that is read passes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support import count
+from tokenloom.errors import SpillError
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
+
+PROPERTY = settings(
+    deadline=None,
+    database=None,
+    max_examples=count(60, 2000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+LAST_KEY = 2**64 - 1
+NAME = "0123456789abcdef"
+NUM_SPLITS = 3
+
+
+def make_documents(
+    num_documents: int, key_bits: int, seed: int, dtype: type[np.unsignedinteger[Any]]
+) -> SpillDocuments:
+    """Return documents with random splits and with keys of `key_bits` random high bits; few bits repeat keys."""
+    random = np.random.default_rng(seed)
+    num_tokens = random.integers(0, 6, num_documents).astype(np.uint32)
+    words = random.integers(0, LAST_KEY, (num_documents, 2), dtype=np.uint64, endpoint=True)
+    key = random.integers(0, LAST_KEY, num_documents, dtype=np.uint64, endpoint=True) >> np.uint64(64 - key_bits)
+    key <<= np.uint64(64 - key_bits)
+    ends = random.integers(0, 20, num_documents)
+    key[ends == 0], key[ends == 1] = 0, LAST_KEY
+    tokens = random.integers(0, np.iinfo(dtype).max, int(num_tokens.sum()), dtype=dtype, endpoint=True)
+    split = random.choice(NUM_SPLITS, num_documents, p=random.dirichlet([0.5] * NUM_SPLITS)).astype(np.uint8)
+    return SpillDocuments(split, key, words, np.arange(num_documents, dtype=np.uint64), num_tokens, tokens)
+
+
+def write(folder: Path, documents: SpillDocuments) -> Store:
+    store = Store(folder)
+    record = write_spill(store, NAME, 0, documents, NUM_SPLITS, {"backend": "test"})
+    assert record["bytes"] == store.num_bytes(spill_path(NAME, 0))
+    for i in range(NUM_SPLITS):
+        inside = documents.split == i
+        assert record["documents"][i] == int(inside.sum())
+        assert record["tokens"][i] == int(documents.num_tokens[inside].sum())
+    return store
+
+
+Row = tuple[int, int, int, int, list[int]]
+
+
+def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -> list[Row]:
+    """The documents of a range in their order, (key, content high, content low, row, tokens), without any index."""
+    ends = np.cumsum(documents.num_tokens, dtype=np.int64)
+    rows = zip(
+        documents.split.tolist(),
+        documents.key.tolist(),
+        documents.content.tolist(),
+        documents.row.tolist(),
+        (ends - documents.num_tokens).tolist(),
+        ends.tolist(),
+        strict=True,
+    )
+    return sorted(
+        (key, high, low, row, documents.tokens[start:end].tolist())
+        for i, key, (high, low), row, start, end in rows
+        if i == split and start_key <= key < end_key
+    )
+
+
+def read(spill: Spill, split: int, start_key: int, end_key: int) -> list[Row]:
+    rows = spill.documents(split, start_key, end_key)
+    found = []
+    for key, high, low, row, start, num_tokens, _ in rows.tolist():
+        found.append((key, high, low, row, spill.tokens(start, start + num_tokens).tolist()))
+    return found
+
+
+@PROPERTY
+@given(
+    st.one_of(st.integers(0, 50), st.sampled_from([1023, 1024, 1025, 2048, 3073, 5000])),
+    st.sampled_from([1, 3, 8, 63]),
+    st.integers(0, 2**32),
+    st.sampled_from([np.uint8, np.uint16, np.uint32]),
+    st.data(),
+)
+def test_any_range_equals_a_naive_filter(
+    tmp_path: Path,
+    num_documents: int,
+    key_bits: int,
+    seed: int,
+    dtype: type[np.unsignedinteger[Any]],
+    data: st.DataObject,
+) -> None:
+    documents = make_documents(num_documents, key_bits, seed, dtype)
+    bounds = st.one_of(
+        st.integers(0, 2**64),
+        st.sampled_from([0, 1, LAST_KEY, 2**64, *documents.key.tolist(), *(documents.key[:20].astype(object) + 1)]),
+    )
+    with Spill(write(tmp_path, documents), NAME, 0) as spill:
+        assert spill.dtype == np.dtype(dtype)
+        assert spill.info["backend"] == "test"
+        for split in range(NUM_SPLITS):
+            assert read(spill, split, 0, 2**64) == naive(documents, split, 0, 2**64)
+            start_key, end_key = sorted([data.draw(bounds), data.draw(bounds)])
+            if start_key < end_key:
+                assert read(spill, split, start_key, end_key) == naive(documents, split, start_key, end_key)
+
+
+def test_every_document_is_in_exactly_one_of_adjoining_ranges(tmp_path: Path) -> None:
+    documents = make_documents(4000, 8, 1, np.uint16)
+    edges = [0, *sorted({key << 56 for key in range(1, 256, 3)}), LAST_KEY, 2**64]
+    with Spill(write(tmp_path, documents), NAME, 0) as spill:
+        for split in range(NUM_SPLITS):
+            joined = [row for a, b in itertools.pairwise(edges) for row in read(spill, split, a, b)]
+            assert joined == naive(documents, split, 0, 2**64)
+
+
+def test_any_range_of_tokens_is_what_was_written(tmp_path: Path) -> None:
+    documents = big_documents()
+    order = np.lexsort((documents.key, documents.split))
+    everything = take_documents(documents.tokens, documents.num_tokens, order)
+    random = np.random.default_rng(0)
+    with Spill(write(tmp_path, documents), NAME, 0) as spill:
+        for _ in range(200):
+            start, end = sorted(random.integers(0, len(everything), 2, endpoint=True).tolist())
+            assert np.array_equal(spill.tokens(start, end), everything[start:end])
+        assert np.array_equal(spill.tokens(0, len(everything)), everything)
+
+
+def test_taken_documents_are_those_asked_for_in_that_order() -> None:
+    tokens = np.arange(10, dtype=np.uint16)
+    lengths = np.array([3, 0, 5, 2], np.uint32)
+    assert take_documents(tokens, lengths, np.array([3, 1, 0])).tolist() == [8, 9, 0, 1, 2]
+    assert take_documents(tokens, lengths, np.array([1])).tolist() == []
+    assert take_documents(tokens, lengths, np.array([2, 2])).tolist() == [3, 4, 5, 6, 7] * 2
+
+
+def big_documents() -> SpillDocuments:
+    """Documents whose table and tokens take several blocks of 1 MiB each."""
+    random = np.random.default_rng(5)
+    num_documents = 60_000
+    num_tokens = random.integers(1, 60, num_documents).astype(np.uint32)
+    key = random.integers(0, LAST_KEY, num_documents, dtype=np.uint64)
+    content = random.integers(0, LAST_KEY, (num_documents, 2), dtype=np.uint64)
+    split = random.integers(0, NUM_SPLITS, num_documents).astype(np.uint8)
+    tokens = random.integers(0, 60_000, int(num_tokens.sum())).astype(np.uint16)
+    return SpillDocuments(split, key, content, np.arange(num_documents, dtype=np.uint64), num_tokens, tokens)
+
+
+def read_all(store: Store) -> None:
+    """Read every document and every token of the spill."""
+    with Spill(store, NAME, 0) as spill:
+        tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
+        end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
+        spill.tokens(0, end)
+
+
+def change(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        value = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([value ^ 0x10]))
+
+
+def test_no_changed_byte_of_a_small_spill_passes(tmp_path: Path) -> None:
+    store = write(tmp_path, make_documents(30, 63, 2, np.uint8))
+    path = store.local(spill_path(NAME, 0))
+    for position in range(path.stat().st_size):
+        change(path, position)
+        with pytest.raises(SpillError) as caught:
+            read_all(store)
+        assert caught.value.spill == NAME
+        assert str(path) in str(caught.value)
+        change(path, position)
+    read_all(store)
+
+
+def test_no_changed_byte_of_a_large_spill_passes_in_any_section(tmp_path: Path) -> None:
+    store = write(tmp_path, big_documents())
+    path = store.local(spill_path(NAME, 0))
+    num_bytes = path.stat().st_size
+    (header_bytes,) = struct.unpack_from("<I", path.read_bytes(), 12)
+    table_end = header_bytes + 60_000 * TABLE_DTYPE.itemsize
+    assert num_bytes - table_end == 2 * int(big_documents().num_tokens.sum()) > 2**21
+    sections = [(0, header_bytes), (header_bytes, table_end), (table_end, num_bytes)]
+    random = np.random.default_rng(3)
+    for start, end in sections:
+        for position in [start, end - 1, *random.integers(start, end, count(12, 300)).tolist()]:
+            change(path, position)
+            with pytest.raises(SpillError) as caught:
+                read_all(store)
+            assert caught.value.spill == NAME
+            change(path, position)
+    read_all(store)
+
+
+def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None:
+    # A checksum covers 1 MiB, so a range costs only the blocks it touches.
+    store = write(tmp_path, big_documents())
+    path = store.local(spill_path(NAME, 0))
+    change(path, path.stat().st_size - 1)
+    with Spill(store, NAME, 0) as spill:
+        assert len(spill.tokens(0, 100)) == 100
+        assert len(spill.documents(0, 0, 2**64)) == spill.info["documents"][0]
+    with pytest.raises(SpillError, match="block"):
+        read_all(store)
+
+
+def test_spill_cut_at_any_length_is_refused(tmp_path: Path) -> None:
+    store = write(tmp_path, make_documents(30, 63, 2, np.uint8))
+    path = store.local(spill_path(NAME, 0))
+    for num_bytes in reversed(range(path.stat().st_size)):
+        os.truncate(path, num_bytes)
+        with pytest.raises(SpillError) as caught:
+            Spill(store, NAME, 0)
+        assert caught.value.spill == NAME
+
+
+def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
+    store = write(tmp_path, big_documents())
+    with Spill(store, NAME, 0) as spill:
+        path = store.local(spill_path(NAME, 0))
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(SpillError, match="damaged"):
+            spill.tokens(0, int(big_documents().num_tokens.sum()))
+
+
+def test_missing_spill_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpillError, match="missing") as caught:
+        Spill(Store(tmp_path), NAME, 0)
+    assert caught.value.spill == NAME
+
+
+def test_spill_error_survives_the_way_between_processes() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(SpillError("what is wrong", NAME)))  # noqa: S301  (our own bytes)
+    assert (error.spill, str(error)) == (NAME, "what is wrong")

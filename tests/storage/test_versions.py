@@ -1,0 +1,193 @@
+"""References, and what stands in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import count
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage import tags
+from tokenloom.storage.canonical import sign
+from tokenloom.storage.manifest import FORMAT_VERSION
+from tokenloom.storage.versions import (
+    Reference,
+    dataset_store,
+    is_published,
+    load_manifest,
+    parse_reference,
+    published_versions,
+    resolve,
+    version_path,
+)
+
+PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))
+A, B = "a" * 16, "0123456789abcdef"
+LONGEST = "a" * 64
+NAMES = st.from_regex(r"[a-z][a-z0-9._-]{0,63}", fullmatch=True).filter(lambda name: len(name) != 16)
+STORES = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).filter(
+        lambda text: not text.endswith((":/", ":"))
+    ),
+    st.sampled_from(["s3://corpora/store", ".", "/", "./a@b", "/data/user@host/store", "../up"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "store", "dataset", "name"),
+    [
+        ("store/news", "store", "news", "latest"),
+        ("news", ".", "news", "latest"),
+        ("news@prod", ".", "news", "prod"),
+        ("./store/news@latest", "./store", "news", "latest"),
+        ("/data/store/news@0123456789abcdef", "/data/store", "news", "0123456789abcdef"),
+        ("/news", "/", "news", "latest"),
+        ("s3://corpora/store/news@latest", "s3://corpora/store", "news", "latest"),
+        ("s3://corpora/news", "s3://corpora", "news", "latest"),
+        ("gs://b/a@b/news@prod", "gs://b/a@b", "news", "prod"),
+        ("/home/me@host/store/news", "/home/me@host/store", "news", "latest"),
+        ("/home/me@host/store/news@v1.2_x-y", "/home/me@host/store", "news", "v1.2_x-y"),
+        ("store/news@../prod", "store/news@..", "prod", "latest"),
+        ("a b/ż/news", "a b/ż", "news", "latest"),
+        (f"s/{LONGEST}@{LONGEST}", "s", LONGEST, LONGEST),
+        ("s/abcdef012345678@abcdef01234567890", "s", "abcdef012345678", "abcdef01234567890"),
+    ],
+)
+def test_reference_is_split_at_the_last_at_behind_the_last_slash(
+    text: str, store: str, dataset: str, name: str
+) -> None:
+    assert parse_reference(text) == Reference(store, dataset, name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "@latest",
+        "store/",
+        "store/@latest",
+        "store/News",
+        "store/1news",
+        "store/.news",
+        "store/..",
+        "store/news@",  # an empty variable behind the @, which must not mean latest
+        "store/news@Latest",
+        "store/news@..",
+        "store/news@0123456789abcde",  # 15 digits, so no version, and a tag starts with a letter
+        "store/news@prod@latest",
+        "store/ne ws",
+        "store/news\n",
+        "store/news@prod\n",
+        "store/news@0123456789abcdef\n",
+        f"store/{LONGEST}a",
+        f"store/news@{LONGEST}a",
+        "store/abcdef0123456789",  # 16 hex digits name a version
+        "s3://news",
+        "s3://news@latest",
+    ],
+)
+def test_bad_reference_is_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="is no reference: write STORE/DATASET"):
+        parse_reference(text)
+
+
+@PROPERTY
+@given(STORES, NAMES, NAMES)
+def test_printed_reference_means_the_same(store: str, dataset: str, name: str) -> None:
+    reference = Reference(store, dataset, name)
+    assert parse_reference(str(reference)) == reference
+
+
+@pytest.mark.parametrize("dataset", ["", "..", "a/b", "News", "news\n", LONGEST + "a", "abcdef0123456789"])
+def test_bad_name_of_a_dataset_is_refused(dataset: str) -> None:
+    with pytest.raises(StoreError, match="is no dataset's name"):
+        dataset_store("store", dataset)
+
+
+def test_relative_store_counts_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert dataset_store("store", "news").root == tmp_path / "store" / "news"
+
+
+def publish(store: Path, dataset: str, version: str, *names: str, **fields: Any) -> None:
+    """Write a manifest, and let the tags `names` name it."""
+    folder = dataset_store(str(store), dataset)
+    value = {"format_version": FORMAT_VERSION, "dataset": dataset, "version": version} | fields
+    folder.create(version_path(version, "manifest.json"), sign(value))
+    for name in names:
+        tags.move(folder, name, version, tags.newest_number(folder, name), "tag")
+
+
+def test_tag_and_version_name_the_same_manifest(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A, "latest", "prod")
+    publish(tmp_path, "news", B, "latest")
+    for name, version in [("latest", B), ("prod", A), (A, A), (B, B)]:
+        store, manifest = resolve(Reference(str(tmp_path), "news", name))
+        assert store.root == tmp_path / "news"
+        assert manifest["version"] == version
+        assert "checksum" not in manifest
+
+
+def test_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
+    store = dataset_store(str(tmp_path), "news")
+    store.replace(version_path(A, "train/000000.tok"), b"")
+    assert not is_published(store, A)
+    assert published_versions(store) == []
+    publish(tmp_path, "news", A)
+    publish(tmp_path, "news", B)
+    store.replace("versions/notes/manifest.json", b"")
+    assert is_published(store, A)
+    assert published_versions(store) == [B, A]
+
+
+def test_missing_dataset_is_named(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A, "latest")
+    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {tmp_path}"):
+        resolve(Reference(str(tmp_path), "gnus", "latest"))
+
+
+def test_missing_tag_names_the_tags_there_are(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A, "latest", "prod")
+    with pytest.raises(StoreError, match=r"no tag 'test'; tags: latest, prod$"):
+        resolve(Reference(str(tmp_path), "news", "test"))
+
+
+def test_dataset_whose_first_build_has_not_finished_says_so(tmp_path: Path) -> None:
+    dataset_store(str(tmp_path), "news").replace("work/fingerprints.json", b"")
+    with pytest.raises(StoreError, match="no build has finished"):
+        resolve(Reference(str(tmp_path), "news", "latest"))
+
+
+def test_missing_version_says_what_lists_them(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A)
+    with pytest.raises(StoreError, match=f"no version {B}; `tokenloom ls`"):
+        resolve(Reference(str(tmp_path), "news", B))
+
+
+def test_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A)
+    store = dataset_store(str(tmp_path), "news")
+    store.replace(version_path(B, "manifest.json"), store.read(version_path(A, "manifest.json")))
+    with pytest.raises(FormatError, match=f"manifest of {A}, not of {B}"):
+        load_manifest(store, B)
+
+
+def test_damaged_manifest_is_refused_and_named(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A)
+    store = dataset_store(str(tmp_path), "news")
+    path = version_path(A, "manifest.json")
+    store.replace(path, store.read(path).replace(b'"news"', b'"nows"'))
+    with pytest.raises(FormatError, match=str(store.local(path))):
+        load_manifest(store, A)
+
+
+def test_damaged_tag_is_refused_and_named(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A, "latest")
+    dataset_store(str(tmp_path), "news").replace("tags/latest/00000001.json", b'{"version":')
+    with pytest.raises(FormatError, match=r"tags/latest/00000001\.json"):
+        resolve(Reference(str(tmp_path), "news", "latest"))
