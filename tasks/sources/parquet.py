@@ -31,10 +31,13 @@ class Reader:
     def _open(self, url: str) -> Iterator[pq.ParquetFile]:
         with open_input(url) as file:
             try:
-                opened = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            except (pa.ArrowException, OSError) as error:
-                raise InputError(f"{url}: no readable parquet file: {error}") from error
-            self._check_column(url, opened.schema_arrow)
+                opened = pq.ParquetFile(
+                    file, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+                )
+                schema = opened.schema_arrow
+            except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
+                raise InputError(f"{url}: no readable parquet file: {error}. Mend or leave out the file") from error
+            self._check_column(url, schema)
             yield opened
 
     def _check_column(self, url: str, schema: pa.Schema) -> None:
@@ -49,11 +52,8 @@ class Reader:
             )
 
     def _text_bytes(self, file: pq.ParquetFile, group: int) -> int:
-        columns = file.metadata.row_group(group)
-        for i in range(columns.num_columns):
-            if columns.column(i).path_in_schema == self._column:
-                return int(columns.column(i).total_uncompressed_size)
-        return int(columns.total_byte_size)
+        index = [file.schema.column(i).path for i in range(len(file.schema))].index(self._column)
+        return int(file.metadata.row_group(group).column(index).total_uncompressed_size)
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""
@@ -101,7 +101,7 @@ class Reader:
                 "file"
             ) from error
         if read != num_rows:
-            raise InputError(f"{url}, row group {group}: {read} rows, its footer says {num_rows}; the file is damaged")
+            raise InputError(f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend the file")
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the row groups that hold `rows`."""
