@@ -31,7 +31,10 @@ _LOG_SECONDS = 5.0
 _RETRY_SECONDS: list[float] = [1, 5]
 
 
-@flow(name="build-dataset", task_runner=ThreadPoolTaskRunner(max_workers=_MAX_THREADS))
+_runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=_MAX_THREADS)
+
+
+@flow(name="build-dataset", task_runner=_runner)  # type: ignore[arg-type]
 def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 

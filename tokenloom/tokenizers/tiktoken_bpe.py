@@ -10,6 +10,7 @@ tiktoken's expression engine gives up (a million spaces followed by a letter).
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import tiktoken
 from numpy.typing import NDArray
 from tiktoken_ext import openai_public
@@ -71,35 +71,36 @@ class TiktokenTokenizer:
         """See Tokenizer.encode."""
         parts: list[NDArray[Any]] = []
         lengths: list[NDArray[np.uint32]] = []
-        _, offsets = text_bytes(texts)
-        special = self._holds_special(texts)
-        for start, end in _chunks(offsets):
+        for start, end in _chunks(text_bytes(texts)[1]):
             documents = texts[start:end].to_pylist()
-            tokens = None if special[start:end].any() else self._encode_joined(documents)
-            if tokens is None:
+            tokens = self._encode_joined(documents)
+            ends = None if tokens is None else self._ends(tokens, len(documents))
+            if tokens is None or ends is None:
                 tokens = np.concatenate([self._encode_one(text) for text in documents])
-            ends = np.flatnonzero(tokens == self.eot_id) + 1
-            if self.eot_id in self._bos_ids:  # one token for both, as gpt2 has it
-                ends = ends[1::2]
-            if len(ends) != len(documents):
-                raise TokenizerError(f"tokenizer {self.name}: {len(ends)} end-of-text ids for {len(documents)} texts")
+                ends = self._ends(tokens, len(documents))
+            if ends is None:
+                raise TokenizerError(
+                    f"tokenizer {self.name}: {self.eot_id} stands for ordinary text too; give another eot"
+                )
             parts.append(tokens.astype(dtype))
             lengths.append(np.diff(ends, prepend=0).astype(np.uint32))
         if not parts:
             return Encoded(np.empty(0, dtype), np.empty(0, np.uint32))
         return Encoded(np.concatenate(parts), np.concatenate(lengths))
 
-    def _holds_special(self, texts: pa.Array) -> NDArray[np.bool_]:
-        if not self._can_join:
-            return np.ones(len(texts), dtype=bool)
-        found = np.zeros(len(texts), dtype=bool)
-        for token in self._allowed:
-            found |= pc.match_substring(texts, token).to_numpy(zero_copy_only=False)
-        return found
-
     def _encode_joined(self, documents: list[str]) -> NDArray[Any] | None:
+        if not self._can_join:
+            return None
         text = self._bos + (self._eot + self._bos).join(documents) + self._eot
         return self._try(text, self._allowed)
+
+    def _ends(self, tokens: NDArray[Any], num_documents: int) -> NDArray[np.int64] | None:
+        """Return where each document ends; None if there are more marks, so that a text holds their spelling."""
+        ends = np.flatnonzero(tokens == self.eot_id) + 1
+        if self.eot_id in self._bos_ids:  # one token for both, as gpt2 has it
+            return ends[1::2] if len(ends) == 2 * num_documents else None
+        num_bos = [np.count_nonzero(tokens == i) for i in self._bos_ids]
+        return ends if len(ends) == num_documents and num_bos in ([], [num_documents]) else None
 
     def _encode_one(self, text: str) -> NDArray[Any]:
         return np.concatenate([np.array(self._bos_ids, np.uint32), self._encode_text(text), [self.eot_id]])
@@ -147,11 +148,12 @@ def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def _definition(encoding: tiktoken.Encoding) -> dict[str, Any]:
-    ranks = sorted((rank, token.hex()) for token, rank in encoding._mergeable_ranks.items())
+    ranks = sorted((rank, token) for token, rank in encoding._mergeable_ranks.items())
+    spelled = b"".join(b"%d %d " % (rank, len(token)) + token for rank, token in ranks)
     return {
         "kind": "tiktoken",
         "pattern": encoding._pat_str,
-        "ranks": ranks,
+        "ranks": hashlib.sha256(spelled).hexdigest(),
         "special_tokens": encoding._special_tokens,
         "vocab_size": encoding.n_vocab,
     }
