@@ -47,18 +47,23 @@ class _Worker:
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
+        kind, value = self._exchange((function, job))
+        while kind == "event":
+            progress.report(value)
+            kind, value = self._exchange()
+        if kind == "error":
+            raise value  # outside of what tells a lost worker: the function may raise EOFError itself
+        return value
+
+    def _exchange(self, call: tuple[Callable[[Any], Any], Any] | None = None) -> tuple[str, Any]:
+        """Send `call` if there is one, and return the child's next message."""
         try:
-            self._connection.send((function, job))
-            while True:
-                kind, value = self._connection.recv()
-                if kind == "event":
-                    progress.report(value)
-                elif kind == "error":
-                    raise value
-                else:
-                    return value
+            if call is not None:
+                self._connection.send(call)
+            message: tuple[str, Any] = self._connection.recv()
         except (EOFError, ConnectionError) as error:
             raise WorkerLost(f"a worker process ended ({self._why()}); the work it had in hand is lost") from error
+        return message
 
     def _why(self) -> str:
         code = self._process.wait()
@@ -154,7 +159,7 @@ def serve(descriptor: int) -> None:
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     with progress.listening(lambda event: connection.send(("event", event))):
         while True:
-            connection.send(_answer(jobs.get()))
+            connection.send_bytes(_answer(jobs.get()))
 
 
 def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
@@ -165,14 +170,16 @@ def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
             os._exit(1)  # the parent is gone: so is the reason to go on, in whatever the main thread is
 
 
-def _answer(call: bytes) -> tuple[str, Any]:
+def _answer(call: bytes) -> bytes:
+    """Run a call; return ("result", value) or ("error", exception), pickled."""
     try:
         function, job = pickle.loads(call)  # noqa: S301  (our parent's bytes)
-        return "result", function(job)
+        return pickle.dumps(("result", function(job)))
     except BaseException as error:  # noqa: BLE001  (a panic of a native library is no Exception; all are sent)
         error.add_note("in a worker process:\n" + traceback.format_exc())
         try:
-            pickle.loads(pickle.dumps(error))  # noqa: S301  (our own bytes)
+            answer = pickle.dumps(("error", error))
+            pickle.loads(answer)  # noqa: S301  (our own bytes)
         except Exception:  # noqa: BLE001  (what can't travel is told in words)
-            return "error", RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        return "error", error
+            return pickle.dumps(("error", RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")))
+        return answer
