@@ -1,0 +1,277 @@
+"""Worker processes: what comes back from them, what happens when they end, and what they leave alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tokenloom.errors import InputError, SpillError, StoreError, WorkerLost
+from tokenloom.tasks import progress
+from tokenloom.tasks.workers import WorkerPool
+
+_ROOT = Path(__file__).parent.parent.parent
+
+
+class PanicException(BaseException):
+    """Like what a native library raises when it panics: no Exception."""
+
+
+class Unpicklable(Exception):
+    """An exception that can't travel: it can't be made from its `args`."""
+
+    def __init__(self, place: str, rule: str) -> None:
+        super().__init__(f"{place}: {rule}")
+
+
+def process_id(_: Any) -> int:
+    return os.getpid()
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def raise_error(error: BaseException) -> NoReturn:
+    raise error
+
+
+def raise_unpicklable(place: str) -> NoReturn:
+    raise Unpicklable(place, "is not allowed")
+
+
+def return_unpicklable(_: None) -> Any:
+    return threading.Lock()
+
+
+def end_with(code: int) -> NoReturn:
+    os._exit(code)
+
+
+def kill_itself(_: None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep_after_note(note: Path) -> None:
+    note.write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def loaded_modules(_: None) -> set[str]:
+    return set(sys.modules)
+
+
+def print_and_report(number: int) -> int:
+    print("printed in a worker", flush=True)
+    os.write(1, b"written in a worker\n")
+    progress.report(progress.Advanced(number, 2 * number))
+    return number
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(1) as one:
+        yield one
+
+
+def _wait_for(path: Path) -> int:
+    while not path.exists() or not path.read_text():
+        time.sleep(0.005)
+    return int(path.read_text())
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_calls_run_in_a_child_and_return_its_results(pool: WorkerPool) -> None:
+    assert [pool.call(double, number) for number in range(5)] == [0, 2, 4, 6, 8]
+    first, second = pool.call(process_id, None), pool.call(process_id, None)
+    assert first == second != os.getpid()
+
+
+def test_as_many_children_work_at_once_as_the_pool_has() -> None:
+    with WorkerPool(2) as two:
+        pids: list[int] = []
+        barrier = threading.Barrier(2)
+
+        def call() -> None:
+            barrier.wait()
+            for _ in range(20):
+                pids.append(two.call(process_id, None))
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(pids) == 40
+    assert len(set(pids)) == 2
+
+
+def test_pool_of_no_workers_runs_calls_in_this_process() -> None:
+    with WorkerPool(0) as none:
+        assert none.call(process_id, None) == os.getpid()
+        with pytest.raises(InputError, match="here"):
+            none.call(raise_error, InputError("here"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a value"),
+        InputError("a file: a rule"),
+        StoreError("a folder: a rule"),
+        WorkerLost("as if"),
+        EOFError("of a file, not of the socket"),
+        ConnectionResetError("of a store, not of the socket"),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        PanicException("a panic"),
+        OSError(28, "No space left on device"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_exceptions_of_every_kind_come_back_as_themselves(pool: WorkerPool, error: BaseException) -> None:
+    before = pool.call(process_id, None)
+    with pytest.raises(type(error)) as caught:
+        pool.call(raise_error, error)
+    assert type(caught.value) is type(error)
+    assert caught.value.args == error.args
+    assert pool.call(process_id, None) == before
+
+
+def test_exceptions_keep_their_attributes_and_tell_where_they_were_raised(pool: WorkerPool) -> None:
+    with pytest.raises(SpillError, match="a file is damaged") as caught:
+        pool.call(raise_error, SpillError("a file is damaged", "0123abcd"))
+    assert caught.value.spill == "0123abcd"
+    notes = "".join(caught.value.__notes__)
+    assert "in a worker process" in notes
+    assert "raise_error" in notes
+
+
+def test_exception_that_cannot_travel_is_told_in_words(pool: WorkerPool) -> None:
+    with pytest.raises(RuntimeError, match=r"Unpicklable: row 3: is not allowed"):
+        pool.call(raise_unpicklable, "row 3")
+    assert pool.call(double, 4) == 8
+
+
+def test_result_that_cannot_travel_is_an_exception_and_not_a_lost_worker(pool: WorkerPool) -> None:
+    with pytest.raises(Exception, match="pickle") as caught:
+        pool.call(return_unpicklable, None)
+    assert not isinstance(caught.value, WorkerLost)
+    assert pool.call(double, 4) == 8
+
+
+def test_function_that_cannot_travel_is_an_exception_and_the_pool_goes_on(pool: WorkerPool) -> None:
+    with pytest.raises(Exception, match="pickle"):
+        pool.call(lambda job: job, 1)
+    assert pool.call(double, 4) == 8
+
+
+@pytest.mark.parametrize(
+    ("function", "job", "reason"),
+    [(kill_itself, None, "killed.*memory"), (end_with, 0, "exit code 0"), (end_with, 7, "exit code 7")],
+)
+def test_child_that_ends_loses_its_call_and_is_replaced(function: Any, job: Any, reason: str) -> None:
+    with WorkerPool(1) as one:
+        before = one.call(process_id, None)
+        with pytest.raises(WorkerLost, match=reason):
+            one.call(function, job)
+        after = one.call(process_id, None)
+        assert after != before
+        assert one.call(double, 21) == 42
+
+
+def test_child_that_ends_between_calls_costs_at_most_one_call() -> None:
+    with WorkerPool(1) as one:
+        os.kill(one.call(process_id, None), signal.SIGKILL)
+        with contextlib.suppress(WorkerLost):  # the build calls again
+            one.call(double, 1)
+        assert one.call(double, 21) == 42
+
+
+def test_closing_now_ends_calls_in_the_middle(tmp_path: Path) -> None:
+    pool = WorkerPool(2)
+    failures: list[BaseException] = []
+
+    def call(number: int) -> None:
+        try:
+            pool.call(sleep_after_note, tmp_path / str(number))
+        except WorkerLost as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    pids = [_wait_for(tmp_path / str(number)) for number in range(2)]
+    start = time.monotonic()
+    pool.close(now=True)
+    for thread in threads:
+        thread.join(5)
+    assert time.monotonic() - start < 5
+    assert len(failures) == 2
+    assert not any(map(_is_running, pids))
+    with pytest.raises(WorkerLost, match="ending"):
+        pool.call(double, 1)
+
+
+def test_children_are_gone_after_the_block() -> None:
+    with WorkerPool(1) as one:
+        pid = one.call(process_id, None)
+        assert _is_running(pid)
+    assert not _is_running(pid)
+
+
+def test_children_import_neither_prefect_nor_pydantic_nor_torch(pool: WorkerPool) -> None:
+    loaded = pool.call(loaded_modules, None)
+    assert "tokenloom" in loaded
+    packages = {name.partition(".")[0] for name in loaded}
+    assert packages.isdisjoint({"prefect", "pydantic", "torch", "fastapi"})
+
+
+def test_events_of_a_child_reach_the_listeners_here(pool: WorkerPool) -> None:
+    events: list[progress.Event] = []
+    with progress.listening(events.append):
+        assert pool.call(print_and_report, 3) == 3
+    assert events == [progress.Advanced(3, 6)]
+
+
+def test_output_of_children_goes_to_stderr_alone() -> None:
+    code = (
+        "from tests.tasks.test_workers import WorkerPool, print_and_report\n"
+        "with WorkerPool(1) as pool: print(pool.call(print_and_report, 5))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "5\n"
+    assert "printed in a worker" in done.stderr
+    assert "written in a worker" in done.stderr
+
+
+def test_interrupt_of_the_group_leaves_children_to_their_parent() -> None:
+    """Ctrl-C reaches every process of a terminal's group; only the parent decides what ends."""
+    code = (
+        "import os, signal\n"
+        "from tests.tasks.test_workers import WorkerPool, process_id\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "with WorkerPool(1) as pool:\n"
+        "    before = pool.call(process_id, None)\n"
+        "    os.killpg(0, signal.SIGINT)\n"
+        "    print(pool.call(process_id, None) == before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True, start_new_session=True
+    )
+    assert done.stdout == "True\n"
