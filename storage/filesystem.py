@@ -97,7 +97,9 @@ class Store:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StoreError(f"{self.local(path)}: can't be read: {error.strerror}") from error
+            raise StoreError(
+                f"{self.local(path)}: can't be read: {error.strerror}; {_ADVICE.get(error.errno or 0, 'mend that')}"
+            ) from error
 
     def create(self, path: str, data: bytes) -> None:
         """Write a file that must not exist yet; of several writers exactly one succeeds.

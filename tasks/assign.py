@@ -121,5 +121,5 @@ def _no_documents(plan: BuildPlan, rows: dict[str, int]) -> str:
     files = f"{len(plan.inputs)} file" + ("s" if len(plan.inputs) > 1 else "")
     return (
         f"{plan.inputs[0].url}: no document in {files}: {rows['read']} rows read, {rows['filtered']} of them empty or "
-        f"shorter than documents.min_chars ({plan.spec.documents.min_chars}); nothing is published"
+        f"shorter than documents.min_chars ({plan.spec.documents.min_chars}); check the source and the rules"
     )

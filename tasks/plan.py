@@ -152,7 +152,7 @@ def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
     root = stripped[: stripped.rindex("/", 0, magic) + 1]
     if magic is None:
         if not filesystem.exists(stripped):
-            raise InputError(f"{pattern}: no such file")
+            raise InputError(f"{pattern}: no such file; check the path")
         found = {stripped: filesystem.info(stripped)}
     else:
         found = filesystem.glob(stripped, detail=True)

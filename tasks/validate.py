@@ -29,6 +29,7 @@ from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
 NUM_SAMPLES = 1000
+_CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
@@ -96,9 +97,7 @@ def check_documents(job: CheckJob) -> int:
                 _compare(job, shards, batch.texts.take(pa.array(here)), [wanted[int(i)] for i in batch.rows[here]])
             found += len(here)
     if found != len(wanted):
-        raise CheckError(
-            f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_NEXT_STEP}"
-        )
+        raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
     return found
 
 
@@ -117,12 +116,11 @@ def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: 
         start = int(sample["start"])
         stored = shards[name].tokens[start : start + int(sample["num_tokens"])]
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
-        if not same_text or not np.array_equal(stored, again):
-            what = "encoded again, its ids differ" if same_text else "its text differs"
-            raise CheckError(
-                f"{job.file.url}, row {sample['row']}: {what} from shard {name} at token {start}: the file changed "
-                f"while the build ran, or a step is wrong; {_NEXT_STEP}"
-            )
+        place = f"{job.file.url}, row {sample['row']}"
+        if not same_text:
+            raise CheckError(f"{place}: its text differs from shard {name} at token {start}; {_CHANGED}")
+        if not np.array_equal(stored, again):
+            raise CheckError(f"{place}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
 
 
 def validate_build(

@@ -59,7 +59,7 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
         with fsspec.open(url, "rb") as file:
             yield file
     except FileNotFoundError as error:
-        raise InputError(f"{url}: the file is gone; it was there when the build was planned") from error
+        raise InputError(f"{url}: the file is gone; it was there when the build was planned; build again") from error
     except (IsADirectoryError, PermissionError) as error:
         raise InputError(f"{url}: can't be read: {error.strerror}") from error
 

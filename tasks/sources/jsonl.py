@@ -129,7 +129,9 @@ class Reader:
             return value[self._key]
         for part in self._key.split("."):
             if not isinstance(value, dict):
-                raise InputError(f"{place}: {type(value).__name__} where an object with {part!r} is needed")
+                raise InputError(
+                    f"{place}: {type(value).__name__} where an object with {part!r} is needed; mend the line"
+                )
             if part not in value:
                 keys = ", ".join(map(str, list(value)[:12])) or "none"
                 raise InputError(f"{place}: no key {part!r}; its keys are: {keys}. Set text: to one of them")

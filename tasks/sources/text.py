@@ -38,7 +38,7 @@ class Reader:
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{url}: invalid UTF-8 at byte {error.start}; a text source is UTF-8") from error
+            raise InputError(f"{url}: invalid UTF-8 at byte {error.start}; a text source is UTF-8: mend it") from error
         yield Rows(pa.array([text], pa.large_string()), np.zeros(1, dtype=np.uint64))
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
