@@ -1,0 +1,128 @@
+"""Stores that can't be written: a file in the way, no right to write, a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused
+from tests.support import build, make_spec, write_parquet
+from tokenloom.errors import StoreError
+from tokenloom.spec import BuildSpec
+from tokenloom.storage import filesystem
+
+BIG_TEXTS = [f"{i} " + "0123456789" * 1000 for i in range(300)]  # 3 MB
+
+
+def spec_at(store: Path, folder: Path, texts: list[str]) -> BuildSpec:
+    """Return a spec of one parquet file in `folder` with a store elsewhere."""
+    path = write_parquet(folder / "data" / "a.parquet", texts)
+    return make_spec(store, [{"kind": "parquet", "path": str(path)}])
+
+
+def mount_memory(folder: Path, options: str) -> None:
+    """Mount a file system in memory on `folder`; skips the test where this is not allowed."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        done = False
+    if not done:
+        pytest.skip("needs the right to mount a file system")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A folder to mount on; unmounted in the end."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    yield folder
+    if folder.is_mount():
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.write_text("in the way")
+    spec = spec_at(store, tmp_path, TEXTS)
+    assert_refused(spec, str(store), "a file stands where a folder is needed", error=StoreError)
+    assert store.read_text() == "in the way"
+    store.unlink()
+    assert_builds(spec, TEXTS)
+
+
+def test_a_dataset_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "data").write_text("in the way")
+    assert_refused(spec_at(store, tmp_path, TEXTS), str(store / "data"), error=StoreError)
+
+
+def test_a_store_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    spec = spec_at(store, tmp_path, TEXTS)
+    store.chmod(0o500)
+    if os.access(store, os.W_OK):
+        store = Path("/proc/self")  # even root makes no folder there
+        spec = spec_at(store, tmp_path, TEXTS)
+    assert_refused(spec, str(store), "can't be written", error=StoreError)
+
+
+def test_a_read_only_file_system_is_refused_and_builds_when_writable(tmp_path: Path, mounted: Path) -> None:
+    mount_memory(mounted, "size=16m,ro")
+    spec = spec_at(mounted / "store", tmp_path, TEXTS)
+    assert_refused(spec, str(mounted), "read-only", "choose another store", error=StoreError)
+    subprocess.run(["mount", "-o", "remount,rw", str(mounted)], check=True)
+    assert_builds(spec, TEXTS)
+
+
+@pytest.mark.parametrize("size", ["64k", "1m", "4m", "5m"])
+def test_a_full_disk_is_refused_and_the_same_command_goes_on_when_there_is_space(
+    size: str, tmp_path: Path, mounted: Path
+) -> None:
+    mount_memory(mounted, f"size={size}")
+    spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
+    assert_refused(spec, str(mounted), "No space left", "free space", error=StoreError)
+    subprocess.run(["mount", "-o", "remount,size=64m", str(mounted)], check=True)
+    assert_builds(spec, BIG_TEXTS)
+
+
+def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
+    real_write = filesystem.write_all
+    modules = ["storage.filesystem", "storage.shard", "storage.spill"]
+    left = 0
+
+    def write_until_full(file: IO[bytes], data: bytes | memoryview) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real_write(file, data)
+
+    for module in modules:
+        monkeypatch.setattr(f"tokenloom.{module}.write_all", write_until_full)
+    failed = 0
+    for num_writes in range(200):
+        left = num_writes
+        try:
+            build(spec)
+        except StoreError as error:
+            assert "free space" in str(error)
+            if "tags" not in str(error):  # published; only the tag could not be moved
+                assert_nothing_visible(spec)
+            failed += 1
+        else:
+            break
+    assert failed > 3
+    left = 10_000
+    fresh = make_spec(tmp_path / "fresh", [{"kind": "parquet", "path": str(tmp_path / "data" / "a.parquet")}])
+    assert build(spec).version == build(fresh).version

@@ -1,0 +1,137 @@
+"""Damaged and hostile parquet files: an error that names file and row group, and nothing visible."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
+from tests.support import build, count, make_spec, stored_documents, write_parquet
+from tokenloom.errors import InputError
+from tokenloom.spec import BuildSpec
+from tokenloom.tasks.workers import WorkerPool
+
+WHOLE_FILE_CUTS = [1, 4, 11, 100, 0.5, -500, -9, -8, -4, -1]
+
+
+@pytest.mark.parametrize("cut", WHOLE_FILE_CUTS)
+def test_truncated_parquet_is_refused_and_builds_when_whole_again(cut: float, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", TEXTS, group_rows=20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * cut) if cut == 0.5 else int(cut)])
+    assert_refused(spec_of(path), str(path), "no readable parquet file")
+    path.write_bytes(whole)
+    assert_builds(spec_of(path), TEXTS)
+
+
+def test_damage_inside_a_row_group_names_the_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": TEXTS}), path, row_group_size=20, compression="zstd")
+    whole = path.read_bytes()
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    damaged = bytearray(whole)
+    damaged[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(damaged)
+    assert_refused(spec_of(path), str(path), "row group 1", "can't be decoded")
+    path.write_bytes(whole)
+    assert_builds(spec_of(path), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        ({"text": [1, 2, 3]}, ["column 'text' is int64", "string or large_string"]),
+        ({"text": [["a"], ["b"]]}, ["column 'text' is list"]),
+        ({"text": [b"a", b"b"]}, ["column 'text' is binary"]),
+        ({"body": ["a"], "number": [1]}, ["no column 'text'", "body, number"]),
+    ],
+)
+def test_a_column_that_is_no_text_is_refused(table: dict[str, Any], parts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(table), path)
+    assert_refused(spec_of(path), str(path), *parts)
+    write_parquet(path, TEXTS)
+    assert_builds(spec_of(path), TEXTS)
+
+
+def test_invalid_utf8_in_parquet_names_file_and_row_group(tmp_path: Path) -> None:
+    values = [b"good"] * 20 + [b"good", b"bad \xff\xfe bytes", b"\xed\xa0\x80"]
+    binary = pa.array(values, pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": text}), path, row_group_size=20)
+    assert_refused(spec_of(path), str(path), "row group 1", "UTF8")
+    write_parquet(path, TEXTS)
+    assert_builds(spec_of(path), TEXTS)
+
+
+def test_one_bad_file_among_good_ones_is_the_one_named(tmp_path: Path) -> None:
+    for i in range(4):
+        write_parquet(tmp_path / "data" / f"{i}.parquet", TEXTS[i * 15 : i * 15 + 15])
+    bad = tmp_path / "data" / "2.parquet"
+    whole = bad.read_bytes()
+    bad.write_bytes(whole[:-20])
+    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(tmp_path / "data" / "*.parquet")}])
+    assert_refused(spec, str(bad))
+    bad.write_bytes(whole)
+    assert_builds(spec, TEXTS)
+
+
+def _build_texts(spec: BuildSpec) -> list[str]:
+    result = build(spec)
+    return [document["ids"].tobytes().decode() for document in stored_documents(spec, result.version)]
+
+
+MUTANT_FILES: list[dict[str, Any]] = [
+    {"compression": "none", "use_dictionary": False},
+    {"compression": "snappy"},
+    {"compression": "zstd", "write_page_checksum": True},
+    {"compression": "gzip", "data_page_version": "2.0"},
+]
+
+
+def test_random_damage_to_parquet_gives_rows_or_a_named_error(tmp_path: Path) -> None:
+    """In a child process, since a library that ends its process must not end the tests."""
+    files = []
+    for i, options in enumerate(MUTANT_FILES):
+        path = tmp_path / f"{i}.parquet"
+        table = pa.table({"text": TEXTS, "number": range(60)})
+        pq.write_table(table, path, row_group_size=20, write_statistics=False, **options)
+        files.append(path.read_bytes())
+    chance = random.Random(2024)
+    outcomes = {"right": 0, "changed": 0, "refused": 0}
+    with WorkerPool(1) as pool:
+        for i in range(count(200, 2000)):
+            data = bytearray(chance.choice(files))
+            for _ in range(chance.choice([1, 1, 2, 5])):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            path = tmp_path / f"mutant{i}" / "a.parquet"
+            path.parent.mkdir()
+            path.write_bytes(data)
+            spec = spec_of(path)
+            try:
+                texts = pool.call(_build_texts, spec)
+            except InputError as error:
+                assert str(path) in str(error)
+                assert_nothing_visible(spec)
+                outcomes["refused"] += 1
+            else:
+                outcomes["right" if sorted(texts) == sorted(TEXTS) else "changed"] += 1
+                assert 0 < len(texts) <= len(TEXTS)
+    assert min(outcomes["right"], outcomes["refused"]) > 20, outcomes
+
+
+def test_a_flipped_byte_in_a_page_with_a_checksum_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(pa.table({"text": TEXTS}), path, **options)
+    whole = path.read_bytes()
+    place = whole.index(b"text 30 ")
+    path.write_bytes(whole[:place] + b"T" + whole[place + 1 :])
+    assert_refused(spec_of(path), str(path), "row group 0")
