@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import getpass
+import os
 import re
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    entry = {"version": version, "previous": previous, "at": at, "by": getpass.getuser(), "reason": reason}
+    entry = {"version": version, "previous": previous, "at": at, "by": _user(), "reason": reason}
     store.create(_path(tag, number), sign(entry))
     return read_entry(store, tag, number)
 
@@ -94,6 +95,13 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     except FileExistsError:
         return f"{tag} was moved at the same moment by somebody else"
     return None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user often has no name
+        return f"uid {os.getuid()}"
 
 
 def _path(tag: str, number: int) -> str:

@@ -79,13 +79,15 @@ def _live_line() -> Iterator[None]:
 @contextmanager
 def _plain_lines() -> Iterator[None]:
     meter, lock = _Meter(), threading.Lock()
-    last = time.monotonic()
+    last = 0.0
 
     def listen(event: progress.Event) -> None:
         nonlocal last
         with lock:
             _take(event, meter, say)
-            if isinstance(event, progress.Advanced) and time.monotonic() - last >= _PLAIN_SECONDS:
+            if isinstance(event, progress.StepStarted):
+                last = meter.start
+            elif time.monotonic() - last >= _PLAIN_SECONDS:
                 last = time.monotonic()
                 say(meter.text())
 

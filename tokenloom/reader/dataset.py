@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.shard import Shard, open_shard
 from tokenloom.storage.versions import parse_reference, resolve, version_path
+
+if TYPE_CHECKING:
+    from tokenloom.tokenizers import Tokenizer
 
 Sample = dict[str, NDArray[np.int64]]
 
@@ -50,6 +53,7 @@ class TokenDataset:
         counts = [max(0, shard["tokens"] - 1) // seq_len for shard in self._shards]
         self._ends = np.cumsum(counts, dtype=np.int64)  # (num_shards,) samples up to and with each shard
         self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:
         name = f"{self._store.root}@{self.manifest['version']}"
@@ -70,8 +74,9 @@ class TokenDataset:
         shard_index = int(np.searchsorted(self._ends, position, side="right"))
         first = int(self._ends[shard_index - 1]) if shard_index else 0
         start = (position - first) * self.seq_len
-        tokens = self._shard(shard_index).tokens[start : start + self.seq_len + 1].astype(np.int64)
-        return {"input_ids": tokens[:-1], "labels": tokens[1:]}
+        tokens = self._shard(shard_index).tokens[start : start + self.seq_len + 1]
+        # Two copies: whoever masks the inputs in place must not change the labels.
+        return {"input_ids": tokens[:-1].astype(np.int64), "labels": tokens[1:].astype(np.int64)}
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return the samples at `indices`; the torch DataLoader calls this for a batch."""
@@ -101,9 +106,11 @@ class TokenDataset:
 
         Raises TokenizerError if it is not installed, or an id is outside of the vocabulary.
         """
-        from tokenloom.reader.decoding import decode
+        from tokenloom.reader.decoding import decode, version_tokenizer
 
-        return decode(self._store, self.manifest, np.asarray(ids))
+        if self._tokenizer is None:
+            self._tokenizer = version_tokenizer(self._store, self.manifest)
+        return decode(self._tokenizer, np.asarray(ids))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": OrderedDict()}  # maps are opened again where they are used
+        return self.__dict__ | {"_open": OrderedDict(), "_tokenizer": None}  # made again where they are used

@@ -33,9 +33,9 @@ def version_tokenizer(store: Store, manifest: dict[str, Any]) -> Tokenizer:
     return load_tokenizer(manifest["spec"]["tokenizer"], files)
 
 
-def decode(store: Store, manifest: dict[str, Any], ids: NDArray[Any]) -> str:
-    """Return the text of (n,) ids of a version; see TokenDataset.decode."""
-    vocab_size = manifest["tokenizer"]["vocab_size"]
+def decode(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
+    """Return the text of (n,) ids; see TokenDataset.decode."""
+    vocab_size = tokenizer.vocab_size
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise TokenizerError(f"ids {ids.min()} to {ids.max()} are not all in the vocabulary [0, {vocab_size})")
-    return version_tokenizer(store, manifest).decode(ids)
+    return tokenizer.decode(ids)
