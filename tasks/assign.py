@@ -107,8 +107,12 @@ def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens
 
 
 def read_assignment(store: Store, version: str) -> Assignment:
-    """Return the assignment of a version that is being built."""
-    value: dict[str, Any] = json.loads(store.read(candidate_path(version, "assignment.json")))
+    """Return the assignment of a version that is being built; raises SpillError if it is gone with work/."""
+    path = candidate_path(version, "assignment.json")
+    try:
+        value: dict[str, Any] = json.loads(store.read(path))
+    except FileNotFoundError as error:
+        raise SpillError(f"{store.local(path)}: it is missing; the build plans again", "assignment") from error
     return Assignment(
         spills=[SpillEntry(**item) for item in value["spills"]],
         shards=[ShardRange(**item) for item in value["shards"]],
