@@ -208,11 +208,15 @@ def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> ti
         special |= definition.get("special_tokens") or {}
         if clash := sorted(set(special.values()) & set(ranks.values())):
             raise ValueError(f"special token id {clash[0]} is the rank of an ordinary token")
+        if any(bytes([byte]) not in ranks for byte in range(256)):  # tiktoken panics at a text with such a byte
+            raise ValueError("not every byte is a token of it")
+        if len(set(ranks.values()) | set(special.values())) != len(ranks) + len(special):
+            raise ValueError("two tokens have one id")
         pattern = _pattern(str(definition.get("pattern") or "gpt2"))
         return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
     except TokenizerError:
         raise
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, OverflowError) as error:
         raise TokenizerError(
             f"tokenizer {name}: its files are no {' and '.join(files)} of tiktoken: {error}"
         ) from error
