@@ -1,0 +1,270 @@
+"""Tokenizers: ids of the library, end-of-text behind each document, and fingerprints that tell definitions apart."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support import count
+from tokenloom.errors import TokenizerError
+from tokenloom.storage.shard import token_dtype
+from tokenloom.tasks import tokenization
+from tokenloom.tasks.tokenization import job_tokenizer
+from tokenloom.tokenizers import Tokenizer, load_tokenizer
+
+EOT = "<|endoftext|>"
+texts_of_documents = st.lists(st.text(max_size=30), max_size=12)
+
+
+def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Encode texts in one call; return the ids of each, its end-of-text id among them."""
+    encoded = tokenizer.encode(pa.array(texts, pa.large_string()), token_dtype(tokenizer.vocab_size))
+    assert encoded.tokens.dtype == token_dtype(tokenizer.vocab_size)
+    assert int(encoded.num_tokens.sum()) == len(encoded.tokens)
+    parts: list[NDArray[Any]] = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64))[:-1]
+    return [part.tolist() for part in parts]
+
+
+def by_name(name: str, **fields: Any) -> Tokenizer:
+    """Return a tiktoken tokenizer by name."""
+    return load_tokenizer({"kind": "tiktoken", "name": name, **fields})
+
+
+def write_ranks(path: Path, merges: tuple[bytes, ...] = (b"ab", b"abc", b"  ")) -> Path:
+    """Write a small .tiktoken file: all bytes and some merges."""
+    tokens = [bytes([i]) for i in range(256)] + list(merges)
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % i for i, token in enumerate(tokens)))
+    return path
+
+
+def from_file(path: Path, **fields: Any) -> Tokenizer:
+    """Return a tokenizer of a small .tiktoken file with two special tokens."""
+    definition = {"ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}, **fields}
+    return load_tokenizer({"kind": "tiktoken", **definition})
+
+
+# Bytes
+
+
+@settings(max_examples=count(100, 2000), deadline=None)
+@given(texts_of_documents)
+def test_byte_ids_are_the_utf8_bytes_and_then_255(texts: list[str]) -> None:
+    tokenizer = load_tokenizer({"kind": "byte"})
+    assert encode_each(tokenizer, texts) == [[*text.encode(), 255] for text in texts]
+
+
+@settings(max_examples=count(100, 2000), deadline=None)
+@given(st.text())
+def test_byte_ids_of_a_text_decode_to_it(text: str) -> None:
+    tokenizer = load_tokenizer({"kind": "byte"})
+    (ids,) = encode_each(tokenizer, [text])
+    assert 255 not in ids[:-1]
+    assert tokenizer.decode(np.array(ids[:-1], np.uint8)) == text
+    assert tokenizer.decode(np.array(ids, np.uint8)) == text + EOT
+
+
+def test_byte_ids_of_a_sliced_array_are_those_of_its_own_texts() -> None:
+    tokenizer = load_tokenizer({"kind": "byte"})
+    sliced = pa.array(["zero", "one", "", "three"], pa.large_string()).slice(1, 2)
+    encoded = tokenizer.encode(sliced, np.dtype(np.uint8))
+    assert encoded.tokens.tobytes() == b"one\xff\xff"
+    assert encoded.num_tokens.tolist() == [4, 1]
+
+
+def test_byte_ids_cut_inside_a_character_decode_to_a_replacement() -> None:
+    tokenizer = load_tokenizer({"kind": "byte"})
+    assert tokenizer.decode(np.array(list("é".encode())[:1])) == "\ufffd"
+
+
+# tiktoken
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base"])
+def test_documents_encoded_together_get_the_ids_of_each_alone(name: str, tiktoken_cache: Path) -> None:
+    tokenizer, encoding = by_name(name), tiktoken.get_encoding(name)
+
+    @settings(max_examples=count(60, 1000), deadline=None)
+    @given(st.lists(st.one_of(st.text(max_size=30), st.sampled_from([EOT, "<|end", "oftext|>", " ", "\n", "'s"]))))
+    def check(texts: list[str]) -> None:
+        assert encode_each(tokenizer, texts) == [[*encoding.encode_ordinary(t), encoding.eot_token] for t in texts]
+        assert [tokenizer.decode(np.array(ids[:-1])) for ids in encode_each(tokenizer, texts)] == texts
+
+    check()
+
+
+def test_texts_that_hold_the_end_of_text_spelling_keep_it_as_ordinary_text(tiktoken_cache: Path) -> None:
+    tokenizer = by_name("gpt2")
+    texts = ["plain", EOT, f"a{EOT}b", "plain again"]
+    ids = encode_each(tokenizer, texts)
+    assert [document.count(tokenizer.eot_id) for document in ids] == [1, 1, 1, 1]
+    assert [document[-1] for document in ids] == [tokenizer.eot_id] * 4
+    assert [tokenizer.decode(np.array(document[:-1])) for document in ids] == texts
+
+
+def test_a_text_on_which_the_library_panics_gets_the_ids_of_the_unbounded_engine(tiktoken_cache: Path) -> None:
+    tokenizer, encoding = by_name("gpt2"), tiktoken.get_encoding("gpt2")
+    text = " " * 1_000_000 + "x"
+    with pytest.raises(BaseException, match=r"[Rr]egex|backtracking|StackOverflow|unwrap"):
+        encoding.encode_ordinary(text)
+    assert encode_each(tokenizer, ["before", text, "after"]) == [
+        [*encoding.encode_ordinary("before"), 50256],
+        [*encoding._encode_only_native_bpe(text), 50256],
+        [*encoding.encode_ordinary("after"), 50256],
+    ]
+
+
+def test_bos_stands_before_each_document(tmp_path: Path) -> None:
+    path = write_ranks(tmp_path / "a.tiktoken")
+    plain, with_bos = from_file(path), from_file(path, bos="<s>")
+    texts = ["abc", "", "<s>", EOT, "abcabc ab"]
+    assert encode_each(with_bos, texts) == [[301, *ids] for ids in encode_each(plain, texts)]
+    assert encode_each(plain, texts)[2:4] == [[*b"<s>", 300], [*EOT.encode(), 300]]
+
+
+def test_bos_may_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
+    texts = ["one", "", EOT, f"{EOT}two", "three"]
+    expected = [[50256, *ids] for ids in encode_each(by_name("gpt2"), texts)]
+    assert encode_each(by_name("gpt2", bos=EOT), texts) == expected
+    assert encode_each(by_name("gpt2", bos=EOT), texts[:2]) == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("eot", "bos", "texts"),
+    [("<<", None, ["a<", "<", "<<", "b"]), ("<|e|>", "x<", ["x", "ab", "x<"]), ("|end", "|end|>", ["|>a", "|", "a"])],
+)
+def test_special_tokens_that_overlap_are_never_found_across_documents(
+    eot: str, bos: str | None, texts: list[str], tmp_path: Path
+) -> None:
+    special = {eot: 300} | ({bos: 301} if bos else {})
+    path = write_ranks(tmp_path / "a.tiktoken")
+    tokenizer = from_file(path, special_tokens=special, eot=eot, bos=bos)
+    plain = from_file(path)
+    front = [301] if bos else []
+    assert encode_each(tokenizer, texts) == [[*front, *ids[:-1], 300] for ids in encode_each(plain, texts)]
+
+
+def test_ids_of_a_vocabulary_file_follow_its_merges(tmp_path: Path) -> None:
+    tokenizer = from_file(write_ranks(tmp_path / "a.tiktoken"))
+    assert encode_each(tokenizer, ["abcd ab"]) == [[257, ord("d"), ord(" "), 256, 300]]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (302, 300)
+
+
+# Fingerprints
+
+
+def test_gpt2_by_name_and_from_its_two_files_is_one_tokenizer(data_dir: Path, tiktoken_cache: Path) -> None:
+    folder = data_dir / "tokenizers" / "gpt2"
+    paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(folder / "encoder.json")}
+    files = load_tokenizer({"kind": "tiktoken", "name": "label", **paths})
+    assert files.fingerprint == by_name("gpt2").fingerprint
+    texts = ["Hello world", "", "naïve café 多言語", EOT]
+    assert encode_each(files, texts) == encode_each(by_name("gpt2"), texts)
+    again = load_tokenizer({"kind": "tiktoken", "name": "label"}, files.files)
+    assert again.fingerprint == files.fingerprint
+
+
+def test_every_part_of_a_definition_changes_the_fingerprint(tmp_path: Path) -> None:
+    path = write_ranks(tmp_path / "a.tiktoken")
+    other = write_ranks(tmp_path / "b.tiktoken", (b"ab", b"abc", b"xy"))
+    tokenizers = [
+        from_file(path),
+        from_file(path, bos="<s>"),
+        from_file(path, eot="<s>"),
+        from_file(path, special_tokens={EOT: 300}),
+        from_file(path, special_tokens={EOT: 301, "<s>": 300}),
+        from_file(path, pattern=r"\S+|\s+"),
+        from_file(other),
+        load_tokenizer({"kind": "byte"}),
+    ]
+    assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == len(tokenizers)
+
+
+def test_name_and_place_of_a_definition_do_not_change_the_fingerprint(tmp_path: Path) -> None:
+    path, copy = write_ranks(tmp_path / "a.tiktoken"), write_ranks(tmp_path / "copy.tiktoken")
+    first = from_file(path)
+    assert from_file(path, name="label").fingerprint == first.fingerprint
+    assert from_file(copy).fingerprint == first.fingerprint
+    assert from_file(path, eot=EOT).fingerprint == first.fingerprint
+    assert load_tokenizer({"kind": "byte", "name": "label"}).fingerprint == load_tokenizer({"kind": "byte"}).fingerprint
+
+
+def test_fingerprints_are_pinned(tiktoken_cache: Path) -> None:
+    """Every version's name depends on them: a change here makes every dataset another one."""
+    assert load_tokenizer({"kind": "byte"}).fingerprint[:16] == "ba82a41214cfe89a"
+    assert by_name("gpt2").fingerprint[:16] == "6d6c4edc118d929b"
+
+
+def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    path = write_ranks(tmp_path / "a.tiktoken")
+    planned = from_file(path)
+    definition = {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}}
+    assert job_tokenizer(definition, planned.fingerprint).fingerprint == planned.fingerprint
+    tokenization._load_tokenizer.cache_clear()
+    write_ranks(path, (b"xy",))
+    with pytest.raises(TokenizerError, match=r"is not the one of the plan.*files changed.*build again"):
+        job_tokenizer(definition, planned.fingerprint)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"eot": "<|nope|>"}, r"'<\|nope\|>' is no special token of it; it has: <s>, <\|endoftext\|>"),
+        ({"bos": "<|nope|>"}, r"'<\|nope\|>' is no special token"),
+        ({"special_tokens": {"<s>": 301}}, r"its end-of-text token is not known; give tokenizer\.eot"),
+        ({"special_tokens": {EOT: 7}}, r"special token id 7 is the rank of an ordinary token"),
+        ({"special_tokens": {EOT: 300, "<s>": 300}}, r"two tokens have one id"),
+        ({"special_tokens": {EOT: 2**40}}, r"its files are no"),
+        ({"special_tokens": {EOT: -1}}, r"its files are no"),
+        ({"ranks": "missing.tiktoken"}, r"missing\.tiktoken: No such file"),
+    ],
+)
+def test_a_definition_that_does_not_hold_together_is_refused(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        from_file(write_ranks(tmp_path / "a.tiktoken"), **fields)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no base64 !\n", b"YQ== x\n", b"YQ==\n", b"\xff\xfe 1\n", b"YQ== 0\nYQ== 1\n"]
+)
+def test_a_file_of_ranks_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.tiktoken"
+    path.write_bytes(content)
+    with pytest.raises(TokenizerError, match="its files are no"):
+        from_file(path)
+
+
+def test_a_pattern_that_is_no_expression_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="its files are no"):
+        from_file(write_ranks(tmp_path / "a.tiktoken"), pattern="(")
+
+
+def test_two_files_that_do_not_belong_together_are_refused(data_dir: Path, tmp_path: Path) -> None:
+    folder = data_dir / "tokenizers" / "gpt2"
+    encoder = json.loads((folder / "encoder.json").read_text())
+    encoder["hello"], encoder["world"] = encoder["world"], encoder["hello"]
+    (tmp_path / "encoder.json").write_text(json.dumps(encoder))
+    paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(tmp_path / "encoder.json")}
+    with pytest.raises(TokenizerError, match="do not belong together"):
+        load_tokenizer({"kind": "tiktoken", **paths})
+
+
+def test_unknown_kinds_and_names_are_refused_with_those_there_are() -> None:
+    with pytest.raises(TokenizerError, match=r"'magic' is not known to this release: byte, tiktoken"):
+        load_tokenizer({"kind": "magic"})
+    with pytest.raises(TokenizerError, match=r"no encoding 'gpt9'.*cl100k_base.*gpt2"):
+        by_name("gpt9")
