@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from tokenloom.errors import WorkerLost
+from tokenloom.errors import SpillError, WorkerLost
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
@@ -35,6 +35,9 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
                 try:
                     for future in as_completed(futures):
                         future.result()
+                except SpillError:  # the build mends it with the same workers
+                    threads.shutdown(cancel_futures=True)
+                    raise
                 except BaseException:
                     threads.shutdown(wait=False, cancel_futures=True)
                     pool.close(now=True)
