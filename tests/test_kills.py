@@ -66,7 +66,7 @@ def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def _small_spec(folder: Path) -> BuildSpec:
     texts = [f"document {i}, said {i % 7} times" * (1 + i % 5) for i in range(40)]
-    write_parquet(folder / "a.parquet", texts[:20] + ["twice"], group_rows=8)
+    write_parquet(folder / "a.parquet", [*texts[:20], "twice"], group_rows=8)
     write_jsonl(folder / "b.jsonl", texts[15:])
     (folder / "c.txt").write_text("one text file\n")
     sources = [
@@ -270,9 +270,10 @@ def _flip_a_byte(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("place", ["magic", "header", "table", "tokens", "cut short", "missing"])
 @pytest.mark.parametrize("step", ["assign", "shuffle"])
-def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str) -> None:
+def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, num_workers: int) -> None:
     spec = _small_spec(tmp_path)
     expected = listed_files(spec, build(spec).version)
     shutil.rmtree(spec.store)
@@ -294,7 +295,7 @@ def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str) -
             messages.append(event.text)
 
     with progress.listening(listen):
-        result = _build_disturbed(spec, step, damage, num_workers=0)
+        result = _build_disturbed(spec, step, damage, num_workers)
     assert listed_files(spec, result.version) == expected
     assert len(messages) == 1
     assert "spill" in messages[0]

@@ -1,0 +1,237 @@
+"""The house's rules: what is packaged, which folder imports which, what is public, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tokenloom
+
+_ROOT = Path(__file__).parent.parent
+_PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+_PACKAGES: list[str] = _PROJECT["tool"]["setuptools"]["packages"]
+_FOLDERS: dict[str, str] = _PROJECT["tool"]["setuptools"]["package-dir"]
+
+
+def _modules() -> dict[str, Path]:
+    """Return {dotted name: file} of every module that is imported as tokenloom..., links followed."""
+    modules = {}
+    pending = [(_ROOT / "tokenloom", "tokenloom")]
+    while pending:
+        folder, package = pending.pop()
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and path.name != "__pycache__":
+                pending.append((path, f"{package}.{path.name}"))
+            elif path.suffix == ".py":
+                modules[package if path.stem == "__init__" else f"{package}.{path.stem}"] = path
+    return modules
+
+
+_MODULES = _modules()
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted name of everything imported, also inside functions; not what only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from _imports(node)
+
+
+def _imported(prefix: str) -> dict[str, set[str]]:
+    """Return {module: names it imports} of the modules whose name starts with `prefix`."""
+    found = {
+        name: set(_imports(ast.parse(path.read_text())))
+        for name, path in _MODULES.items()
+        if name == prefix or name.startswith(prefix + ".")
+    }
+    assert found, f"no module {prefix}"
+    return found
+
+
+def _offenders(prefix: str, *forbidden: str, allowed: tuple[str, ...] = ()) -> list[str]:
+    return [
+        f"{module} imports {name}"
+        for module, names in _imported(prefix).items()
+        for name in sorted(names)
+        if any(name == f or name.startswith(f + ".") for f in forbidden)
+        and not any(name == a or name.startswith(a + ".") for a in allowed)
+        and not name.startswith(prefix + ".")
+    ]
+
+
+def test_every_folder_with_modules_is_packaged() -> None:
+    found = {name if path.stem == "__init__" else name.rpartition(".")[0] for name, path in _MODULES.items()}
+    assert sorted(found) == sorted(_PACKAGES)
+    assert len(set(_PACKAGES)) == len(_PACKAGES)
+
+
+def test_every_package_has_an_init_and_lies_where_the_mapping_says() -> None:
+    for package in _PACKAGES:
+        parts = package.split(".")
+        assert (_ROOT.joinpath(*parts) / "__init__.py").is_file(), package
+    for package, folder in _FOLDERS.items():
+        assert package in _PACKAGES
+        assert (_ROOT / folder).resolve() == _ROOT.joinpath(*package.split(".")).resolve()
+
+
+def test_packages_outside_of_tokenloom_are_mapped() -> None:
+    for package in _PACKAGES:
+        folder = _ROOT.joinpath(*package.split("."))
+        if folder.resolve() != folder:
+            assert (_ROOT / _FOLDERS[package]).resolve() == folder.resolve()
+
+
+@pytest.mark.slow
+def test_wheel_holds_every_module_and_nothing_but_tokenloom(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=_ROOT, capture_output=True, check=False)
+    if tracked.returncode != 0:
+        pytest.skip("needs a git checkout, to copy what is tracked")
+    for name in tracked.stdout.decode().split("\0"):
+        path = _ROOT / name
+        if name and (path.exists() or path.is_symlink()):
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                target.symlink_to(path.readlink())
+            else:
+                target.write_bytes(path.read_bytes())
+    (source / _PROJECT["project"]["readme"]).touch()
+    command = [
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        str(tmp_path),
+        str(source),
+    ]
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    inside = {name for name in names if ".dist-info/" not in name}
+    paths = {
+        name.replace(".", "/") + ("/__init__.py" if path.stem == "__init__" else ".py")
+        for name, path in _MODULES.items()
+        if path.resolve().relative_to(_ROOT).as_posix() in tracked.stdout.decode().split("\0")
+    }
+    assert inside == paths | {"tokenloom/py.typed"}
+
+
+def test_storage_imports_only_storage_and_errors() -> None:
+    assert _offenders("tokenloom.storage", "tokenloom", allowed=("tokenloom.errors",)) == []
+
+
+def test_tasks_import_no_flow() -> None:
+    allowed = ("tokenloom.errors", "tokenloom.spec", "tokenloom.storage", "tokenloom.tokenizers")
+    assert _offenders("tokenloom.tasks", "tokenloom", allowed=allowed) == []
+
+
+def test_flows_import_no_command_and_no_reader() -> None:
+    assert _offenders("tokenloom.flows", "tokenloom.reader", "tokenloom.cli", "tokenloom.commands") == []
+
+
+def test_reader_imports_only_storage_and_tokenizers_only_to_decode() -> None:
+    allowed = ("tokenloom.errors", "tokenloom.storage")
+    decoding = "tokenloom.reader.decoding imports tokenloom.tokenizers"
+    offenders = _offenders("tokenloom.reader", "tokenloom", allowed=allowed)
+    assert [line for line in offenders if not line.startswith(decoding)] == []
+
+
+def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
+    assert _offenders("tokenloom.spec", "tokenloom", allowed=("tokenloom.errors",)) == []
+    assert _offenders("tokenloom.tokenizers", "tokenloom", allowed=("tokenloom.errors",)) == []
+    assert _offenders("tokenloom.errors", "tokenloom") == []
+
+
+def test_prefect_is_imported_only_by_the_flow_and_its_session() -> None:
+    offenders = {line.split()[0] for line in _offenders("tokenloom", "prefect")}
+    assert offenders == {"tokenloom.flows.build_dataset", "tokenloom.prefect_session"}
+
+
+def test_torch_is_imported_only_by_examples() -> None:
+    offenders = {line.split()[0] for line in _offenders("tokenloom", "torch")}
+    assert offenders == {"tokenloom.examples.train_small"}
+
+
+def test_no_classes_in_flows() -> None:
+    classes = [
+        f"{name}.{node.name}"
+        for name, path in _MODULES.items()
+        if name.startswith("tokenloom.flows")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert classes == []
+
+
+def test_only_the_sockets_of_workers_are_unpickled_and_nothing_is_evaluated() -> None:
+    banned = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+    for module, names in _imported("tokenloom").items():
+        if module != "tokenloom.tasks.workers":
+            assert banned.isdisjoint(name.partition(".")[0] for name in names), module
+    for name, path in _MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in {"eval", "exec", "yaml.load", "yaml.unsafe_load", "torch.load"}, name
+                keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                assert keywords.get("allow_pickle", "False") == "False", name
+
+
+def test_public_names_are_sorted_and_importable() -> None:
+    assert tokenloom.__all__ == sorted(tokenloom.__all__)
+    for name in tokenloom.__all__:
+        assert getattr(tokenloom, name).__module__.startswith("tokenloom.")
+        assert name in dir(tokenloom)
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        tokenloom.__getattr__("Missing")
+
+
+@pytest.mark.parametrize("name", sorted(n for n in _MODULES if n != "tokenloom.examples.train_small"))
+def test_every_module_imports_and_its_all_is_sorted(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert list(exported) == sorted(exported)
+    assert all(hasattr(module, item) for item in exported)
+
+
+def _undocumented(node: ast.AST, path: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not child.name.startswith("_"):
+            here = f"{path}.{child.name}"
+            if not ast.get_docstring(child):
+                yield here
+            if isinstance(child, ast.ClassDef):
+                yield from _undocumented(child, here)
+
+
+def test_every_public_function_and_class_has_a_docstring() -> None:
+    missing = []
+    for name, path in _MODULES.items():
+        tree = ast.parse(path.read_text())
+        if path.read_text() and not ast.get_docstring(tree):
+            missing.append(name)
+        missing += _undocumented(tree, name)
+    assert missing == []
+
+
+def test_modules_stay_small_enough_to_read() -> None:
+    long = {name: n for name, path in _MODULES.items() if (n := len(path.read_text().splitlines())) > 400}
+    assert long == {}

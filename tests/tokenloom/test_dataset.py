@@ -1,0 +1,276 @@
+"""The reader: what a sample is, how shards are opened and dropped, what a damaged store gets."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.support import build, make_spec, write_jsonl
+from tokenloom import TokenDataset
+from tokenloom.errors import FormatError, StoreError, TokenizerError
+from tokenloom.reader import dataset as dataset_module
+from tokenloom.spec import BuildSpec
+from tokenloom.storage import Shard, open_shard
+
+_ROOT = Path(__file__).parent.parent.parent
+_EOT = 255
+
+
+class _Built:
+    """A small dataset: its spec, its reference, and the train shards in order."""
+
+    def __init__(self, folder: Path) -> None:
+        texts = [f"text number {i}: " + "abc " * (i % 13) for i in range(300)]
+        source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in.jsonl", texts))}
+        self.spec: BuildSpec = make_spec(folder / "store", [source], shard_tokens=1500)
+        self.version = build(self.spec).version
+        self.reference = f"{self.spec.store}/data"
+        self.folder = Path(self.spec.store) / "data" / "versions" / self.version
+        self.train = sorted((self.folder / "train").glob("*.tok"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> _Built:
+    return _Built(tmp_path_factory.mktemp("reader"))
+
+
+@pytest.fixture
+def copied(built: _Built, tmp_path: Path) -> tuple[str, list[Path]]:
+    """A copy of the dataset that a test may damage: reference, train shards."""
+    shutil.copytree(Path(built.spec.store), tmp_path / "store")
+    folder = tmp_path / "store" / "data" / "versions" / built.version / "train"
+    return f"{tmp_path}/store/data", sorted(folder.glob("*.tok"))
+
+
+@pytest.mark.parametrize("seq_len", [1, 2, 17, 100, 1000])
+def test_samples_are_windows_of_each_shard_that_share_one_token(built: _Built, seq_len: int) -> None:
+    data = TokenDataset(built.reference, seq_len=seq_len)
+    expected = []
+    for path in built.train:
+        tokens = open_shard(path).tokens
+        starts = range(0, len(tokens) - seq_len, seq_len)
+        expected += [(tokens[s : s + seq_len], tokens[s + 1 : s + seq_len + 1]) for s in starts]
+    assert len(built.train) > 5
+    assert len(data) == len(expected) > 0
+    for i, (inputs, labels) in enumerate(expected):
+        sample = data[i]
+        assert set(sample) == {"input_ids", "labels"}
+        assert sample["input_ids"].dtype == sample["labels"].dtype == np.int64
+        assert sample["input_ids"].shape == sample["labels"].shape == (seq_len,)
+        np.testing.assert_array_equal(sample["input_ids"], inputs)
+        np.testing.assert_array_equal(sample["labels"], labels)
+
+
+def test_fewer_than_a_sample_of_tokens_is_left_at_a_shards_end(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=64)
+    lengths = [len(open_shard(path).tokens) for path in built.train]
+    assert len(data) == sum((length - 1) // 64 for length in lengths)
+    assert data.num_tokens == sum(lengths)
+
+
+def test_negative_indices_count_from_the_end(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=32)
+    for i in (1, 2, len(data)):
+        np.testing.assert_array_equal(data[-i]["labels"], data[len(data) - i]["labels"])
+    np.testing.assert_array_equal(data[np.int64(3)]["labels"], data[3]["labels"])
+
+
+def test_index_outside_of_the_dataset_is_an_index_error_so_iteration_ends(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=100)
+    for index in (len(data), -len(data) - 1, 10**12):
+        with pytest.raises(IndexError, match=str(len(data))):
+            data[index]
+    assert len(list(iter(data))) == len(data)  # the old protocol: by IndexError
+
+
+def test_a_list_of_indices_gives_the_samples_in_its_order(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=50)
+    indices = [3, 0, len(data) - 1, 3]
+    for sample, i in zip(data.__getitems__(indices), indices, strict=True):
+        np.testing.assert_array_equal(sample["input_ids"], data[i]["input_ids"])
+
+
+def test_split_without_a_whole_sample_is_empty(built: _Built) -> None:
+    data = TokenDataset(built.reference, "test", seq_len=10**6)
+    assert len(data) == 0
+    with pytest.raises(IndexError):
+        data[0]
+
+
+def test_samples_belong_to_the_caller(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=16)
+    before = data[2]["input_ids"].copy()
+    data[2]["input_ids"][:] = -1
+    np.testing.assert_array_equal(data[2]["input_ids"], before)
+
+
+def test_splits_hold_what_the_manifest_says(built: _Built) -> None:
+    for split in ("train", "validation", "test"):
+        data = TokenDataset(f"{built.reference}@{built.version}", split, seq_len=1)
+        assert data.manifest["version"] == built.version
+        assert data.num_tokens == data.manifest["splits"][split]["tokens"]
+    with pytest.raises(StoreError, match=r"no split 'dev'; it has: .*validation"):
+        TokenDataset(built.reference, "dev")
+    with pytest.raises(ValueError, match="seq_len must be at least 1, not 0"):
+        TokenDataset(built.reference, seq_len=0)
+
+
+def test_unknown_names_are_told(built: _Built) -> None:
+    with pytest.raises(StoreError, match="no dataset 'other'"):
+        TokenDataset(f"{built.spec.store}/other")
+    with pytest.raises(StoreError, match=r"no tag 'prod'.*latest"):
+        TokenDataset(f"{built.reference}@prod")
+    with pytest.raises(StoreError, match=f"no version {'0' * 16}"):
+        TokenDataset(f"{built.reference}@{'0' * 16}")
+    with pytest.raises(StoreError, match="no reference"):
+        TokenDataset(f"{built.spec.store}/Not A Name")
+
+
+def test_pickled_dataset_is_small_and_gives_the_same_samples(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=32)
+    data[0]
+    pickled = pickle.dumps(data)
+    again = pickle.loads(pickled)  # noqa: S301  (our own bytes)
+    total = sum(path.stat().st_size for path in built.train)
+    assert len(pickled) < total / 2
+    assert len(again) == len(data)
+    for i in range(0, len(data), 7):
+        np.testing.assert_array_equal(again[i]["labels"], data[i]["labels"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_torch_loader_gives_the_same_batches_with_worker_processes(built: _Built, context: str) -> None:
+    data = TokenDataset(built.reference, seq_len=64)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1)).tolist()
+    alone: list[Any] = list(DataLoader(data, batch_size=8, sampler=order))  # type: ignore[arg-type]
+    loader: Any = DataLoader(data, batch_size=8, sampler=order, num_workers=2, multiprocessing_context=context)  # type: ignore[arg-type]
+    assert len(alone) == -(-len(data) // 8)
+    for one, other in zip(alone, loader, strict=True):
+        assert one["input_ids"].dtype == torch.int64
+        assert torch.equal(one["input_ids"], other["input_ids"])
+        assert torch.equal(one["labels"], other["labels"])
+
+
+@pytest.mark.parametrize("max_open_shards", [1, 2])
+def test_at_most_so_many_shards_stay_open_and_views_of_dropped_ones_stay_valid(
+    built: _Built, max_open_shards: int
+) -> None:
+    data = TokenDataset(built.reference, seq_len=64, max_open_shards=max_open_shards)
+    first = data._shard(0).tokens
+    copy = first.copy()
+    for i in range(len(data)):
+        data[i]
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".tok" in line}
+        ours = {path for path in mapped if path.startswith(str(built.folder))}
+        assert len(ours - {str(built.train[0])}) <= max_open_shards
+    assert str(built.train[0]) in ours
+    np.testing.assert_array_equal(first, copy)
+
+
+def test_opening_reads_the_manifest_alone(built: _Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def counted(path: Path) -> Shard:
+        opened.append(path)
+        return open_shard(path)
+
+    monkeypatch.setattr(dataset_module, "open_shard", counted)
+    data = TokenDataset(built.reference, seq_len=64)
+    assert len(data) > 0
+    assert opened == []
+    data[0]
+    data[1]
+    assert opened == built.train[:1]
+
+
+def test_opening_works_with_every_shard_missing(copied: tuple[str, list[Path]]) -> None:
+    reference, shards = copied
+    for path in shards:
+        path.unlink()
+    data = TokenDataset(reference, seq_len=64)
+    with pytest.raises(StoreError, match=rf"{shards[0].name}.*missing") as caught:
+        data[0]
+    assert str(shards[0]) in str(caught.value)
+
+
+def test_shard_that_is_cut_short_is_named(copied: tuple[str, list[Path]]) -> None:
+    reference, shards = copied
+    for length in (shards[0].stat().st_size - 1, 5000, 100, 0):
+        os.truncate(shards[0], length)
+        with pytest.raises(FormatError) as caught:
+            TokenDataset(reference, seq_len=64)[0]
+        assert str(shards[0]) in str(caught.value)
+
+
+def test_another_shard_under_the_name_is_named(copied: tuple[str, list[Path]]) -> None:
+    reference, shards = copied
+    shutil.copy(shards[1], shards[0])
+    assert shards[1].stat().st_size != TokenDataset(reference).manifest["splits"]["train"]["shards"][0]["bytes"]
+    with pytest.raises(FormatError, match="not the shard that the manifest lists") as caught:
+        TokenDataset(reference, seq_len=64)[0]
+    assert str(shards[0]) in str(caught.value)
+
+
+def test_damaged_manifest_is_named(copied: tuple[str, list[Path]]) -> None:
+    reference, shards = copied
+    manifest = shards[0].parent.parent / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"tokens":', b'"tokens":1', 1))
+    with pytest.raises(FormatError, match="checksum") as caught:
+        TokenDataset(reference)
+    assert str(manifest) in str(caught.value)
+
+
+def test_decode_gives_the_text_back(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=32)
+    tokens = open_shard(built.train[0]).tokens
+    end = int(np.flatnonzero(tokens == _EOT)[0])
+    text = data.decode(tokens[:end])
+    assert text.startswith("text number ")
+    assert text.encode() == bytes(tokens[:end].tolist())
+    assert data.decode(list(b"plain list")) == "plain list"
+    for ids in ([-1], [256], [65, 10**9]):
+        with pytest.raises(TokenizerError, match=r"vocabulary \[0, 256\)"):
+            data.decode(ids)
+
+
+_WITHOUT_EXTRAS = """
+import sys
+
+BLOCKED = {"prefect", "pydantic", "datasets", "yaml", "rich", "tiktoken", "fastapi", "torch"}
+
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Blocker())
+from tokenloom import TokenDataset
+from tokenloom.storage import open_shard
+
+data = TokenDataset(sys.argv[1], seq_len=16)
+print(len(data), data[0]["input_ids"].sum(), data.decode(data[0]["input_ids"])[:4])
+print(sorted(BLOCKED & set(sys.modules)))
+"""
+
+
+def test_reader_works_without_any_extra(built: _Built) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_EXTRAS, built.reference], cwd=_ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    data = TokenDataset(built.reference, seq_len=16)
+    ids = data[0]["input_ids"]
+    assert done.stdout.splitlines() == [f"{len(data)} {ids.sum()} {data.decode(ids)[:4]}", "[]"]
