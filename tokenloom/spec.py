@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 _VERSION = re.compile(r"^[0-9a-f]{16}$")
-_SECRET_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+SECRET_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 MAX_SEED = 2**53 - 1  # the largest integer that a form in a browser keeps exactly
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -48,7 +48,7 @@ class _FileSource(_Model):
     @field_validator("path")
     @classmethod
     def _no_secret(cls, value: str) -> str:
-        if _SECRET_URL.search(value):
+        if SECRET_URL.search(value):
             raise ValueError("a URL must not carry a password; give credentials in the environment")
         return value
 
@@ -178,7 +178,7 @@ class BuildSpec(_Model):
     @field_validator("store")
     @classmethod
     def _no_secret(cls, value: str) -> str:
-        if _SECRET_URL.search(value):
+        if SECRET_URL.search(value):
             raise ValueError("a URL must not carry a password; give credentials in the environment")
         return value
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
-from tokenloom.spec import BuildSpec, field_names
+from tokenloom.spec import SECRET_URL, BuildSpec, field_names
 
 Location = tuple[str | int, ...]
 
@@ -50,28 +50,33 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     except yaml.MarkedYAMLError as error:
         where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SpecError(f"{path}{where}: no YAML: {error.problem}") from error
+    except RecursionError as error:
+        raise SpecError(f"{path}: no YAML: nested too deep") from error
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"{path}: no YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {value!r}")
     places: dict[Location, str] = {}
-    for location, line in _walk(node, ()):
+    for location, line in _walk(node, (), frozenset()):
         if location in places:
             raise SpecError(f"{path}:{line}: {_dotted(location)} stands here a second time; remove one")
         places[location] = f"{path}:{line}"
     return value, places
 
 
-def _walk(node: yaml.Node, location: Location) -> Iterator[tuple[Location, int]]:
+def _walk(node: yaml.Node, location: Location, above: frozenset[int]) -> Iterator[tuple[Location, int]]:
+    if id(node) in above:  # an alias of a node that it stands in
+        return
+    above |= {id(node)}
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*location, str(key.value))
             yield here, key.start_mark.line + 1
-            yield from _walk(value, here)
+            yield from _walk(value, here, above)
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             yield (*location, i), item.start_mark.line + 1
-            yield from _walk(item, (*location, i))
+            yield from _walk(item, (*location, i), above)
 
 
 def _override(value: dict[str, Any], places: dict[Location, str], override: str) -> None:
@@ -109,7 +114,8 @@ def _validated(value: dict[str, Any], places: dict[Location, str], path: Path) -
         return BuildSpec.model_validate(value)
     except ValidationError as error:
         lines = [_told(item, value, places, path) for item in error.errors(include_url=False)]
-        raise SpecError("\n".join(lines)) from error
+        # Not `from error`, which holds the values as they stand, passwords among them.
+        raise SpecError(SECRET_URL.sub("://***@", "\n".join(lines))) from None
 
 
 def _told(item: Any, value: Any, places: dict[Location, str], path: Path) -> str:
@@ -131,14 +137,16 @@ def _told(item: Any, value: Any, places: dict[Location, str], path: Path) -> str
 def _written_location(location: Sequence[str | int], value: Any) -> Location:
     """Return pydantic's location without the parts that are not in the file: names of union members."""
     written: list[str | int] = []
-    for i, part in enumerate(location):
+    skipped = False
+    for part in location:
+        if (isinstance(value, dict) and value.get("kind") == part and not skipped) or part == "[key]":
+            skipped = True
+            continue
         is_there = (isinstance(value, dict) and part in value) or (
             isinstance(value, list) and isinstance(part, int) and part < len(value)
         )
         if is_there:
-            value = value[part]
-        elif (isinstance(value, dict) and value.get("kind") == part and i < len(location) - 1) or part == "[key]":
-            continue
+            value, skipped = value[part], False
         written.append(part)
     return tuple(written)
 
@@ -148,5 +156,5 @@ def _dotted(location: Location) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = SECRET_URL.sub("://***@", repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
