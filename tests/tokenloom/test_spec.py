@@ -1,0 +1,226 @@
+"""The spec's models: defaults, what is refused, and the part that decides the bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tokenloom.spec import MAX_SEED, BuildSpec, field_names
+
+SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
+
+
+def spec(**fields: Any) -> BuildSpec:
+    """Return a spec with these fields beside the needed ones."""
+    return BuildSpec.model_validate({"dataset": "news", "store": "./store", "sources": [SOURCE], **fields})
+
+
+def refusal(**fields: Any) -> str:
+    """Return the message with which these fields are refused."""
+    with pytest.raises(ValidationError) as caught:
+        spec(**fields)
+    return str(caught.value)
+
+
+# Defaults
+
+
+def test_a_default_never_changes_within_a_format_version() -> None:
+    """A spec that leaves a field out must go on meaning the same bytes: change none of these values."""
+    sources: list[dict[str, Any]] = [SOURCE, {"kind": "jsonl", "path": "a.jsonl"}, {"kind": "text", "path": "a.txt"}]
+    assert spec(sources=sources, tokenizer={"kind": "tiktoken", "name": "gpt2"}).model_dump(mode="json") == {
+        "dataset": "news",
+        "store": "./store",
+        "sources": [
+            {"path": "data/*.parquet", "name": None, "kind": "parquet", "text": "text", "filter": None, "id": None},
+            {"path": "a.jsonl", "name": None, "kind": "jsonl", "text": "text", "filter": None, "id": None},
+            {"path": "a.txt", "name": None, "kind": "text"},
+        ],
+        "tokenizer": {
+            "kind": "tiktoken",
+            "name": "gpt2",
+            "ranks": None,
+            "encoder": None,
+            "pattern": None,
+            "special_tokens": {},
+            "eot": None,
+            "bos": None,
+        },
+        "documents": {
+            "min_chars": 1,
+            "deduplicate": True,
+            "on_error": "fail",
+            "encoding_errors": "fail",
+            "max_bytes": 268_435_456,
+        },
+        "splits": {"train": 0.98, "validation": 0.01, "test": 0.01},
+        "seed": 0,
+        "shard_tokens": 100_000_000,
+        "packs": [],
+    }
+    assert list(spec().splits) == ["train", "validation", "test"]
+    assert spec().model_dump(mode="json")["tokenizer"] == {"kind": "byte", "name": None}
+
+
+def test_a_spec_survives_json(tmp_path: Path) -> None:
+    whole = spec(
+        splits={"train": 0.5, "test": 0.5},
+        tokenizer={"kind": "tiktoken", "ranks": "a", "pattern": "gpt2", "special_tokens": {"<|endoftext|>": 9}},
+        seed=MAX_SEED,
+    )
+    assert BuildSpec.model_validate_json(whole.model_dump_json()) == whole
+    assert BuildSpec.model_validate(json.loads(whole.model_dump_json())) == whole
+
+
+def test_a_spec_can_not_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        spec().seed = 1  # type: ignore[misc]
+
+
+# Identity
+
+
+def test_the_identity_holds_what_differs_from_the_defaults_and_no_path() -> None:
+    assert spec().identity() == {
+        "dataset": "news",
+        "sources": [{"name": "parquet-0", "kind": "parquet"}],
+        "tokenizer": {"kind": "byte"},
+    }
+    whole = spec(
+        sources=[{"kind": "jsonl", "path": "/somewhere/a.jsonl", "name": "lines", "text": "meta.body"}],
+        tokenizer={"kind": "tiktoken", "ranks": "/somewhere/ranks", "pattern": "gpt2", "eot": "<e>"},
+        documents={"min_chars": 5},
+        splits={"train": 0.9, "test": 0.1},
+        seed=3,
+        shard_tokens=1000,
+    )
+    assert whole.identity() == {
+        "dataset": "news",
+        "sources": [{"name": "lines", "kind": "jsonl", "text": "meta.body"}],
+        "tokenizer": {"kind": "tiktoken", "pattern": "gpt2", "eot": "<e>"},
+        "documents": {"min_chars": 5},
+        "splits": [["train", 0.9], ["test", 0.1]],
+        "seed": 3,
+        "shard_tokens": 1000,
+    }
+
+
+def test_defaults_written_out_and_the_store_are_not_in_the_identity() -> None:
+    written = spec(
+        store="/another/store",
+        tokenizer={"kind": "byte"},
+        documents={"min_chars": 1, "deduplicate": True},
+        splits={"train": 0.98, "validation": 0.01, "test": 0.01},
+        seed=0,
+    )
+    assert written.identity() == spec().identity()
+
+
+def test_the_order_of_splits_is_in_the_identity() -> None:
+    swapped = spec(splits={"train": 0.98, "test": 0.01, "validation": 0.01})
+    assert swapped.identity() != spec().identity()
+
+
+def test_sources_without_a_name_are_called_by_kind_and_position() -> None:
+    sources = [SOURCE, {**SOURCE, "name": "named"}, {"kind": "text", "path": "a.txt"}]
+    assert spec(sources=sources).source_names() == ["parquet-0", "named", "text-2"]
+
+
+# Paths
+
+
+def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: Path) -> None:
+    sources = [SOURCE, {"kind": "text", "path": "/absolute/a.txt"}, {"kind": "jsonl", "path": "s3://bucket/a.jsonl"}]
+    tokenizer = {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": "encoder.json"}
+    resolved = spec(sources=sources, tokenizer=tokenizer).resolve(tmp_path)
+    assert dict(resolved.paths()) == {
+        "store": str(tmp_path / "store"),
+        "sources.0.path": str(tmp_path / "data/*.parquet"),
+        "sources.1.path": "/absolute/a.txt",
+        "sources.2.path": "s3://bucket/a.jsonl",
+        "tokenizer.ranks": str(tmp_path / "vocab.bpe"),
+        "tokenizer.encoder": str(tmp_path / "encoder.json"),
+    }
+    assert resolved.resolve(Path("/elsewhere")) == resolved
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dataset": "News"}, "String should match pattern"),
+        ({"dataset": "0123456789abcdef"}, "String should match pattern"),
+        ({"dataset": "a123456789abcdef"}, "16 hexadecimal digits name a version"),
+        ({"dataset": "../up"}, "String should match pattern"),
+        ({"dataset": "a" * 65}, "String should match pattern"),
+        ({"dataset": "news\n"}, "String should match pattern"),
+        ({"store": ""}, "at least 1 character"),
+        ({"sources": []}, "at least 1 item"),
+        ({"sources": [SOURCE | {"kind": "csv"}]}, "'parquet', 'jsonl', 'text'"),
+        ({"sources": [SOURCE | {"text": ""}]}, "at least 1 character"),
+        ({"sources": [SOURCE, SOURCE | {"name": "parquet-0"}]}, "two sources are named 'parquet-0'"),
+        ({"tokenizer": {"kind": "tiktoken"}}, "give the name of a tiktoken encoding"),
+        ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "go with ranks"),
+        ({"tokenizer": {"kind": "tiktoken", "ranks": "a"}}, "needs a pattern"),
+        ({"tokenizer": {"kind": "byte", "eot": "x"}}, "Extra inputs are not permitted"),
+        ({"splits": {"train": 0.5, "test": 0.4}}, "shares must add up to 1, not 0.9"),
+        ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is needed"),
+        ({"splits": {"train": 1.0, "test": 0.0}}, "greater than 0"),
+        ({"splits": {"train": 0.5, "../test": 0.5}}, "String should match pattern"),
+        ({"splits": {}}, "shares must add up to 1"),
+        ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"seed": MAX_SEED + 1}, "less than or equal to 9007199254740991"),
+        ({"seed": True}, "valid integer"),
+        ({"seed": "1"}, "valid integer"),
+        ({"shard_tokens": 0}, "greater than or equal to 1"),
+        ({"documents": {"min_chars": -1}}, "greater than or equal to 0"),
+        ({"documents": {"max_bytes": 2**31}}, "less than or equal to 2147483647"),
+        ({"documents": {"deduplicate": "yes"}}, "valid boolean"),
+        ({"unknown": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused(fields: dict[str, Any], message: str) -> None:
+    assert message in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"packs": [{"packing": "concat", "seq_len": 2048}]}, "packs"),
+        ({"sources": [SOURCE | {"filter": "x > 1"}]}, "filter"),
+        ({"sources": [SOURCE | {"id": "doc_id"}]}, "id"),
+        ({"sources": [{"kind": "jsonl", "path": "a", "filter": "x"}]}, "filter"),
+        ({"documents": {"on_error": "skip"}}, "on_error"),
+        ({"documents": {"encoding_errors": "replace"}}, "encoding_errors"),
+    ],
+)
+def test_a_field_that_is_not_built_yet_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+    assert f"{name} is not supported by this release; leave it out" in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"store": "s3://me:hush@bucket/x"}, {"sources": [SOURCE | {"path": "https://me:hush@example.org/a.parquet"}]}],
+)
+def test_a_password_in_a_url_is_refused(fields: dict[str, Any]) -> None:
+    assert "must not carry a password" in refusal(**fields)
+
+
+def test_shares_written_in_decimals_add_up_exactly() -> None:
+    assert spec(splits={"train": 0.7, "a": 0.1, "b": 0.1, "c": 0.1}).split_shares()[0] == ("train", 0.7)
+    assert spec(splits={"train": 1.0}).split_shares() == [("train", 1.0)]
+
+
+def test_allowed_keys_are_those_of_the_models() -> None:
+    assert field_names(()) == list(BuildSpec.model_fields)
+    assert field_names(("sources", 0, "text")) == ["path", "name", "kind"]
+    assert "max_bytes" in field_names(("documents",))
+    assert "ranks" in field_names(("tokenizer", "tiktoken"))
+    assert field_names(("nowhere",)) == []

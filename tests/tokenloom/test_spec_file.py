@@ -1,0 +1,205 @@
+"""Specs from YAML and --set: every error names file, line, key, value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tokenloom.errors import SpecError
+from tokenloom.spec import BuildSpec
+from tokenloom.spec_file import load_spec
+from tokenloom.starter import STARTER_SPEC
+
+BASE = """\
+dataset: news
+store: ./store
+sources:
+  - {kind: parquet, path: data/*.parquet}
+  - kind: text
+    path: a.txt
+"""
+
+
+def load(folder: Path, text: str, *overrides: str) -> BuildSpec:
+    """Write a spec file and load it."""
+    path = folder / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_spec(path, overrides)
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> str:
+    """Return the message with which a spec file is refused, without the folder's name."""
+    with pytest.raises(SpecError) as caught:
+        load(folder, text, *overrides)
+    assert caught.value.exit_code == 2
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sed: 1\n", "spec.yaml:7: sed: unknown key (value 1). Did you mean seed? Allowed: dataset, store, sources,"),
+        (
+            "documents:\n  min_char: 5\n",
+            "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, dedup",
+        ),
+        ("seed: yes\n", "spec.yaml:7: seed: Input should be a valid integer; got True"),
+        ("seed: 1.5\n", "spec.yaml:7: seed: Input should be a valid integer; got 1.5"),
+        ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: Input should be a valid integer; got '5'"),
+        ("seed: -1\n", "spec.yaml:7: seed: Input should be greater than or equal to 0; got -1"),
+        ("seed: 2026-01-01\n", "spec.yaml:7: seed: Input should be a valid integer; got datetime.date(2026, 1, 1)"),
+        ("documents:\n", "spec.yaml:7: documents: Input should be a valid dictionary"),
+        ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: String should match pattern"),
+        ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: Input should be greater than 0; got 0"),
+        ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5; got {'train': 0.5}"),
+        ("tokenizer: {kind: magic}\n", "spec.yaml:7: tokenizer: Input tag 'magic' found"),
+        ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
+        ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
+        ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, kind"),
+        ("    pth: x\n", "spec.yaml:7: sources.1.pth: unknown key (value 'x'). Did you mean path?"),
+        ("packs: [{packing: concat}]\n", "spec.yaml:7: packs: packs is not supported by this release; leave it out"),
+        ("documents: {on_error: skip}\n", "documents.on_error: on_error is not supported by this release"),
+        ("documents: {on_error: ignore}\n", "documents.on_error: Input should be 'fail' or 'skip'; got 'ignore'"),
+        ("5: 6\n", "Keys should be strings; got 5"),
+    ],
+)
+def test_a_wrong_key_type_or_value_is_told_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    assert message in refusal(tmp_path, BASE + text)
+
+
+def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    text = BASE.replace("dataset: news\n", "") + "seed: -1\nnope: 1\ndocuments: {min_chars: x}\n"
+    lines = refusal(tmp_path, text).splitlines()
+    assert len(lines) == 4
+    assert "spec.yaml: dataset: this key is needed and is missing" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed stands here a second time; remove one"),
+        (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars stands here a second"),
+        (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path stands here a second time"),
+        (BASE + "seed: [1\n", "no YAML: expected ',' or ']'"),
+        (BASE + "\tseed: 1\n", "spec.yaml:7: no YAML: found character '\\t'"),
+        (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: no YAML: could not determine"),
+        (BASE + "---\nseed: 1\n", "no YAML"),
+        (BASE + "packs: " + "[" * 5000, "no YAML: nested too deep"),
+        (BASE + "documents: &a [*a]\n", "spec.yaml:7: documents: Input should be a valid dictionary"),
+        (BASE + "[a, b]: 1\n", "no YAML: found unhashable key"),
+        ("a\0b", "no YAML"),
+        ("- a\n", "a spec is a mapping of keys (dataset, store, sources"),
+        ("", "a spec is a mapping of keys"),
+        ("hello", "a spec is a mapping of keys"),
+    ],
+)
+def test_a_file_that_is_no_spec_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    assert message in refusal(tmp_path, text)
+
+
+def test_a_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml: no such file; `tokenloom init .*none\.yaml` writes"):
+        load_spec(tmp_path / "none.yaml")
+    with pytest.raises(SpecError, match="can't be read: "):
+        load_spec(tmp_path)
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(SpecError, match=r"bytes\.yaml: can't be read"):
+        load_spec(tmp_path / "bytes.yaml")
+
+
+def test_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    store = refusal(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
+    assert "spec.yaml:2: store: a URL must not carry a password" in store
+    path = refusal(tmp_path, BASE.replace("a.txt", "https://me:hush@example.org/a.txt"))
+    assert "spec.yaml:6: sources.1.path: a URL must not carry a password" in path
+    override = refusal(tmp_path, BASE, "store=s3://me:hush@bucket/x")
+    long = refusal(tmp_path, BASE + f"x: s3://me:hush{'h' * 200}@bucket\n")
+    assert "hush" not in store + path + override + long
+
+
+def test_a_password_does_not_stand_in_the_chain_of_errors(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
+
+
+# Overrides
+
+
+def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
+    spec = load(
+        tmp_path,
+        BASE,
+        "seed=3",
+        "documents.min_chars=5",
+        "documents.deduplicate=false",
+        "sources.0.text=body",
+        "splits={train: 0.9, test: 0.1}",
+        "tokenizer={kind: tiktoken, name: gpt2}",
+        "tokenizer.bos='<|endoftext|>'",
+        "seed=4",
+    )
+    assert spec.seed == 4
+    assert (spec.documents.min_chars, spec.documents.deduplicate) == (5, False)
+    assert spec.sources[0].model_dump()["text"] == "body"
+    assert spec.split_shares() == [("train", 0.9), ("test", 0.1)]
+    assert spec.tokenizer.model_dump(exclude_defaults=True) == {"name": "gpt2", "bos": "<|endoftext|>"}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "--set seed: write --set key=value"),
+        ("=3", "--set =3: write --set key=value"),
+        ("seed=[", "--set seed=[: the value is no YAML"),
+        ("seed=1=2", "--set seed=1=2: seed: Input should be a valid integer; got '1=2'"),
+        ("nope=3", "--set nope=3: nope: unknown key (value 3). Allowed: dataset, store"),
+        ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),
+        ("sources.0.nope=1", "--set sources.0.nope=1: sources.0.nope: unknown key"),
+        ("sources.2.path=x", "--set sources.2.path=x: there is no 2 to set it in"),
+        ("sources.x.path=x", "--set sources.x.path=x: there is no 'x' to set it in"),
+        ("sources.-1.path=x", "--set sources.-1.path=x: there is no '-1' to set it in"),
+        ("sources.5=x", "--set sources.5=x: there is no 5 to set"),
+        ("dataset.x.y=1", "--set dataset.x.y=1: there is no 'x' to set it in"),
+        ("documents=3", "--set documents=3: documents: Input should be a valid dictionary"),
+        ("dataset=", "--set dataset=: dataset: Input should be a valid string; got None"),
+    ],
+)
+def test_a_bad_override_is_told_as_it_was_written(override: str, message: str, tmp_path: Path) -> None:
+    assert message in refusal(tmp_path, BASE, override)
+
+
+# Paths
+
+
+def test_paths_count_from_the_file_and_those_of_overrides_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    plain = load(tmp_path / "specs", BASE)
+    assert plain.store == str(tmp_path / "specs" / "store")
+    assert [source.path for source in plain.sources] == [
+        str(tmp_path / "specs" / "data/*.parquet"),
+        str(tmp_path / "specs" / "a.txt"),
+    ]
+    typed = load(tmp_path / "specs", BASE, "store=other", "sources.1.path=b.txt")
+    assert typed.store == str(tmp_path / "here" / "other")
+    assert typed.sources[1].path == str(tmp_path / "here" / "b.txt")
+    assert typed.sources[0].path == str(tmp_path / "specs" / "data/*.parquet")
+    relative = load_spec(Path("../specs/spec.yaml"))
+    assert Path(relative.store).resolve() == tmp_path / "specs" / "store"
+
+
+def test_the_starter_spec_is_valid_and_spells_out_the_defaults(tmp_path: Path) -> None:
+    spec = load(tmp_path, STARTER_SPEC)
+    plain = load(tmp_path, BASE)
+    assert (spec.documents, spec.splits, spec.seed, spec.shard_tokens) == (
+        plain.documents,
+        plain.splits,
+        plain.seed,
+        plain.shard_tokens,
+    )
