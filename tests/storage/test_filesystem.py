@@ -285,8 +285,9 @@ def test_new_folders_are_synced_into_the_folders_above(tmp_path: Path, events: E
     assert events == [("sync", tmp_path.stat().st_ino), ("sync", (tmp_path / "a").stat().st_ino)]
 
 
-def test_all_bytes_are_on_the_way_to_the_device_when_the_file_is_synced(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@each_writer
+def test_all_bytes_have_left_the_buffer_when_the_file_is_synced(
+    store: Store, write: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = []
     fsync = os.fsync
@@ -295,10 +296,10 @@ def test_all_bytes_are_on_the_way_to_the_device_when_the_file_is_synced(
         lengths.append(os.fstat(descriptor).st_size)
         fsync(descriptor)
 
-    store.replace(PATH, b"")
+    make_folder(store.local(PATH).parent)
+    make_folder(store.local(TMP))
     monkeypatch.setattr(os, "fsync", recording_fsync)
-    with store.writing(PATH) as file:
-        file.write(b"12345")  # small enough to stand in the buffer until it is flushed
+    write(store, PATH, b"12345")  # so few that they stand in the buffer until it is flushed
     assert lengths[0] == 5
 
 
