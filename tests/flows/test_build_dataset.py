@@ -1,0 +1,256 @@
+"""The Prefect flow: what it publishes, which tasks run again, how it runs as a deployment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import TaskRun
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from tests.support import build, listed_files, make_spec, write_jsonl
+from tokenloom.errors import InputError, SpecError
+from tokenloom.flows import build_dataset as module
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.versions import dataset_store
+from tokenloom.tasks import progress
+from tokenloom.tasks.jobs import tokenize_partitions
+
+_ROOT = Path(__file__).parent.parent.parent
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server for this module's flows."""
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+def _spec(folder: Path, **fields: Any) -> BuildSpec:
+    texts = [f"document {i} of the flow" for i in range(300)]
+    write_jsonl(folder / "input" / "a.jsonl", texts[:150])
+    write_jsonl(folder / "input" / "b.jsonl", texts[150:])
+    source = {"kind": "jsonl", "path": str(folder / "input" / "*.jsonl")}
+    return make_spec(folder / "store", [source], **fields)
+
+
+def _task_runs() -> tuple[Any, list[TaskRun]]:
+    """Return the newest flow run and its task runs."""
+    with get_client(sync_client=True) as client:
+        run = max(client.read_flow_runs(), key=lambda run: run.created or 0)  # type: ignore[arg-type,return-value]
+        wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(run.id))]))
+        deadline = time.monotonic() + 20
+        while True:  # events of task runs reach the server a little later
+            runs = client.read_task_runs(flow_run_filter=wanted)
+            if all(r.state is not None and r.state.is_final() for r in runs) or time.monotonic() > deadline:
+                return run, runs
+            time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_flow_publishes_what_a_direct_build_does(tmp_path: Path, workers: int) -> None:
+    spec = _spec(tmp_path, shard_tokens=3000)
+    result = build_dataset(spec, workers)
+    assert result["published"] is True
+    assert sum(split["documents"] for split in result["splits"].values()) == 300
+    direct = spec.model_copy(update={"store": str(tmp_path / "direct")})
+    assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
+    again = build_dataset(spec, workers)
+    assert again["published"] is False
+    assert again["version"] == result["version"]
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_every_step_is_a_task_run_that_completes(tmp_path: Path) -> None:
+    build_dataset(_spec(tmp_path, shard_tokens=3000), 2)
+    run, task_runs = _task_runs()
+    assert run.state.is_completed()
+    assert all(r.state is not None and r.state.is_completed() and r.run_count == 1 for r in task_runs)
+    names = Counter(r.name.split()[0].split("-")[0] for r in task_runs)
+    assert set(names) == {"plan", "tokenize", "assign", "shuffle", "check", "validate", "publish"}
+    assert names["tokenize"] == 2
+    assert names["shuffle"] > 3
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_bad_input_fails_the_run_once_with_our_message(tmp_path: Path) -> None:
+    spec = _spec(tmp_path)
+    with (tmp_path / "input" / "b.jsonl").open("a") as file:
+        file.write('{"text": 3}\n')
+    with pytest.raises(InputError, match=r"b\.jsonl"):
+        build_dataset(spec, 1)
+    run, task_runs = _task_runs()
+    assert run.state.is_failed()
+    assert "b.jsonl" in run.state.message
+    failed = [r for r in task_runs if r.state is not None and not r.state.is_completed()]
+    assert [r.run_count for r in failed] == [1]
+    assert not list(tmp_path.glob("store/data/versions/*/manifest.json"))
+    assert not list(tmp_path.glob("store/data/tags/*/*"))
+
+
+def _kill_worker_once(jobs: list[Any]) -> None:
+    """Encode, but end this worker process the first time."""
+    mark = Path(jobs[0].store).parent / "killed"
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        tokenize_partitions(jobs)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.order.tokenize_partitions", _kill_worker_once)
+    monkeypatch.setenv("PYTHONPATH", str(_ROOT))
+    (tmp_path / "store").mkdir()
+    spec = _spec(tmp_path)
+    result = build_dataset(spec, 1)
+    assert result["published"] is True
+    assert (tmp_path / "store" / "killed").exists()
+    run, task_runs = _task_runs()
+    assert run.state.is_completed()
+    counts = sorted(r.run_count for r in task_runs if r.name.startswith("tokenize"))
+    assert counts == [1, 2]
+    assert all(r.state is not None and r.state.is_completed() for r in task_runs)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
+    spec = _spec(tmp_path)
+    waiting = ["once"]
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
+            waiting.pop()
+            for path in dataset_store(spec.store, spec.dataset).local("work/spills").glob("*.spill"):
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+    with progress.listening(listen):
+        assert build_dataset(spec, 2)["published"] is True
+    assert waiting == []
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_relative_path_needs_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i}" for i in range(60)])
+    source = {"kind": "jsonl", "path": "input/*.jsonl"}
+    spec = make_spec(Path("store"), [source])
+    monkeypatch.delenv("TOKENLOOM_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=r"store: 'store' is relative.*TOKENLOOM_HOME"):
+        build_dataset(spec, 0)
+    absolute = spec.model_copy(update={"store": str(tmp_path / "elsewhere")})
+    with pytest.raises(SpecError, match=r"sources\.0\.path: 'input/\*\.jsonl' is relative"):
+        build_dataset(absolute, 0)
+    assert not (tmp_path / "store").exists()
+    monkeypatch.setenv("TOKENLOOM_HOME", str(tmp_path))
+    assert build_dataset(spec, 0)["reference"].startswith(f"{tmp_path}/store/data@")
+
+
+def test_parameters_of_the_flow_are_the_spec() -> None:
+    schema = build_dataset.parameters.model_dump()
+    assert schema["required"] == ["spec"]
+    assert set(schema["properties"]) == {"spec", "workers"}
+    assert "BuildSpec" in schema["definitions"]
+    assert module.build_dataset.name == "build-dataset"
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Prefect process that is told to stop, and surely gone, after the block."""
+    log = (folder / f"{arguments[0]}.log").open("wb")
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, "-m", "prefect", *arguments],
+        cwd=_ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        log.close()
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=1) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"no server at {url}")
+
+
+def test_deployment_of_prefect_yaml_runs_through_a_worker(tmp_path: Path) -> None:
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {
+        "PREFECT_API_URL": url,
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "TOKENLOOM_HOME": str(tmp_path),
+        "PYTHONPATH": str(_ROOT),
+    }
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i}" for i in range(60)])
+    spec = make_spec(Path("store"), [{"kind": "jsonl", "path": "input/*.jsonl"}])
+
+    def prefect(*arguments: str) -> str:
+        command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+        done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    with _process(environment, tmp_path, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as server:
+        _wait_until_healthy(url, server)
+        prefect("work-pool", "create", "--type", "process", "tokenloom")
+        prefect("deploy", "--all")
+        parameters = ["--param", f"spec={spec.model_dump_json()}", "--param", "workers=1"]
+        with _process(environment, tmp_path, "worker", "start", "--pool", "tokenloom", "--type", "process"):
+            prefect(
+                "deployment", "run", "build-dataset/build-dataset", *parameters, "--watch", "--watch-timeout", "100"
+            )
+    assert len(list(tmp_path.glob("store/data/versions/*/manifest.json"))) == 1
+    assert len(list(tmp_path.glob("store/data/tags/latest/*.json"))) == 1
