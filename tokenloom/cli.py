@@ -84,16 +84,17 @@ def _positive(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
+    options = {k: v for k, v in vars(arguments).items() if k not in ("command", "json", "debug")}
     try:
         from tokenloom import commands
+
+        result: dict[str, Any] = getattr(commands, arguments.command)(**options, quiet=arguments.json)
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("tokenloom"):
             raise
         raise TokenloomError(
             f"this command needs the package {error.name!r}: pip install 'tokenloom[build]'"
         ) from error
-    options = {k: v for k, v in vars(arguments).items() if k not in ("command", "json", "debug")}
-    result: dict[str, Any] = getattr(commands, arguments.command)(**options, quiet=arguments.json)
     return result
 
 

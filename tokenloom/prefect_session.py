@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from typing import Any
 
 from tokenloom.display import say
@@ -27,9 +28,25 @@ def run_flow(spec: BuildSpec, num_workers: int) -> dict[str, Any]:
         say(f"Prefect server {PREFECT_API_URL.value()}")
     else:
         say("no PREFECT_API_URL: a temporary Prefect server is started (analytics off); --direct does without")
+        _start_temporary_server()
     _quiet_console()
     result: dict[str, Any] = build_dataset(spec, num_workers)
     return result
+
+
+def _start_temporary_server() -> None:
+    """Start the server that Prefect would start when first needed, and that ends with this process.
+
+    Ctrl-C goes to the whole group of a terminal; a server that it ended would leave the flow to try for minutes to
+    report its own end. So the server inherits a blocked SIGINT; Prefect stops it with SIGTERM.
+    """
+    from prefect.server.api.server import SubprocessASGIServer
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        SubprocessASGIServer().start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _quiet_console() -> None:
