@@ -57,7 +57,7 @@ def _spec(folder: Path, **fields: Any) -> BuildSpec:
 def _task_runs() -> tuple[Any, list[TaskRun]]:
     """Return the newest flow run and its task runs."""
     with get_client(sync_client=True) as client:
-        run = max(client.read_flow_runs(), key=lambda run: run.created or 0)  # type: ignore[arg-type,return-value]
+        run = max(client.read_flow_runs(), key=lambda run: run.created or 0)
         wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(run.id))]))
         deadline = time.monotonic() + 20
         while True:  # events of task runs reach the server a little later

@@ -1,0 +1,340 @@
+"""The command line as its users meet it: processes, exit codes, what stands on stdout and on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import write_jsonl
+from tokenloom import __version__
+
+_ROOT = Path(__file__).parent.parent.parent
+_COMMAND = [sys.executable, "-m", "tokenloom.cli"]
+_SPEC = """\
+dataset: news
+store: ./store
+sources:
+  - {kind: jsonl, path: "input/*.jsonl", text: text, name: lines}
+splits: {train: 0.8, validation: 0.1, test: 0.1}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a spec and a small input."""
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"line number {i}" for i in range(200)])
+    (tmp_path / "spec.yaml").write_text(_SPEC)
+    return tmp_path
+
+
+def _environment(**extra: str) -> dict[str, str]:
+    path = os.pathsep.join([*extra.pop("FIRST", "").split(), str(_ROOT)])
+    names = ("PREFECT_API_URL", "PREFECT_PROFILE")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return kept | {"PYTHONPATH": path, "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"} | extra
+
+
+def _run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_COMMAND, *arguments], cwd=folder, env=_environment(**extra), capture_output=True, text=True, timeout=120
+    )
+
+
+def _json(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run a command with --json; stdout must be one JSON object on one line, and nothing else."""
+    done = _run(folder, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [*folder.glob("store/*/versions/*/manifest.json"), *folder.glob("store/*/tags/*/*")]
+
+
+def test_init_writes_a_spec_that_plan_reads_and_never_overwrites(tmp_path: Path) -> None:
+    done = _run(tmp_path, "init", "news.yaml")
+    assert done.returncode == 0
+    assert "wrote news.yaml" in done.stdout
+    written = (tmp_path / "news.yaml").read_text()
+    assert _run(tmp_path, "plan", "news.yaml").returncode == 1  # its input is not there
+    (tmp_path / "news.yaml").write_text(written + "# mine\n")
+    again = _run(tmp_path, "init", "news.yaml")
+    assert again.returncode == 2
+    assert "news.yaml: it exists already" in again.stderr
+    assert (tmp_path / "news.yaml").read_text() == written + "# mine\n"
+    assert _json(tmp_path, "init", "other.yaml") == {"path": "other.yaml"}
+
+
+def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) -> None:
+    value = _json(project, "plan", "spec.yaml")
+    assert (value["files"], value["partitions"], value["cached"]) == (1, 1, 0)
+    assert value["bytes"] == (project / "input" / "a.jsonl").stat().st_size
+    assert value["published"] is False
+    assert not list(project.glob("store/**/*.spill"))
+    assert not _visible(project)
+    shown = _run(project, "plan", "spec.yaml")
+    assert value["version"] in shown.stdout
+    assert "not built yet" in shown.stdout
+
+
+def test_build_answers_with_the_promised_keys_and_a_second_one_has_nothing_to_do(project: Path) -> None:
+    value = _json(project, "build", "spec.yaml", "--direct", "--workers", "1")
+    assert {"reference", "version", "published", "splits"} <= set(value)
+    assert value["published"] is True
+    assert value["reference"] == f"{project}/store/news@{value['version']}"
+    assert set(value["splits"]) == {"train", "validation", "test"}
+    assert all(set(split) == {"tokens", "documents", "shards"} for split in value["splits"].values())
+    assert sum(split["documents"] for split in value["splits"].values()) == 200
+    again = _json(project, "build", "spec.yaml", "--direct", "--workers", "1")
+    assert again["published"] is False
+    assert {k: again[k] for k in ("version", "splits")} == {k: value[k] for k in ("version", "splits")}
+    shown = _run(project, "build", "spec.yaml", "--direct")
+    assert "nothing new, nothing published" in shown.stdout
+    assert _json(project, "plan", "spec.yaml")["published"] is True
+
+
+def test_rebuild_with_nothing_new_takes_under_three_seconds(project: Path) -> None:
+    assert _run(project, "build", "spec.yaml", "--direct").returncode == 0
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        assert _run(project, "build", "spec.yaml", "--direct").returncode == 0
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 3
+
+
+def test_overrides_count_for_the_build(project: Path) -> None:
+    value = _json(project, "build", "spec.yaml", "--direct", "--set", "dataset=other", "--set", "shard_tokens=500")
+    assert "/store/other@" in value["reference"]
+    assert value["splits"]["train"]["shards"] > 1
+
+
+def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
+    built = _json(project, "build", "spec.yaml", "--direct", "--workers", "0")
+    version = built["version"]
+    listed = _json(project, "ls", "store")
+    assert listed["datasets"] == [{"dataset": "news", "versions": 1, "latest": version}]
+    (entry,) = _json(project, "ls", "store/news")["versions"]
+    assert (entry["version"], entry["tags"], entry["documents"]) == (version, ["latest"], 200)
+    manifest = _json(project, "inspect", "store/news")
+    assert manifest["version"] == version
+    assert manifest["rows"]["read"] == 200
+    assert [item["path"] for item in manifest["inputs"]] == ["a.jsonl"]
+    documents = _json(project, "peek", f"store/news@{version}", "--count", "4", "--chars", "8")["documents"]
+    assert len(documents) == 4
+    assert all(document["text"] == "line num" for document in documents)
+    shown = _run(project, "peek", "store/news", "--count", "2").stdout
+    assert shown.count("--- lines: a.jsonl, row ") == 2
+    assert "line number" in shown
+    for arguments in (("ls", "store"), ("ls", "store/news"), ("inspect", "store/news@latest")):
+        assert version in _run(project, *arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("plan", "missing.yaml"), 2, "missing.yaml: no such file"),
+        (("build", "spec.yaml", "--direct", "--set", "sede=3"), 2, "Did you mean seed?"),
+        (("build", "spec.yaml", "--direct", "--set", "sources.0.path=nothing/*.jsonl"), 1, "no file matches"),
+        (("build", "spec.yaml", "--direct", "--workers", "-1"), 2, "is not in [0, 512]"),
+        (("build", "spec.yaml", "--direct", "--workers", "many"), 2, "--workers"),
+        (("inspect", "store/nothing"), 1, "no dataset 'nothing'"),
+        (("peek", "store/news@prod"), 1, "no dataset 'news'"),
+        (("ls", "nowhere"), 1, "nowhere: no such store"),
+        (("frobnicate",), 2, "invalid choice: 'frobnicate'"),
+        ((), 2, "COMMAND"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_errors_are_one_message_and_an_exit_code(
+    project: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = _run(project, *arguments)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not _visible(project)
+
+
+def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project: Path) -> None:
+    (project / "input" / "b.jsonl").write_text('{"text": "good"}\n{"text": 3}\n')
+    done = _run(project, "build", "spec.yaml", "--direct", "--workers", "2")
+    assert done.returncode == 1
+    assert "b.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not _visible(project)
+    assert "Traceback" in _run(project, "build", "spec.yaml", "--direct", "--workers", "2", "--debug").stderr
+    assert "Traceback" in _run(project, "plan", "missing.yaml", "--debug").stderr
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
+    for command in ("init", "plan", "build", "ls", "inspect", "peek", "demo"):
+        assert command in _run(tmp_path, "--help").stdout
+        assert "--json" in _run(tmp_path, command, "--help").stdout
+
+
+def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(5):
+        start = time.monotonic()
+        assert _run(tmp_path, "--help").returncode == 0
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.5
+
+
+def _imported(folder: Path, *arguments: str) -> set[str]:
+    """Return the top names of all modules that a command imports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *_COMMAND[1:], *arguments],
+        cwd=folder,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+def test_commands_import_no_more_than_they_need(project: Path) -> None:
+    helped = _imported(project, "--help")
+    assert "argparse" in helped
+    assert helped.isdisjoint({"prefect", "torch", "pydantic", "pyarrow", "numpy", "yaml"})
+    assert _imported(project, "build", "spec.yaml", "--direct", "--workers", "1").isdisjoint({"prefect", "torch"})
+    read = _imported(project, "peek", "store/news")
+    assert "pyarrow" in read
+    assert read.isdisjoint({"prefect", "torch", "pydantic", "yaml"})
+
+
+@pytest.mark.parametrize("missing", ["pydantic", "yaml"])
+def test_missing_extra_is_one_line_that_says_what_to_install(project: Path, missing: str) -> None:
+    (project / "blocked").mkdir()
+    (project / "blocked" / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {missing!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+    )
+    done = _run(project, "plan", "spec.yaml", FIRST=str(project / "blocked"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert missing in done.stderr
+    assert "pip install 'tokenloom[build]'" in done.stderr
+
+
+def test_reader_of_the_output_may_go_away(project: Path) -> None:
+    assert _run(project, "build", "spec.yaml", "--direct", "--workers", "0").returncode == 0
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(
+            [*_COMMAND, "inspect", "store/news"],
+            cwd=project,
+            env=_environment(),
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def _group(pid: int) -> list[int]:
+    """Return the running processes of a process group."""
+    members = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(") ")[2].split()
+            if int(fields[2]) == pid and fields[0] != "Z":
+                members.append(int(path.parent.name))
+    return members
+
+
+@contextlib.contextmanager
+def _build_in_a_group(folder: Path, *arguments: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*_COMMAND, "build", "spec.yaml", "--workers", "2", *arguments],
+        cwd=folder,
+        env=_environment(**extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("--direct",), ()], ids=["direct", "prefect"])
+def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    for number in range(12):
+        texts = [f"{number}: line {i} " + "of some length " * 400 for i in range(1000)]
+        write_jsonl(tmp_path / "input" / f"{number:02}.jsonl", texts)
+    (tmp_path / "spec.yaml").write_text(_SPEC)
+    home = {"PREFECT_HOME": str(tmp_path / "prefect")}
+    with _build_in_a_group(tmp_path, *arguments, **home) as process:
+        deadline = time.monotonic() + 90
+        while not list(tmp_path.glob("store/news/work/tmp/*")) and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert output == ""
+        assert "Nothing of this build is visible; run the same command to go on" in errors
+        assert "Traceback" not in errors
+        time.sleep(0.2)
+        assert _group(process.pid) == []
+    assert not _visible(tmp_path)
+    done = _run(tmp_path, "build", "spec.yaml", "--json", *arguments, **home)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["published"] is True
+
+
+@pytest.mark.slow
+def test_build_through_prefect_prints_one_json_object_and_says_which_server(project: Path) -> None:
+    home = {"PREFECT_HOME": str(project / "prefect")}
+    done = _run(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["published"] is True
+    assert done.stderr.count("a temporary Prefect server is started (analytics off)") == 1
+    (project / "input" / "b.jsonl").write_text("no json\n")
+    failed = _run(project, "build", "spec.yaml", "--workers", "1", **home)
+    assert failed.returncode == 1
+    assert "b.jsonl" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert len(_visible(project)) == 2
+
+
+@pytest.mark.slow
+def test_demo_builds_and_trains(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    value = _json(tmp_path, "demo", "--direct", "--updates", "60", "--dir", "here")
+    assert value["published"] is True
+    assert value["sample"]
+    assert (tmp_path / "here" / "demo.yaml").is_file()
+    assert "losses" in value
