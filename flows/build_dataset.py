@@ -139,7 +139,7 @@ def _log_listener() -> progress.Listener:
                 logger.info("%s: %s %s to do", event.step, f"{event.total:,}" if event.total else "all", event.unit)
             elif isinstance(event, progress.Message):
                 logger.warning(event.text)
-            else:
+            elif isinstance(event, progress.Advanced):
                 done["bytes"] += event.num_bytes
                 done["tokens"] += event.num_tokens
                 if time.monotonic() - last >= _LOG_SECONDS:

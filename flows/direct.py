@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import Any
 
 from tokenloom.errors import SpillError, WorkerLost
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec
+from tokenloom.tasks.plan import BuildPlan, cut_files, cut_jobs, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.workers import WorkerPool
 
@@ -23,28 +25,37 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         num_workers: worker processes; 0 does all the work in this process.
     """
     with WorkerPool(num_workers) as pool:
+        return run_build(spec, num_workers, lambda name, step: step(), partial(_run_each, pool))
 
-        def run_one(name: str, step: Callable[[], Any]) -> Any:
-            return step()
 
-        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-            if num_workers == 0:
-                return [step(job) for _, job in jobs]
-            with ThreadPoolExecutor(num_workers) as threads:
-                futures = [threads.submit(_try_again, pool, step, job) for _, job in jobs]
-                try:
-                    for future in as_completed(futures):
-                        future.result()
-                except SpillError:  # the build mends it with the same workers
-                    threads.shutdown(cancel_futures=True)
-                    raise
-                except BaseException:
-                    threads.shutdown(wait=False, cancel_futures=True)
-                    pool.close(now=True)
-                    raise
-                return [future.result() for future in futures]
+def plan_directly(spec: BuildSpec, num_workers: int = 1) -> BuildPlan:
+    """Return the plan of a build with its partitions, and build nothing; see run_build for errors.
 
-        return run_build(spec, num_workers, run_one, run_each)
+    Args:
+        spec: with absolute paths.
+        num_workers: worker processes; 0 reads the files' structure in this process.
+    """
+    plan = plan_build(spec)
+    with WorkerPool(num_workers) as pool:
+        return with_partitions(plan, _run_each(pool, "cut", cut_files, cut_jobs(plan)))
+
+
+def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
+    if pool.num_workers == 0:
+        return [step(job) for _, job in jobs]
+    with ThreadPoolExecutor(pool.num_workers) as threads:
+        futures = [threads.submit(_try_again, pool, step, job) for _, job in jobs]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except SpillError:  # the build mends it with the same workers
+            threads.shutdown(cancel_futures=True)
+            raise
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            pool.close(now=True)
+            raise
+        return [future.result() for future in futures]
 
 
 def _try_again(pool: WorkerPool, step: Callable[[Any], Any], job: Any) -> Any:

@@ -12,7 +12,7 @@ from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.jobs import shuffle_jobs, tokenize_batches, tokenize_partitions
-from tokenloom.tasks.plan import BuildPlan, plan_build
+from tokenloom.tasks.plan import BuildPlan, cut_files, cut_jobs, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult, build_result, move_latest, publish_version
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import record_path
@@ -42,13 +42,15 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     if plan.published:
         return build_result(plan, published=False, tag_note=move_latest(plan), num_encoded=0)
     plan.store.remove_stale_temporaries()
+    cuts = run_each("cut", cut_files, cut_jobs(plan))
+    plan = with_partitions(plan, cuts)
     for _ in range(_SPILL_REPAIRS):
         try:
             return _encode_and_publish(plan, num_workers, run_one, run_each)
         except SpillError as error:
             progress.report(progress.Message(str(error)))
             plan.store.remove(record_path(error.spill))
-            plan = plan_build(spec)
+            plan = with_partitions(plan, cuts)
     return _encode_and_publish(plan, num_workers, run_one, run_each)
 
 

@@ -90,7 +90,7 @@ def _header_bytes(info: dict[str, Any]) -> int:
 def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     if len(data) < ALIGNMENT or bytes(data[:8]) != MAGIC:
         raise FormatError(f"{place}: not a shard: it does not start with {MAGIC!r}")
-    _, version, header_bytes, *_ = fixed = _FIXED.unpack_from(data)
+    _, version, header_bytes, token_bytes, json_bytes, *rest = _FIXED.unpack_from(data)
     if version != FORMAT_VERSION:
         raise FormatError(
             f"{place}: shard format {version}; this release reads format {FORMAT_VERSION}: update tokenloom"
@@ -103,11 +103,22 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     )
     if xxhash.xxh3_128_digest(body) != bytes(checksum):
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
+    num_tokens, num_documents, tokens_start, offsets_start, file_bytes, tokens_checksum, offsets_checksum = rest
     try:
-        info = json.loads(bytes(data[_FIXED.size : _FIXED.size + fixed[4]]))
+        info = json.loads(bytes(data[_FIXED.size : _FIXED.size + json_bytes]))
     except ValueError as error:
         raise FormatError(f"{place}: the header holds no JSON; its writer was wrong") from error
-    return ShardHeader(fixed[3], *fixed[5:], info)
+    return ShardHeader(
+        token_bytes,
+        num_tokens,
+        num_documents,
+        tokens_start,
+        offsets_start,
+        file_bytes,
+        tokens_checksum,
+        offsets_checksum,
+        info,
+    )
 
 
 def _fits(header: ShardHeader) -> bool:

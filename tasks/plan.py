@@ -1,45 +1,25 @@
-"""Plan: list the input files, fingerprint them, cut partitions, name the version. Reads no text."""
+"""Plan: what a build is made of, what its version is called, and how its inputs are cut into partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import fsspec
-from fsspec.utils import get_protocol
-
-from tokenloom.errors import InputError
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sha256_of
 from tokenloom.storage.filesystem import Store
-from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.storage.manifest import version_name
 from tokenloom.storage.spill import SPILL_FORMAT
 from tokenloom.storage.versions import dataset_store, is_published
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks import progress
+from tokenloom.tasks.inputs import InputFile, list_inputs
+from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 LATEST = "latest"
-_MAGIC = "*?["
-
-
-@dataclass(frozen=True)
-class InputFile:
-    """One input file; `path` is relative to its source's root, `url` is where it lies on this machine.
-
-    `options` decides how it is read; `stamp` is what changes when a local file does, None for a remote one.
-    """
-
-    source: str
-    path: str
-    url: str
-    num_bytes: int
-    fingerprint: str
-    options: dict[str, Any]
-    stamp: list[int] | None
+_MAX_CUT_TASKS = 32
 
 
 @dataclass(frozen=True)
@@ -71,8 +51,8 @@ class BuildPlan:
     definition: dict[str, Any]
     tokenizer_files: dict[str, bytes]
     inputs: list[InputFile]
-    partitions: list[Partition]
-    cached: frozenset[str]  # names of spills that an earlier build left
+    partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
+    cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
 
     @property
     def missing(self) -> list[Partition]:
@@ -82,23 +62,22 @@ class BuildPlan:
 
 
 def plan_build(spec: BuildSpec) -> BuildPlan:
-    """Plan a build. Writes nothing but remembered fingerprints.
+    """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
 
     Args:
         spec: with absolute paths (BuildSpec.resolve).
 
     Raises:
-        InputError: no file matches, a folder stands where a file should, a file is damaged or lacks the column.
+        InputError: no file matches, or a folder stands where a file should.
         TokenizerError: the tokenizer can't be made.
         StoreError: the store can't be read or written.
     """
     store = dataset_store(spec.store, spec.dataset)
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
-    inputs = _list_inputs(spec, store)
+    inputs = list_inputs(spec, store)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     version = version_name(spec.identity(), identities, tokenizer.fingerprint)
-    partitions = _cut(spec, inputs, tokenizer.fingerprint)
     return BuildPlan(
         spec=spec,
         store=store,
@@ -109,8 +88,6 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         definition=definition,
         tokenizer_files=tokenizer.files,
         inputs=inputs,
-        partitions=partitions,
-        cached=frozenset(name for name in {p.spill for p in partitions} if read_record(store, name)),
     )
 
 
@@ -125,69 +102,48 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
-    memory = FingerprintMemory(store)
-    inputs = []
-    for name, source in zip(spec.source_names(), spec.sources, strict=True):
-        options = source.model_dump(exclude={"path", "name", "filter", "id"})
-        options["max_bytes"] = spec.documents.max_bytes
-        for path, url, info in list_files(source.path):
-            local = _is_local(url)
-            fingerprint = memory.local(url) if local else remote_fingerprint(info, url)
-            seen = stamp(url) if local else None
-            inputs.append(InputFile(name, path, url, int(info["size"]), fingerprint, options, seen))
-    memory.save()
-    return inputs
+def cut_jobs(plan: BuildPlan) -> list[tuple[str, list[InputFile]]]:
+    """Group the inputs, in order, into (label, files) for cut_files."""
+    size = -(-len(plan.inputs) // _MAX_CUT_TASKS)
+    groups = [plan.inputs[start : start + size] for start in range(0, len(plan.inputs), size)]
+    return [(group[0].path, group) for group in groups]
 
 
-def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (path, url, info) of the files that match, sorted by path.
+def cut_files(files: list[InputFile]) -> list[list[PartitionRange]]:
+    """Return the partitions of each file; run in a worker, since a damaged file may crash its native reader.
 
-    Args:
-        pattern: a file or glob, absolute or an fsspec URL. `path` is relative to its root: up to the last "/"
-            before the first wildcard; without one, the file's folder.
+    Raises InputError if a file is damaged or lacks the text column.
     """
-    filesystem, stripped = fsspec.core.url_to_fs(pattern)
-    magic = min((i for i in map(stripped.find, _MAGIC) if i >= 0), default=None)
-    root = stripped[: stripped.rindex("/", 0, magic) + 1]
-    if magic is None:
-        if not filesystem.exists(stripped):
-            raise InputError(f"{pattern}: no such file; check the path")
-        found = {stripped: filesystem.info(stripped)}
-    else:
-        found = filesystem.glob(stripped, detail=True)
-    files = []
-    for name in sorted(found):
-        if found[name]["type"] == "directory":
-            if magic is not None and stripped.rsplit("/", 1)[-1] in ("*", "**"):
-                continue
-            raise InputError(f"{name}: a folder, where {pattern} should match files; write {name}/* to mean its files")
-        url = name if _is_local(pattern) else str(filesystem.unstrip_protocol(name))
-        files.append((name.removeprefix(root), url, found[name]))
-    if not files:
-        raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell")
-    return files
+    cuts = []
+    for file in files:
+        progress.report(progress.Working(f"cutting {file.url} into partitions"))
+        cuts.append(make_reader(file.options).partitions(file.url))
+    return cuts
 
 
-def _is_local(url: str) -> bool:
-    return get_protocol(url) in ("file", "local")
+def with_partitions(plan: BuildPlan, cuts: list[list[list[PartitionRange]]]) -> BuildPlan:
+    """Return the plan with its partitions, from the results of cut_files for all of cut_jobs."""
+    ranges = [file_ranges for group in cuts for file_ranges in group]
+    partitions = [
+        Partition(index, part.start, part.end, part.num_bytes, part.num_rows, _spill_name(plan, file, part))
+        for index, (file, parts) in enumerate(zip(plan.inputs, ranges, strict=True))
+        for part in parts
+    ]
+    cached = frozenset(name for name in {p.spill for p in partitions} if read_record(plan.store, name))
+    return replace(plan, partitions=partitions, cached=cached)
 
 
-def _cut(spec: BuildSpec, inputs: Sequence[InputFile], tokenizer_fingerprint: str) -> list[Partition]:
-    shared = {
-        "documents": spec.documents.model_dump(),
-        "seed": spec.seed,
-        "splits": [list(item) for item in spec.split_shares()],
+def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
+    """Return a hash of all that decides the bytes of a partition's spills."""
+    decides = {
+        "documents": plan.spec.documents.model_dump(),
+        "fingerprint": file.fingerprint,
+        "gzip": file.url.endswith(".gz"),
+        "options": file.options,
+        "range": [part.start, part.end],
+        "seed": plan.spec.seed,
         "spill_format": SPILL_FORMAT,
-        "tokenizer": tokenizer_fingerprint,
+        "splits": [list(item) for item in plan.spec.split_shares()],
+        "tokenizer": plan.tokenizer["fingerprint"],
     }
-    partitions = []
-    for index, file in enumerate(inputs):
-        for part in make_reader(file.options).partitions(file.url):
-            name = sha256_of(
-                shared
-                | {"fingerprint": file.fingerprint, "options": file.options, "range": [part.start, part.end]}
-                | {"gzip": file.url.endswith(".gz")}
-            )[:32]
-            partitions.append(Partition(index, part.start, part.end, part.num_bytes, part.num_rows, name))
-    return partitions
+    return sha256_of(decides)[:32]

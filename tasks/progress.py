@@ -35,7 +35,14 @@ class Message:
     text: str
 
 
-Event = StepStarted | Advanced | Message
+@dataclass(frozen=True)
+class Working:
+    """What a worker has in hand from now on, for the message if it dies: "encoding data/a.parquet"."""
+
+    what: str
+
+
+Event = StepStarted | Advanced | Message | Working
 Listener = Callable[[Event], None]
 Teller = Callable[[str], None]
 _listeners: list[Listener] = []

@@ -83,6 +83,7 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     shard = assignment.shards[job.position]
     if record := read_shard_record(store, job.version, shard.name):
         return record
+    progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(store, job, assignment, shard)
     store.replace(record_path(job.version, shard.name), canonical_json(record), durable=False)
     return record

@@ -101,6 +101,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
     store = Store(job.store)
     if record := read_record(store, job.spill):
         return record
+    progress.report(progress.Working(f"encoding {job.url}, [{job.start}, {job.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     pending = _Pending()
     record = {"read": 0, "filtered": 0, "spills": []}

@@ -21,8 +21,10 @@ from tokenloom.storage.fingerprints import stamp
 from tokenloom.storage.keys import content_hashes
 from tokenloom.storage.shard import Shard, open_shard, token_dtype
 from tokenloom.storage.versions import version_path
+from tokenloom.tasks import progress
 from tokenloom.tasks.assign import Assignment
-from tokenloom.tasks.plan import BuildPlan, InputFile
+from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.tokenization import job_tokenizer
@@ -89,6 +91,7 @@ def check_documents(job: CheckJob) -> int:
     }
     shards = {name: _open(job, name) for name, _ in job.samples}
     reader = make_reader(job.file.options)
+    progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
     for start, end in reader.locate(job.file.url, sorted(wanted)):
         for batch in reader.read(job.file.url, start, end):

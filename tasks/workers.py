@@ -36,6 +36,7 @@ class _Worker:
     """One child process and the socket to it."""
 
     def __init__(self) -> None:
+        self._in_hand = "starting"
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -49,7 +50,10 @@ class _Worker:
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
         kind, value = self._exchange((function, job))
         while kind == "event":
-            progress.report(value)
+            if isinstance(value, progress.Working):
+                self._in_hand = value.what
+            else:
+                progress.report(value)
             kind, value = self._exchange()
         if kind == "error":
             raise value  # outside of what tells a lost worker: the function may raise EOFError itself
@@ -62,13 +66,17 @@ class _Worker:
                 self._connection.send(call)
             message: tuple[str, Any] = self._connection.recv()
         except (EOFError, ConnectionError) as error:
-            raise WorkerLost(f"a worker process ended ({self._why()}); the work it had in hand is lost") from error
+            raise WorkerLost(f"a worker process ended while {self._in_hand}: {self._why()}") from error
         return message
 
     def _why(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "killed: often by the system, for lack of memory; fewer --workers need less"
+            return "killed, often by the system for lack of memory; fewer --workers need less"
+        if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
+            return (
+                f"crashed in native code ({signal.Signals(-code).name}); if it does again, mend or leave out that input"
+            )
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def is_alive(self) -> bool:

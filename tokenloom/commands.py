@@ -60,10 +60,10 @@ def init(path: str, quiet: bool) -> Json:
 
 def plan(spec: str, set: list[str], quiet: bool) -> Json:
     """Show what a build would read, and what of it is cached."""
+    from tokenloom.flows.direct import plan_directly
     from tokenloom.spec_file import load_spec
-    from tokenloom.tasks.plan import plan_build
 
-    planned = plan_build(load_spec(spec, set))
+    planned = plan_directly(load_spec(spec, set))
     rows: list[list[Any]] = []
     for name in planned.spec.source_names():
         files = [i for i, file in enumerate(planned.inputs) if file.source == name]

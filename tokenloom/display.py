@@ -100,7 +100,7 @@ def _take(event: progress.Event, meter: _Meter, tell: progress.Teller) -> None:
         meter.begin(event)
     elif isinstance(event, progress.Message):
         tell(event.text)
-    else:
+    elif isinstance(event, progress.Advanced):
         meter.done["bytes"] += event.num_bytes
         meter.done["tokens"] += event.num_tokens
 

@@ -46,6 +46,8 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     """Return the file's mapping, and the place (file and line) of every key in it."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise SpecError(f"{path}: YAML aliases (*name) are not supported; write the value out")
         value = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -57,26 +59,23 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {value!r}")
     places: dict[Location, str] = {}
-    for location, line in _walk(node, (), frozenset()):
+    for location, line in _walk(node, ()):
         if location in places:
             raise SpecError(f"{path}:{line}: {_dotted(location)} stands here a second time; remove one")
         places[location] = f"{path}:{line}"
     return value, places
 
 
-def _walk(node: yaml.Node, location: Location, above: frozenset[int]) -> Iterator[tuple[Location, int]]:
-    if id(node) in above:  # an alias of a node that it stands in
-        return
-    above |= {id(node)}
+def _walk(node: yaml.Node, location: Location) -> Iterator[tuple[Location, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*location, str(key.value))
             yield here, key.start_mark.line + 1
-            yield from _walk(value, here, above)
+            yield from _walk(value, here)
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             yield (*location, i), item.start_mark.line + 1
-            yield from _walk(item, (*location, i), above)
+            yield from _walk(item, (*location, i))
 
 
 def _override(value: dict[str, Any], places: dict[Location, str], override: str) -> None:

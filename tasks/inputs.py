@@ -1,0 +1,89 @@
+"""Inputs: the files that the sources of a spec match, and their fingerprints. Reads no text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+from fsspec.utils import get_protocol
+
+from tokenloom.errors import InputError
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
+
+_MAGIC = "*?["
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One input file; `path` is relative to its source's root, `url` is where it lies on this machine.
+
+    `options` decides how it is read; `stamp` is what changes when a local file does, None for a remote one.
+    """
+
+    source: str
+    path: str
+    url: str
+    num_bytes: int
+    fingerprint: str
+    options: dict[str, Any]
+    stamp: list[int] | None
+
+
+def list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
+    """Return the input files of all sources, in the order of the sources, then of paths.
+
+    Args:
+        spec: with absolute paths.
+        store: the dataset's store, where fingerprints are remembered.
+
+    Raises:
+        InputError: no file matches, or a folder stands where a file should.
+    """
+    memory = FingerprintMemory(store)
+    inputs = []
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        options = source.model_dump(exclude={"path", "name", "filter", "id"})
+        options["max_bytes"] = spec.documents.max_bytes
+        for path, url, info in list_files(source.path):
+            local = _is_local(url)
+            fingerprint = memory.local(url) if local else remote_fingerprint(info, url)
+            seen = stamp(url) if local else None
+            inputs.append(InputFile(name, path, url, int(info["size"]), fingerprint, options, seen))
+    memory.save()
+    return inputs
+
+
+def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return (path, url, info) of the files that match, sorted by path.
+
+    Args:
+        pattern: a file or glob, absolute or an fsspec URL. `path` is relative to its root: up to the last "/"
+            before the first wildcard; without one, the file's folder.
+    """
+    filesystem, stripped = fsspec.core.url_to_fs(pattern)
+    magic = min((i for i in map(stripped.find, _MAGIC) if i >= 0), default=None)
+    root = stripped[: stripped.rindex("/", 0, magic) + 1]
+    if magic is None:
+        if not filesystem.exists(stripped):
+            raise InputError(f"{pattern}: no such file; check the path")
+        found = {stripped: filesystem.info(stripped)}
+    else:
+        found = filesystem.glob(stripped, detail=True)
+    files = []
+    for name in sorted(found):
+        if found[name]["type"] == "directory":
+            if magic is not None and stripped.rsplit("/", 1)[-1] in ("*", "**"):
+                continue
+            raise InputError(f"{name}: a folder, where {pattern} should match files; write {name}/* to mean its files")
+        url = name if _is_local(pattern) else str(filesystem.unstrip_protocol(name))
+        files.append((name.removeprefix(root), url, found[name]))
+    if not files:
+        raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell")
+    return files
+
+
+def _is_local(url: str) -> bool:
+    return get_protocol(url) in ("file", "local")
