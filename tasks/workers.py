@@ -167,7 +167,11 @@ def serve(descriptor: int) -> None:
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     with progress.listening(lambda event: connection.send(("event", event))):
         while True:
-            connection.send_bytes(_answer(jobs.get()))
+            answer = _answer(jobs.get())
+            try:
+                connection.send_bytes(answer)
+            except OSError:
+                os._exit(1)  # the parent is gone
 
 
 def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
