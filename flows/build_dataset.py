@@ -20,7 +20,7 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from tokenloom.errors import SpecError, SpillError, WorkerLost
+from tokenloom.errors import SpecError, WorkerLost, WorkError
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec, is_absolute
 from tokenloom.tasks import progress
@@ -70,7 +70,7 @@ def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]
 
             try:
                 return _submit_all(run, [label for label, _ in jobs], num_workers)
-            except SpillError:
+            except WorkError:
                 raise  # the build mends it with the same workers
             except BaseException:
                 pool.close(now=True)

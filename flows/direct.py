@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import Any
 
-from tokenloom.errors import SpillError, WorkerLost
+from tokenloom.errors import WorkerLost, WorkError
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks.plan import BuildPlan, cut_files, cut_jobs, plan_build, with_partitions
@@ -48,7 +48,7 @@ def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Seq
         try:
             for future in as_completed(futures):
                 future.result()
-        except SpillError:  # the build mends it with the same workers
+        except WorkError:  # the build mends it with the same workers
             threads.shutdown(cancel_futures=True)
             raise
         except BaseException:

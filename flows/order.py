@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tokenloom.errors import SpillError
+from tokenloom.errors import WorkError
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.assign import assign_shards
@@ -47,9 +47,10 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     for _ in range(_SPILL_REPAIRS):
         try:
             return _encode_and_publish(plan, num_workers, run_one, run_each)
-        except SpillError as error:
+        except WorkError as error:
             progress.report(progress.Message(str(error)))
-            plan.store.remove(record_path(error.spill))
+            if error.spill:
+                plan.store.remove(record_path(error.spill))
             plan = with_partitions(plan, cuts)
     return _encode_and_publish(plan, num_workers, run_one, run_each)
 

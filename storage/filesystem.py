@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tokenloom.errors import StoreError
+from tokenloom.errors import StoreError, WorkError
 
 TMP = "work/tmp"
 _STALE_SECONDS = 24 * 3600
@@ -35,11 +35,16 @@ _ADVICE = {
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into a StoreError that says why and what to do."""
+    """Turn a failure to write `path` into a StoreError that says why and what to do.
+
+    A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
+    """
     try:
         yield
     except FileExistsError:
         raise
+    except FileNotFoundError as error:
+        raise WorkError(f"{path}: work/ was deleted while it was written; it is made again") from error
     except OSError as error:
         if isinstance(error, StoreError):
             raise
@@ -199,4 +204,8 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except FileExistsError as error:  # a writer may take it for "this name is taken"
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+    except FileNotFoundError as error:
+        if folder.parent.is_dir():  # not deleted meanwhile: a place such as /proc, where nothing can be made
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
+        raise
     sync_folder(folder.parent)

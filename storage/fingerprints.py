@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 import xxhash
@@ -63,7 +64,8 @@ class FingerprintMemory:
     def save(self) -> None:
         """Write what was learnt into the store, if anything was."""
         if self._changed:
-            self._store.replace(PATH, sign({"files": self._known}), durable=False)
+            with suppress(WorkError):  # work/ was deleted this very moment: the next build reads the files again
+                self._store.replace(PATH, sign({"files": self._known}), durable=False)
 
 
 def remote_fingerprint(info: dict[str, Any], url: str) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import SpillError
+from tokenloom.errors import WorkError
 from tokenloom.storage.canonical import canonical_json
 from tokenloom.storage.filesystem import Store, write_all
 from tokenloom.storage.shard import token_dtype
@@ -173,7 +173,7 @@ def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArra
 
 
 class Spill:
-    """One spill open for reading in ranges; raises SpillError where its bytes are not what was written.
+    """One spill open for reading in ranges; raises WorkError where its bytes are not what was written.
 
     Args:
         store: the dataset's store.
@@ -204,8 +204,8 @@ class Spill:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _error(self, what: str) -> SpillError:
-        return SpillError(f"{self._path}: {what}; the partition is encoded again", self.name)
+    def _error(self, what: str) -> WorkError:
+        return WorkError(f"{self._path}: {what}; the partition is encoded again", self.name)
 
     def _read_header(self) -> None:
         fixed = self._file.read(_FIXED.size)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tokenloom.errors import InputError, SpillError
+from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.canonical import canonical_json
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import equal_part
@@ -66,7 +66,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     """Divide the key range, and write the assignment where the shuffle finds it.
 
     Raises:
-        SpillError: a partition has no spills (work/ was deleted while the build ran).
+        WorkError: a partition has no spills (work/ was deleted while the build ran).
         InputError: the inputs hold no document at all.
     """
     shares = plan.spec.split_shares()
@@ -76,7 +76,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     for partition in plan.partitions:
         record = read_record(plan.store, partition.spill)
         if record is None:
-            raise SpillError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
+            raise WorkError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
         rows = {name: rows[name] + record[name] for name in rows}
         for index, spill in enumerate(record["spills"]):
             spills.append(SpillEntry(partition.spill, index, partition.input_index))
@@ -107,12 +107,12 @@ def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens
 
 
 def read_assignment(store: Store, version: str) -> Assignment:
-    """Return the assignment of a version that is being built; raises SpillError if it is gone with work/."""
+    """Return the assignment of a version that is being built; raises WorkError if it is gone with work/."""
     path = candidate_path(version, "assignment.json")
     try:
         value: dict[str, Any] = json.loads(store.read(path))
     except FileNotFoundError as error:
-        raise SpillError(f"{store.local(path)}: it is missing; the build plans again", "assignment") from error
+        raise WorkError(f"{store.local(path)}: it is missing; it is made again") from error
     return Assignment(
         spills=[SpillEntry(**item) for item in value["spills"]],
         shards=[ShardRange(**item) for item in value["shards"]],

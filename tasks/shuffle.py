@@ -75,7 +75,7 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     "bad_ends" (documents whose last id is not end-of-text), "sampled" (rows of SAMPLE_DTYPE).
 
     Raises:
-        SpillError: a spill is missing or damaged; its partition must be encoded again.
+        WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the shard can't be written.
     """
     store = Store(job.store)

@@ -6,7 +6,7 @@
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or gives ids it must not
     ├── StoreError      (OSError)       the store can't be read or written
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
-    │   └── SpillError                  a spill is: its partition is encoded again
+    │   └── WorkError                   a file in work/ is: the build makes it again
     ├── CheckError      (RuntimeError)  a build is complete but must not be published     exit code 3
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
@@ -44,15 +44,15 @@ class FormatError(TokenloomError, ValueError):
     """A file of the store is damaged, incomplete or of a format that this release does not know."""
 
 
-class SpillError(FormatError):
-    """A spill is missing or damaged.
+class WorkError(FormatError):
+    """A file in work/ is missing or damaged; the build makes it again.
 
     Args:
         message: what is wrong with which file.
-        spill: the partition's spill name, so that the build can encode that partition again.
+        spill: name of the spills to make again; None where no spill is to blame.
     """
 
-    def __init__(self, message: str, spill: str) -> None:
+    def __init__(self, message: str, spill: str | None = None) -> None:
         super().__init__(message, spill)
         self.spill = spill
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support import count
-from tokenloom.errors import SpillError
+from tokenloom.errors import WorkError
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
 
@@ -180,7 +180,7 @@ def test_no_changed_byte_of_a_small_spill_passes(tmp_path: Path) -> None:
     path = store.local(spill_path(NAME, 0))
     for position in range(path.stat().st_size):
         change(path, position)
-        with pytest.raises(SpillError) as caught:
+        with pytest.raises(WorkError) as caught:
             read_all(store)
         assert caught.value.spill == NAME
         assert str(path) in str(caught.value)
@@ -200,7 +200,7 @@ def test_no_changed_byte_of_a_large_spill_passes_in_any_section(tmp_path: Path) 
     for start, end in sections:
         for position in [start, end - 1, *random.integers(start, end, count(12, 300)).tolist()]:
             change(path, position)
-            with pytest.raises(SpillError) as caught:
+            with pytest.raises(WorkError) as caught:
                 read_all(store)
             assert caught.value.spill == NAME
             change(path, position)
@@ -215,7 +215,7 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     with Spill(store, NAME, 0) as spill:
         assert len(spill.tokens(0, 100)) == 100
         assert len(spill.documents(0, 0, 2**64)) == spill.info["documents"][0]
-    with pytest.raises(SpillError, match="block"):
+    with pytest.raises(WorkError, match="block"):
         read_all(store)
 
 
@@ -224,7 +224,7 @@ def test_spill_cut_at_any_length_is_refused(tmp_path: Path) -> None:
     path = store.local(spill_path(NAME, 0))
     for num_bytes in reversed(range(path.stat().st_size)):
         os.truncate(path, num_bytes)
-        with pytest.raises(SpillError) as caught:
+        with pytest.raises(WorkError) as caught:
             Spill(store, NAME, 0)
         assert caught.value.spill == NAME
 
@@ -234,12 +234,12 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     with Spill(store, NAME, 0) as spill:
         path = store.local(spill_path(NAME, 0))
         os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(SpillError, match="damaged"):
+        with pytest.raises(WorkError, match="damaged"):
             spill.tokens(0, int(big_documents().num_tokens.sum()))
 
 
 def test_missing_spill_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpillError, match="missing") as caught:
+    with pytest.raises(WorkError, match="missing") as caught:
         Spill(Store(tmp_path), NAME, 0)
     assert caught.value.spill == NAME
 
@@ -247,5 +247,5 @@ def test_missing_spill_is_named(tmp_path: Path) -> None:
 def test_spill_error_survives_the_way_between_processes() -> None:
     import pickle
 
-    error = pickle.loads(pickle.dumps(SpillError("what is wrong", NAME)))  # noqa: S301  (our own bytes)
+    error = pickle.loads(pickle.dumps(WorkError("what is wrong", NAME)))  # noqa: S301  (our own bytes)
     assert (error.spill, str(error)) == (NAME, "what is wrong")

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tokenloom.errors import InputError, SpillError, StoreError, WorkerLost
+from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.tasks import progress
 from tokenloom.tasks.workers import WorkerPool
 
@@ -154,8 +154,8 @@ def test_exceptions_of_every_kind_come_back_as_themselves(pool: WorkerPool, erro
 
 
 def test_exceptions_keep_their_attributes_and_tell_where_they_were_raised(pool: WorkerPool) -> None:
-    with pytest.raises(SpillError, match="a file is damaged") as caught:
-        pool.call(raise_error, SpillError("a file is damaged", "0123abcd"))
+    with pytest.raises(WorkError, match="a file is damaged") as caught:
+        pool.call(raise_error, WorkError("a file is damaged", "0123abcd"))
     assert caught.value.spill == "0123abcd"
     notes = "".join(caught.value.__notes__)
     assert "in a worker process" in notes

@@ -1,0 +1,44 @@
+"""work/ may be deleted while a build runs: what was in it is made again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import build, listed_files, make_spec, write_jsonl
+
+TEXTS = [f"document {i} " * 5 for i in range(40)]
+
+
+def test_work_deleted_before_any_rename_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", TEXTS))}
+    wanted = make_spec(tmp_path / "wanted", [source], shard_tokens=1000)
+    expected = listed_files(wanted, build(wanted).version)
+    rename, num_renames = os.replace, 0
+
+    def counting(*names: Any) -> None:
+        nonlocal num_renames
+        num_renames += 1
+        rename(*names)
+
+    monkeypatch.setattr(os, "replace", counting)
+    build(make_spec(tmp_path / "counted", [source], shard_tokens=1000))
+    assert num_renames >= 8
+    for nth in range(num_renames):
+        calls = 0
+
+        def deleting(*names: Any, nth: int = nth, store: Path = tmp_path / f"store-{nth}") -> None:
+            nonlocal calls
+            if calls == nth:
+                shutil.rmtree(store / "data" / "work")
+            calls += 1
+            rename(*names)
+
+        monkeypatch.setattr(os, "replace", deleting)
+        spec = make_spec(tmp_path / f"store-{nth}", [source], shard_tokens=1000)
+        assert listed_files(spec, build(spec).version) == expected, f"deleted before rename {nth}"
+        assert calls > nth
