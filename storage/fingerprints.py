@@ -14,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.filesystem import Store
 
