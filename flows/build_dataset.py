@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -19,23 +19,25 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
+from pydantic import Field
 
 from tokenloom.errors import SpecError, WorkerLost, WorkError
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec, is_absolute
 from tokenloom.tasks import progress
-from tokenloom.tasks.workers import WorkerPool
+from tokenloom.tasks.progress import Meter
+from tokenloom.tasks.workers import MAX_WORKERS, WorkerPool, default_num_workers
 
-_MAX_THREADS = 512  # a thread only waits for a worker process; those are what `workers` limits
 _LOG_SECONDS = 5.0
 _RETRY_SECONDS: list[float] = [1, 5]
 
 
-_runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=_MAX_THREADS)
+NumWorkers = Annotated[int | None, Field(ge=0, le=MAX_WORKERS, title="Workers")]
+_runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=MAX_WORKERS)
 
 
 @flow(name="build-dataset", task_runner=_runner)  # type: ignore[arg-type]
-def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]:
+def build_dataset(spec: BuildSpec, workers: NumWorkers = None) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 
     Args:
@@ -46,7 +48,7 @@ def build_dataset(spec: BuildSpec, workers: int | None = None) -> dict[str, Any]
         reference, version, published, splits: as `tokenloom build --json` prints them.
     """
     spec = _with_absolute_paths(spec)
-    num_workers = (os.cpu_count() or 1) if workers is None else workers
+    num_workers = default_num_workers() if workers is None else workers
     with WorkerPool(num_workers) as pool, progress.listening(_log_listener()):
 
         def run_one(name: str, step: Callable[[], Any]) -> Any:
@@ -88,10 +90,12 @@ def _submit_all(mapped: Task[[str, int], Any], labels: list[str], num_workers: i
     failed = threading.Event()
 
     def done(future: PrefectFuture[Any]) -> None:
-        future.wait()  # takes the final state from the task run itself; the server may not know it yet
-        if not future.state.is_completed():
-            failed.set()
-        slots.release()
+        try:
+            future.wait()  # takes the final state from the task run itself; the server may not know it yet
+            if not future.state.is_completed():
+                failed.set()
+        finally:
+            slots.release()
 
     futures = []
     for position, label in enumerate(labels):
@@ -127,23 +131,21 @@ def _with_absolute_paths(spec: BuildSpec) -> BuildSpec:
 def _log_listener() -> progress.Listener:
     """Return a listener that writes steps, messages, and progress at most every few seconds into the run's log."""
     logger = get_run_logger()
-    lock = threading.Lock()
-    done = {"bytes": 0, "tokens": 0}
+    meter, lock = Meter(), threading.Lock()
     last = time.monotonic()
 
     def listen(event: progress.Event) -> None:
         nonlocal last
         with lock:
-            if isinstance(event, progress.StepStarted):
-                done.update(bytes=0, tokens=0)
-                logger.info("%s: %s %s to do", event.step, f"{event.total:,}" if event.total else "all", event.unit)
-            elif isinstance(event, progress.Message):
+            if isinstance(event, progress.Message):
                 logger.warning(event.text)
+            elif isinstance(event, progress.StepStarted):
+                meter.begin(event)
+                logger.info("%s", meter.text())
             elif isinstance(event, progress.Advanced):
-                done["bytes"] += event.num_bytes
-                done["tokens"] += event.num_tokens
+                meter.add(event)
                 if time.monotonic() - last >= _LOG_SECONDS:
                     last = time.monotonic()
-                    logger.info("%.1f MB, %s tokens", done["bytes"] / 1e6, f"{done['tokens']:,}")
+                    logger.info("%s", meter.text())
 
     return listen

@@ -10,7 +10,8 @@ from typing import Any
 from tokenloom.errors import WorkerLost, WorkError
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec
-from tokenloom.tasks.plan import BuildPlan, cut_files, cut_jobs, plan_build, with_partitions
+from tokenloom.tasks.jobs import call_all, cut_jobs
+from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.workers import WorkerPool
 
@@ -37,7 +38,8 @@ def plan_directly(spec: BuildSpec, num_workers: int = 1) -> BuildPlan:
     """
     plan = plan_build(spec)
     with WorkerPool(num_workers) as pool:
-        return with_partitions(plan, _run_each(pool, "cut", cut_files, cut_jobs(plan)))
+        groups = _run_each(pool, "cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
+        return with_partitions(plan, [cut for group in groups for cut in group])
 
 
 def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tokenloom.errors import FormatError
 from tokenloom.storage.shard import file_sha256
 
 SCHEMA = pa.schema(
@@ -86,5 +87,11 @@ class DocumentTableWriter:
 
 
 def open_documents(path: str | Path) -> pa.Table:
-    """Return the document table at `path`, mapped, with the columns of SCHEMA."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    """Return the document table at `path`, mapped, with the columns of SCHEMA; raises FormatError if it is damaged."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: no readable document table ({error}); restore it") from error
+    if table.schema != SCHEMA:
+        raise FormatError(f"{path}: its columns are not those of a document table; restore it")
+    return table

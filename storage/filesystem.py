@@ -4,7 +4,7 @@ A file appears under its name complete or not at all: it is written under a uniq
 then renamed (`replace`) or linked (`create`, which fails if the name is taken), and the folder is synced. Work
 files (spills, their records) are not synced: a damaged one is found by its checksums and made again.
 
-Local folders in this release; all access goes through `Store`, so another kind of store is one more class.
+Local folders in this release; all writing goes through `Store`, so another kind of store is one more class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -111,7 +111,9 @@ class Store:
 
         Raises FileExistsError if there is a file at `path`, StoreError if it can't be written.
         """
-        final = self.local(path)
+        _again_if_deleted(lambda: self._create(self.local(path), data))
+
+    def _create(self, final: Path, data: bytes) -> None:
         with _told(final):
             make_folder(final.parent)
             temporary = self._temporary_name(final.name)
@@ -126,8 +128,12 @@ class Store:
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
-        with self.writing(path, durable=durable) as file:
-            write_all(file, data)
+
+        def write() -> None:
+            with self.writing(path, durable=durable) as file:
+                write_all(file, data)
+
+        _again_if_deleted(write)
 
     @contextmanager
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
@@ -156,7 +162,8 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if there is one."""
-        self.local(path).unlink(missing_ok=True)
+        with _told(self.local(path)):
+            self.local(path).unlink(missing_ok=True)
 
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
@@ -173,6 +180,14 @@ class Store:
         folder = self.local(TMP)
         make_folder(folder)
         return folder / f"{name}.{uuid.uuid4().hex}"
+
+
+def _again_if_deleted(write: Callable[[], None]) -> None:
+    """Write once more if work/ was deleted in the middle: the bytes are still at hand."""
+    try:
+        write()
+    except WorkError:
+        write()
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 import xxhash
 
-from tokenloom.errors import InputError, WorkError
+from tokenloom.errors import InputError, StoreError, WorkError
 from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.filesystem import Store
 
@@ -24,8 +24,14 @@ _RACY_NS = 2_000_000_000
 
 
 def stamp(path: str) -> list[int]:
-    """Return what changes when a local file does: [length in bytes, mtime_ns, ctime_ns, inode]."""
-    status = os.stat(path)
+    """Return what changes when a local file does: [length in bytes, mtime_ns, ctime_ns, inode].
+
+    Raises InputError if there is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -44,27 +50,27 @@ class FingerprintMemory:
         except (FileNotFoundError, ValueError):
             self._known = {}
 
-    def local(self, path: str) -> str:
-        """Return the fingerprint of a local file, "xxh3_128:" and 32 hexadecimal digits.
+    def local(self, path: str) -> tuple[str, list[int]]:
+        """Return the fingerprint of a local file, "xxh3_128:" and 32 hexadecimal digits, and its stamp.
 
-        Raises InputError if it changes while it is read.
+        Raises InputError if it can't be read, or changes while it is.
         """
         before = stamp(path)
         entry = self._known.get(path)
         if entry and entry[0] == before:
-            return str(entry[1])
+            return str(entry[1]), before
         fingerprint = f"xxh3_128:{_hash_file(path)}"
         if stamp(path) != before:
             raise InputError(f"{path}: it changed while it was read; build again when it is complete")
         if time.time_ns() - max(before[1], before[2]) > _RACY_NS:
             self._known[path] = [before, fingerprint]
             self._changed = True
-        return fingerprint
+        return fingerprint, before
 
     def save(self) -> None:
         """Write what was learnt into the store, if anything was."""
         if self._changed:
-            with suppress(WorkError):  # work/ was deleted this very moment: the next build reads the files again
+            with suppress(StoreError, WorkError):  # only a cache: the next build reads the files again
                 self._store.replace(PATH, sign({"files": self._known}), durable=False)
 
 
@@ -80,8 +86,15 @@ def remote_fingerprint(info: dict[str, Any], url: str) -> str:
 
 
 def _hash_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  (a str path, as fsspec gives it)
+            return _digest(file)
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error
+
+
+def _digest(file: IO[bytes]) -> str:
     hasher = xxhash.xxh3_128()
-    with open(path, "rb") as file:  # noqa: PTH123  (a str path, as fsspec gives it)
-        while chunk := file.read(_CHUNK_BYTES):
-            hasher.update(chunk)
+    while chunk := file.read(_CHUNK_BYTES):
+        hasher.update(chunk)
     return hasher.hexdigest()

@@ -103,22 +103,11 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     )
     if xxhash.xxh3_128_digest(body) != bytes(checksum):
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
-    num_tokens, num_documents, tokens_start, offsets_start, file_bytes, tokens_checksum, offsets_checksum = rest
     try:
         info = json.loads(bytes(data[_FIXED.size : _FIXED.size + json_bytes]))
     except ValueError as error:
         raise FormatError(f"{place}: the header holds no JSON; its writer was wrong") from error
-    return ShardHeader(
-        token_bytes,
-        num_tokens,
-        num_documents,
-        tokens_start,
-        offsets_start,
-        file_bytes,
-        tokens_checksum,
-        offsets_checksum,
-        info,
-    )
+    return ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
 
 
 def _fits(header: ShardHeader) -> bool:

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -157,16 +158,13 @@ def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArra
         num_tokens: (n,) tokens of each document.
         order: (m,) which documents, in [0, n).
     """
-    import pyarrow as pa
-
     offsets = np.zeros(len(num_tokens) + 1, np.int64)
     np.cumsum(num_tokens, out=offsets[1:])
     offsets *= tokens.dtype.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(tokens))]
     taken = pa.Array.from_buffers(pa.large_binary(), len(num_tokens), buffers).take(pa.array(order))
-    length = taken.buffers()[1]
-    ends = np.frombuffer(length, np.int64)[taken.offset : taken.offset + len(taken) + 1]
-    data = taken.buffers()[2]
+    _, offset_buffer, data = taken.buffers()
+    ends = np.frombuffer(offset_buffer, np.int64)[taken.offset : taken.offset + len(taken) + 1]
     if data is None or ends[-1] == ends[0]:
         return np.empty(0, tokens.dtype)
     return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(tokens.dtype)
@@ -215,13 +213,13 @@ class Spill:
         if self._path.stat().st_size != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
             raise self._error("its length is not what its header says")
         head = fixed + self._file.read(header_bytes - _FIXED.size)
-        if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-16]) != head[-16:]:
+        if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
             raise self._error("its header is damaged")
         info_end = _FIXED.size + json_bytes
         self.info: dict[str, Any] = json.loads(head[_FIXED.size : info_end])
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
-        self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -16], "<u8")
+        self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
         self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
         self._tokens_start = num_documents * TABLE_DTYPE.itemsize
         self.dtype = token_dtype(2 ** (8 * width))
@@ -244,9 +242,9 @@ class Spill:
             return np.empty(0, TABLE_DTYPE)
         size = TABLE_DTYPE.itemsize
         rows = np.frombuffer(self._read(row_start * size, row_end * size), TABLE_DTYPE)
-        inside = np.searchsorted(rows["key"], np.array([start_key, end_key - 1], np.uint64))
-        last = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
-        return rows[int(inside[0]) : last]
+        first_row = int(np.searchsorted(rows["key"], np.uint64(start_key)))
+        last_row = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
+        return rows[first_row:last_row]
 
     def tokens(self, start: int, end: int) -> NDArray[Any]:
         """Return the tokens [start, end) of the spill, of its stored type."""
@@ -258,7 +256,10 @@ class Spill:
         """Return bytes [start, end) of the body, every block they touch checked."""
         first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
         self._file.seek(self._body_start + first * _BLOCK_BYTES)
-        data = memoryview(self._file.read(min(last * _BLOCK_BYTES, self._body_bytes) - first * _BLOCK_BYTES))
+        try:
+            data = memoryview(self._file.read(min(last * _BLOCK_BYTES, self._body_bytes) - first * _BLOCK_BYTES))
+        except OSError as error:
+            raise self._error(f"it can't be read: {error.strerror}") from error
         for block in range(first, last):
             piece = data[(block - first) * _BLOCK_BYTES : (block - first + 1) * _BLOCK_BYTES]
             if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):

@@ -2,64 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
-
 from tokenloom.errors import InputError, WorkError
-from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.filesystem import Store
+from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
 from tokenloom.storage.keys import equal_part
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.tokenization import read_record
-
-
-@dataclass(frozen=True)
-class SpillEntry:
-    """One spill to read, in the total order of inputs: partition name, index in it, index into the inputs."""
-
-    name: str
-    index: int
-    input_index: int
-
-
-@dataclass(frozen=True)
-class ShardRange:
-    """The part of a split's key range [start_key, end_key) that one shard takes.
-
-    `tokens` and `documents` are what the part should hold before duplicates are dropped, for bounding memory.
-    """
-
-    split: str
-    split_index: int
-    shard_index: int
-    start_key: int
-    end_key: int
-    tokens: int
-    documents: int
-
-    @property
-    def name(self) -> str:
-        """The path of the shard in its version, without suffix."""
-        return f"{self.split}/{self.shard_index:06d}"
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What the shuffle reads and writes.
-
-    `totals` counts, before duplicates are dropped: {split: {"documents", "tokens"}}; `rows`: {"read", "filtered"}.
-    """
-
-    spills: list[SpillEntry]
-    shards: list[ShardRange]
-    totals: dict[str, dict[str, int]]
-    rows: dict[str, int]
-
-
-def candidate_path(version: str, name: str) -> str:
-    """Return the path of the work file `name` of a version that is not published yet."""
-    return f"work/candidates/{version}/{name}"
 
 
 def assign_shards(plan: BuildPlan) -> Assignment:
@@ -91,34 +38,18 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
     ]
     assignment = Assignment(spills, shards, totals, rows)
-    path = candidate_path(plan.version, "assignment.json")
-    plan.store.replace(path, canonical_json(asdict(assignment)), durable=False)
+    write_assignment(plan.store, plan.version, assignment)
     return assignment
 
 
 def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens: int) -> list[ShardRange]:
     """Return the shards of a split: max(1, round(tokens / shard_tokens)) equal parts of the key range."""
-    count = max(1, (2 * totals["tokens"] + shard_tokens) // (2 * shard_tokens))
-    parts = [equal_part(i, count) for i in range(count)]
+    num_shards = max(1, (2 * totals["tokens"] + shard_tokens) // (2 * shard_tokens))
+    parts = [equal_part(i, num_shards) for i in range(num_shards)]
+    num_tokens, num_documents = totals["tokens"] // num_shards, totals["documents"] // num_shards
     return [
-        ShardRange(split, split_index, i, start, end, totals["tokens"] // count, totals["documents"] // count)
-        for i, (start, end) in enumerate(parts)
+        ShardRange(split, split_index, i, start, end, num_tokens, num_documents) for i, (start, end) in enumerate(parts)
     ]
-
-
-def read_assignment(store: Store, version: str) -> Assignment:
-    """Return the assignment of a version that is being built; raises WorkError if it is gone with work/."""
-    path = candidate_path(version, "assignment.json")
-    try:
-        value: dict[str, Any] = json.loads(store.read(path))
-    except FileNotFoundError as error:
-        raise WorkError(f"{store.local(path)}: it is missing; it is made again") from error
-    return Assignment(
-        spills=[SpillEntry(**item) for item in value["spills"]],
-        shards=[ShardRange(**item) for item in value["shards"]],
-        totals=value["totals"],
-        rows=value["rows"],
-    )
 
 
 def _no_documents(plan: BuildPlan, rows: dict[str, int]) -> str:

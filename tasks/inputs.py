@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 from fsspec.utils import get_protocol
 
 from tokenloom.errors import InputError
-from tokenloom.spec import BuildSpec
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
+
+if TYPE_CHECKING:  # pydantic stays out of the worker processes
+    from tokenloom.spec import BuildSpec
 
 _MAGIC = "*?["
 
@@ -48,9 +50,7 @@ def list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
         options = source.model_dump(exclude={"path", "name", "filter", "id"})
         options["max_bytes"] = spec.documents.max_bytes
         for path, url, info in list_files(source.path):
-            local = _is_local(url)
-            fingerprint = memory.local(url) if local else remote_fingerprint(info, url)
-            seen = stamp(url) if local else None
+            fingerprint, seen = memory.local(url) if _is_local(url) else (remote_fingerprint(info, url), None)
             inputs.append(InputFile(name, path, url, int(info["size"]), fingerprint, options, seen))
     memory.save()
     return inputs
@@ -78,6 +78,8 @@ def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
             if magic is not None and stripped.rsplit("/", 1)[-1] in ("*", "**"):
                 continue
             raise InputError(f"{name}: a folder, where {pattern} should match files; write {name}/* to mean its files")
+        if found[name]["type"] != "file":  # a pipe, a socket, a link to nothing
+            raise InputError(f"{name}: no regular file; leave it out of {pattern}")
         url = name if _is_local(pattern) else str(filesystem.unstrip_protocol(name))
         files.append((name.removeprefix(root), url, found[name]))
     if not files:
@@ -87,3 +89,14 @@ def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 def _is_local(url: str) -> bool:
     return get_protocol(url) in ("file", "local")
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Raise InputError if an input is not what it was when the build was planned."""
+    if file.stamp is not None:
+        changed = stamp(file.url) != file.stamp
+    else:
+        filesystem, path = fsspec.core.url_to_fs(file.url)
+        changed = remote_fingerprint(filesystem.info(path), file.url) != file.fingerprint
+    if changed:
+        raise InputError(f"{file.url}: it changed while the build ran; build again when it is complete")

@@ -2,37 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from tokenloom.tasks.assign import ShardRange
+from tokenloom.storage.assignment import Assignment, ShardRange
+from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition
 from tokenloom.tasks.shuffle import ShuffleJob
-from tokenloom.tasks.tokenization import DocumentRulesJob, TokenizeJob, tokenize_partition
-from tokenloom.tasks.validate import samples_per_shard
+from tokenloom.tasks.tokenization import DocumentRulesJob, TokenizeJob
+from tokenloom.tasks.validate import CheckJob, choose_samples
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+NUM_SAMPLES = 1000
 _MAX_TASKS = 400  # a run of more task runs is slow to show and to keep
 _TASK_BYTES = 64_000_000
+_CUT_FILES = 100
 
 
-def tokenize_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
-    """Group the partitions to encode, in order, into (label, jobs) of some seconds of work each."""
-    total = sum(partition.num_bytes for partition in plan.missing)
-    most = max(min(_TASK_BYTES, total // (4 * max(1, num_workers))), total // _MAX_TASKS, 1)
-    batches: list[tuple[str, list[TokenizeJob]]] = []
-    num_bytes = most
-    for partition in plan.missing:
-        if num_bytes >= most:
-            batches.append((plan.inputs[partition.input_index].path, []))
-            num_bytes = 0
-        batches[-1][1].append(_tokenize_job(plan, partition))
-        num_bytes += max(partition.num_bytes, 1)
-    return batches
+@dataclass(frozen=True)
+class Weighted(Generic[Job]):
+    """A job, the label that its task shows, and its weight among the others of its step."""
+
+    label: str
+    job: Job
+    weight: int
 
 
-def tokenize_partitions(jobs: list[TokenizeJob]) -> None:
-    """Encode several partitions, one after the other."""
+def grouped(jobs: Sequence[Weighted[Job]], num_workers: int, most: int) -> list[tuple[str, list[Job]]]:
+    """Group jobs, in order, into at most some hundreds of tasks: (label of the first, jobs).
+
+    Args:
+        jobs: of one step.
+        num_workers: a group is so small that each worker gets several.
+        most: weight that a group need not exceed.
+    """
+    total = sum(job.weight for job in jobs)
+    enough = max(min(most, total // (4 * max(1, num_workers))), total // _MAX_TASKS, 1)
+    groups: list[tuple[str, list[Job]]] = []
+    weight = enough
     for job in jobs:
-        tokenize_partition(job)
+        if weight >= enough:
+            groups.append((job.label, []))
+            weight = 0
+        groups[-1][1].append(job.job)
+        weight += max(job.weight, 1)
+    return groups
+
+
+def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
+    """Run a step for each job of a group, one after the other."""
+    return [step(job) for job in jobs]
+
+
+def cut_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
+    """Return the inputs, grouped, for cut_file."""
+    return grouped([Weighted(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES)
+
+
+def tokenize_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return the partitions to encode, grouped, for tokenize_partition."""
+    jobs = [
+        Weighted(plan.inputs[part.input_index].path, _tokenize_job(plan, part), part.num_bytes) for part in plan.missing
+    ]
+    return grouped(jobs, num_workers, _TASK_BYTES)
 
 
 def _tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
@@ -47,23 +82,27 @@ def _tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
     return TokenizeJob(
         store=str(plan.store.root),
         spill=partition.spill,
-        url=file.url,
-        fingerprint=file.fingerprint,
-        options=file.options,
+        file=file,
         start=partition.start,
         end=partition.end,
+        num_bytes=partition.num_bytes,
         rules=rules,
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer["fingerprint"],
     )
 
 
-def shuffle_jobs(plan: BuildPlan, shards: Sequence[ShardRange]) -> list[tuple[str, ShuffleJob]]:
-    """Return (label, job) of every shard."""
-    return [(shard.name, _shuffle_job(plan, shard, i, len(shards))) for i, shard in enumerate(shards)]
+def shuffle_jobs(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[ShuffleJob]]]:
+    """Return the shards to make, grouped, for shuffle_shard."""
+    num_documents = sum(total["documents"] for total in assignment.totals.values())
+    jobs = [
+        Weighted(shard.name, _shuffle_job(plan, shard, position, num_documents), max(shard.num_tokens, 1))
+        for position, shard in enumerate(assignment.shards)
+    ]
+    return grouped(jobs, num_workers, 1)
 
 
-def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_shards: int) -> ShuffleJob:
+def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_documents: int) -> ShuffleJob:
     info = {
         "dataset": plan.spec.dataset,
         "eot_id": plan.tokenizer["eot_id"],
@@ -74,6 +113,8 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_shards: 
         "tokenizer_fingerprint": plan.tokenizer["fingerprint"],
         "vocab_size": plan.tokenizer["vocab_size"],
     }
+    # Four times its share and some: then the least hashes of all documents are among what the shards propose.
+    share = -(-4 * NUM_SAMPLES * shard.num_documents // num_documents)
     return ShuffleJob(
         store=str(plan.store.root),
         version=plan.version,
@@ -82,5 +123,13 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_shards: 
         vocab_size=plan.tokenizer["vocab_size"],
         eot_id=plan.tokenizer["eot_id"],
         info=info,
-        num_samples=samples_per_shard(num_shards),
+        num_samples=min(NUM_SAMPLES, share + 64),
     )
+
+
+def check_jobs(
+    plan: BuildPlan, records: Sequence[dict[str, Any]], num_workers: int
+) -> list[tuple[str, list[CheckJob]]]:
+    """Return the documents to encode again, grouped, for check_documents."""
+    jobs = choose_samples(plan, records, NUM_SAMPLES, max(1, num_workers))
+    return grouped([Weighted(job.file.path, job, len(job.samples)) for job in jobs], num_workers, 1)

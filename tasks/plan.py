@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenloom.spec import BuildSpec
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sha256_of
 from tokenloom.storage.filesystem import Store
@@ -18,8 +17,10 @@ from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
+if TYPE_CHECKING:  # pydantic stays out of the worker processes
+    from tokenloom.spec import BuildSpec
+
 LATEST = "latest"
-_MAX_CUT_TASKS = 32
 
 
 @dataclass(frozen=True)
@@ -102,31 +103,20 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def cut_jobs(plan: BuildPlan) -> list[tuple[str, list[InputFile]]]:
-    """Group the inputs, in order, into (label, files) for cut_files."""
-    size = -(-len(plan.inputs) // _MAX_CUT_TASKS)
-    groups = [plan.inputs[start : start + size] for start in range(0, len(plan.inputs), size)]
-    return [(group[0].path, group) for group in groups]
+def cut_file(file: InputFile) -> list[PartitionRange]:
+    """Return the partitions of a file; run in a worker, since a damaged file may crash its native reader.
 
-
-def cut_files(files: list[InputFile]) -> list[list[PartitionRange]]:
-    """Return the partitions of each file; run in a worker, since a damaged file may crash its native reader.
-
-    Raises InputError if a file is damaged or lacks the text column.
+    Raises InputError if it is damaged or lacks the text column.
     """
-    cuts = []
-    for file in files:
-        progress.report(progress.Working(f"cutting {file.url} into partitions"))
-        cuts.append(make_reader(file.options).partitions(file.url))
-    return cuts
+    progress.report(progress.Working(f"cutting {file.url} into partitions"))
+    return make_reader(file.options).partitions(file.url)
 
 
-def with_partitions(plan: BuildPlan, cuts: list[list[list[PartitionRange]]]) -> BuildPlan:
-    """Return the plan with its partitions, from the results of cut_files for all of cut_jobs."""
-    ranges = [file_ranges for group in cuts for file_ranges in group]
+def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
+    """Return the plan with its partitions, from the results of cut_file for all inputs."""
     partitions = [
         Partition(index, part.start, part.end, part.num_bytes, part.num_rows, _spill_name(plan, file, part))
-        for index, (file, parts) in enumerate(zip(plan.inputs, ranges, strict=True))
+        for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
     cached = frozenset(name for name in {p.spill for p in partitions} if read_record(plan.store, name))

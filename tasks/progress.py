@@ -6,6 +6,7 @@ plain values and must return at once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,19 +14,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepStarted:
-    """A step begins: its name and what it will work through, in `unit` ("bytes" or "tokens")."""
+    """A step begins: its name and how much it has to do, in a unit of its own; 0 if that is not known."""
 
     step: str
     total: int
-    unit: str
 
 
 @dataclass(frozen=True)
 class Advanced:
-    """Work done since the last report: input bytes and tokens."""
+    """Work done since the last report: bytes and tokens that went through, and how much of the step's total."""
 
     num_bytes: int
     num_tokens: int
+    done: int
 
 
 @dataclass(frozen=True)
@@ -62,3 +63,43 @@ def report(event: Event) -> None:
     """Tell all listeners."""
     for listener in list(_listeners):
         listener(event)
+
+
+class Meter:
+    """What is done of the step at work, and how fast."""
+
+    def __init__(self) -> None:
+        self.step, self.total = "plan", 0
+        self.done = self.num_bytes = self.num_tokens = 0
+        self.start = time.monotonic()
+
+    def begin(self, event: StepStarted) -> None:
+        """Start to count the work of another step."""
+        self.step, self.total = event.step, event.total
+        self.done = self.num_bytes = self.num_tokens = 0
+        self.start = time.monotonic()
+
+    def add(self, event: Advanced) -> None:
+        """Count work done."""
+        self.done += event.done
+        self.num_bytes += event.num_bytes
+        self.num_tokens += event.num_tokens
+
+    def text(self) -> str:
+        """Return one line: step, share done, MB/s, tokens/s, time left."""
+        seconds = max(time.monotonic() - self.start, 1e-3)
+        parts = [f"{self.step:<9}"]
+        if self.total:
+            share = min(self.done / self.total, 1.0)
+            parts.append(f"{share:4.0%}")
+            parts.append(f"{self.num_bytes / seconds / 1e6:6.1f} MB/s")
+            parts.append(f"{self.num_tokens / seconds / 1e6:6.2f} M tokens/s")
+            if 0 < share < 1:
+                parts.append(f"{_clock(seconds / share - seconds)} left")
+        return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

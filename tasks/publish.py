@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tokenloom.storage import manifest, tags
+from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.canonical import canonical_json, sign
 from tokenloom.storage.versions import load_manifest, version_path
-from tokenloom.tasks.assign import Assignment
 from tokenloom.tasks.plan import LATEST, BuildPlan
 from tokenloom.tasks.validate import row_counts
 

@@ -5,6 +5,7 @@ The partition's record is written last: a build that finds it has nothing to do 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ from tokenloom.storage.keys import content_hashes, order_keys, order_keys_with_d
 from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.spill import FOLDER, SpillDocuments, spill_path, write_spill
 from tokenloom.tasks import progress
+from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
@@ -41,15 +43,14 @@ class DocumentRulesJob:
 
 @dataclass(frozen=True)
 class TokenizeJob:
-    """One partition to encode: where it is, how it is read, and under which name its spills go."""
+    """One partition to encode: where it is, and under which name its spills go; `num_bytes` is its weight."""
 
     store: str
     spill: str
-    url: str
-    fingerprint: str
-    options: dict[str, Any]
+    file: InputFile
     start: int
     end: int
+    num_bytes: int
     rules: DocumentRulesJob
     definition: dict[str, Any]
     tokenizer_fingerprint: str
@@ -95,31 +96,53 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
 
     Raises:
         InputError: a row is bad; the message names file and row group or byte.
+        InputError: the file is not what it was when the build was planned.
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
         StoreError: a spill can't be written.
     """
     store = Store(job.store)
     if record := read_record(store, job.spill):
         return record
-    progress.report(progress.Working(f"encoding {job.url}, [{job.start}, {job.end})"))
+    url = job.file.url
+    progress.report(progress.Working(f"encoding {url}, [{job.start}, {job.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    pending = _Pending()
+    pending, tally = _Pending(), _Tally(job.num_bytes)
     record = {"read": 0, "filtered": 0, "spills": []}
-    for rows in make_reader(job.options).read(job.url, job.start, job.end):
+    for rows in make_reader(job.file.options).read(url, job.start, job.end):
         record["read"] += len(rows.rows)
-        texts, numbers = keep_documents(rows, job.rules, job.url)
+        texts, numbers = keep_documents(rows, job.rules, url)
         record["filtered"] += len(rows.rows) - len(texts)
         if len(texts):
             documents, num_bytes = _encode(texts, numbers, job, tokenizer)
             pending.parts.append(documents)
             pending.text_bytes += num_bytes
-            progress.report(progress.Advanced(num_bytes, len(documents.tokens)))
+            tally.report(num_bytes, len(documents.tokens))
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
             record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
     if pending.parts:
         record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
+    check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
     store.replace(record_path(job.spill), sign(record), durable=False)
+    tally.finish()
     return record
+
+
+class _Tally:
+    """Progress through a partition: text is counted as it comes, against the bytes that the plan knows.
+
+    A compressed file holds more text than bytes, JSON lines less; the partition's end settles the difference.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._left = num_bytes
+
+    def report(self, text_bytes: int, num_tokens: int) -> None:
+        done = min(text_bytes, self._left)
+        self._left -= done
+        progress.report(progress.Advanced(text_bytes, num_tokens, done))
+
+    def finish(self) -> None:
+        progress.report(progress.Advanced(0, 0, self._left))
 
 
 def keep_documents(rows: Rows, rules: DocumentRulesJob, url: str) -> tuple[pa.Array, NDArray[np.uint64]]:
@@ -144,8 +167,6 @@ def keep_documents(rows: Rows, rules: DocumentRulesJob, url: str) -> tuple[pa.Ar
 
 @lru_cache(maxsize=2)
 def _load_tokenizer(definition: bytes, expected: str) -> Tokenizer:
-    import json
-
     tokenizer = load_tokenizer(json.loads(definition))
     if tokenizer.fingerprint != expected:
         raise TokenizerError(
@@ -169,7 +190,7 @@ def _encode(
     if rules.deduplicate:
         key = order_keys(content, rules.seed)
     else:
-        key = order_keys_with_duplicates(content, rules.seed, job.fingerprint, rows)
+        key = order_keys_with_duplicates(content, rules.seed, job.file.fingerprint, rows)
     encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
     split = split_indices(content, rules.shares)
     return SpillDocuments(split, key, content, rows, encoded.num_tokens, encoded.tokens), len(data)

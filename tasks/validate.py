@@ -7,7 +7,7 @@ shards.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,22 +15,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import CheckError, InputError
+from tokenloom.errors import CheckError
+from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.filesystem import Store
-from tokenloom.storage.fingerprints import stamp
 from tokenloom.storage.keys import content_hashes
 from tokenloom.storage.shard import Shard, open_shard, token_dtype
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
-from tokenloom.tasks.assign import Assignment
-from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
-NUM_SAMPLES = 1000
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
@@ -47,28 +45,28 @@ class CheckJob:
     samples: list[tuple[str, tuple[int, ...]]]
 
 
-def samples_per_shard(num_shards: int) -> int:
-    """Return how many documents a shard proposes, so that the NUM_SAMPLES least hashes of all are among them."""
-    return min(NUM_SAMPLES, 4 * NUM_SAMPLES // num_shards + 64)
-
-
-def choose_samples(plan: BuildPlan, records: Sequence[dict[str, Any]], num_jobs: int) -> list[CheckJob]:
-    """Choose up to NUM_SAMPLES documents of the build by hash, and group them for reading.
+def choose_samples(
+    plan: BuildPlan, records: Sequence[dict[str, Any]], num_samples: int, num_jobs: int
+) -> list[CheckJob]:
+    """Choose documents of the build by hash, and group them for reading.
 
     Args:
         plan: of the build.
         records: of all shards.
-        num_jobs: about how many jobs to make of the documents of one file.
+        num_samples: documents to choose, those with the least hashes.
+        num_jobs: about how many jobs to make of the documents of a file that is cut into partitions.
     """
     proposed = [(item, record["name"]) for record in records for item in record["sampled"]]
     by_input: defaultdict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
     index = SAMPLE_DTYPE.names.index("input_index")  # type: ignore[union-attr]
-    for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:NUM_SAMPLES]:
+    for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:num_samples]:
         by_input[item[index]].append((name, tuple(item)))
+    num_partitions = Counter(partition.input_index for partition in plan.partitions)
     jobs = []
     for i, samples in sorted(by_input.items()):
         samples.sort(key=lambda sample: sample[1][SAMPLE_DTYPE.names.index("row")])  # type: ignore[union-attr]
-        for part in _parts(samples, num_jobs if len(by_input) < 2 * num_jobs else 1):
+        can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
+        for part in _parts(samples, num_jobs if can_cut else 1):
             file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
             jobs.append(CheckJob(str(plan.store.root), plan.version, file, plan.definition, fingerprint, part))
     return jobs
@@ -127,7 +125,7 @@ def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: 
 
 
 def validate_build(
-    plan: BuildPlan, assignment: Assignment, records: Sequence[dict[str, Any]], num_checked: int
+    plan: BuildPlan, assignment: Assignment, records: Sequence[dict[str, Any]], num_chosen: int, num_checked: int
 ) -> dict[str, Any]:
     """Check that a build is complete and right; return the measured values for build.json.
 
@@ -135,13 +133,15 @@ def validate_build(
         plan: of the build.
         assignment: of its shards.
         records: of all shards.
+        num_chosen: documents that choose_samples chose.
         num_checked: documents that `check_documents` compared.
 
     Raises:
         CheckError: something does not hold; it says what, with both numbers.
         InputError: an input changed while the build ran.
     """
-    _check_inputs_unchanged(plan.inputs)
+    for file in plan.inputs:
+        check_unchanged(file)
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record["split"] == split]
         documents = sum(record["documents"] + record["duplicates"] for record in mine)
@@ -155,7 +155,7 @@ def validate_build(
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
     for record in records:
         _check_shard(plan, record)
-    _check_equal("documents encoded again", min(NUM_SAMPLES, rows["kept"]), num_checked)
+    _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     return {"documents_encoded_again": num_checked, "largest_id": max(record["max_id"] for record in records)}
 
 
@@ -185,13 +185,3 @@ def _check_shard(plan: BuildPlan, record: dict[str, Any]) -> None:
         raise CheckError(f"shard {name}: {record['bad_ends']} documents do not end with end-of-text; {_NEXT_STEP}")
     num_bytes = plan.store.num_bytes(version_path(plan.version, f"{name}.tok"))
     _check_equal(f"shard {name}: bytes written and on disk", record["bytes"], num_bytes or 0)
-
-
-def _check_inputs_unchanged(inputs: Sequence[InputFile]) -> None:
-    for file in inputs:
-        try:
-            changed = file.stamp is not None and stamp(file.url) != file.stamp
-        except FileNotFoundError:
-            changed = True
-        if changed:
-            raise InputError(f"{file.url}: it changed while the build ran; build again when it is complete")

@@ -30,6 +30,12 @@ Result = TypeVar("Result")
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
+MAX_WORKERS = 512
+
+
+def default_num_workers() -> int:
+    """Return how many worker processes a build takes if nobody says: one a core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Worker:
@@ -37,6 +43,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._in_hand = "starting"
+        self.is_busy = False
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -48,6 +55,7 @@ class _Worker:
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
+        self.is_busy = True
         kind, value = self._exchange((function, job))
         while kind == "event":
             if isinstance(value, progress.Working):
@@ -55,6 +63,7 @@ class _Worker:
             else:
                 progress.report(value)
             kind, value = self._exchange()
+        self.is_busy = False
         if kind == "error":
             raise value  # outside of what tells a lost worker: the function may raise EOFError itself
         return value
@@ -99,10 +108,12 @@ class WorkerPool:
     """Up to `num_workers` child processes, started when needed.
 
     Args:
-        num_workers: processes; 0 runs every call in the calling thread of this process.
+        num_workers: processes, in [0, MAX_WORKERS]; 0 runs every call in the calling thread of this process.
     """
 
     def __init__(self, num_workers: int) -> None:
+        if not 0 <= num_workers <= MAX_WORKERS:
+            raise ValueError(f"workers must be in [0, {MAX_WORKERS}], not {num_workers}")
         self.num_workers = num_workers
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         self._started: set[_Worker] = set()
@@ -143,9 +154,11 @@ class WorkerPool:
         return worker
 
     def _give_back(self, worker: _Worker | None) -> None:
-        if worker is not None and not worker.is_alive():
+        if worker is not None and (worker.is_busy or not worker.is_alive()):
+            # Dead, or left in the middle of a call by an exception here: its next answer would be the old one's.
             with self._lock:
                 self._started.discard(worker)
+            worker.end(now=True)
             worker = None
         self._free.put(worker)
 

@@ -117,12 +117,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             else "interrupted\n"
         )
         return _INTERRUPTED
-    except TokenloomError as error:
+    except Exception as error:
         if arguments.debug:
             raise
+        return _told(error)
+    return 0
+
+
+def _told(error: Exception) -> int:
+    """Say an error in one message on stderr and return its exit code."""
+    if isinstance(error, TokenloomError):
         sys.stderr.write(f"tokenloom: {error}\n")
         return error.exit_code
-    return 0
+    sys.stderr.write(f"tokenloom: {type(error).__name__}: {error} (--debug shows where)\n")
+    return 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,8 +106,9 @@ def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: b
 def run_build(spec: Any, workers: int | None, direct: bool) -> Json:
     """Run a build with progress on stderr, as a Prefect flow or directly; return its result."""
     from tokenloom.display import showing_progress
+    from tokenloom.tasks.workers import default_num_workers
 
-    num_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    num_workers = default_num_workers() if workers is None else workers
     if direct:
         from tokenloom.flows.direct import build_directly
 

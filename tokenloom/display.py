@@ -9,41 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokenloom.tasks import progress
+from tokenloom.tasks.progress import Meter
 
 _PLAIN_SECONDS = 5.0
-
-
-class _Meter:
-    """What is done of the step at work, and how fast."""
-
-    def __init__(self) -> None:
-        self.step, self.total, self.unit = "plan", 0, ""
-        self.done = {"bytes": 0, "tokens": 0}
-        self.start = time.monotonic()
-
-    def begin(self, event: progress.StepStarted) -> None:
-        self.step, self.total, self.unit = event.step, event.total, event.unit
-        self.done = {"bytes": 0, "tokens": 0}
-        self.start = time.monotonic()
-
-    def text(self) -> str:
-        """Return one line: step, share done, MB/s, tokens/s, time left."""
-        seconds = max(time.monotonic() - self.start, 1e-3)
-        parts = [f"{self.step:<9}"]
-        if self.total:
-            share = min(self.done[self.unit] / self.total, 1.0)
-            parts.append(f"{share:4.0%}")
-            parts.append(f"{self.done['bytes'] / seconds / 1e6:6.1f} MB/s")
-            parts.append(f"{self.done['tokens'] / seconds / 1e6:6.2f} M tokens/s")
-            if 0 < share < 1:
-                parts.append(f"{_clock(seconds / share - seconds)} left")
-        return "  ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager
@@ -59,7 +27,7 @@ def _live_line() -> Iterator[None]:
     from rich.live import Live
     from rich.text import Text
 
-    meter, lock = _Meter(), threading.Lock()
+    meter, lock = Meter(), threading.Lock()
     console = Console(stderr=True)
 
     def listen(event: progress.Event) -> None:
@@ -78,7 +46,7 @@ def _live_line() -> Iterator[None]:
 
 @contextmanager
 def _plain_lines() -> Iterator[None]:
-    meter, lock = _Meter(), threading.Lock()
+    meter, lock = Meter(), threading.Lock()
     last = 0.0
 
     def listen(event: progress.Event) -> None:
@@ -95,14 +63,13 @@ def _plain_lines() -> Iterator[None]:
         yield
 
 
-def _take(event: progress.Event, meter: _Meter, tell: progress.Teller) -> None:
+def _take(event: progress.Event, meter: Meter, tell: progress.Teller) -> None:
     if isinstance(event, progress.StepStarted):
         meter.begin(event)
     elif isinstance(event, progress.Message):
         tell(event.text)
     elif isinstance(event, progress.Advanced):
-        meter.done["bytes"] += event.num_bytes
-        meter.done["tokens"] += event.num_tokens
+        meter.add(event)
 
 
 def say(text: str) -> None:

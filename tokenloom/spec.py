@@ -16,7 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 _VERSION = re.compile(r"^[0-9a-f]{16}$")
-SECRET_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+# A password before the host, or a token or signature behind the path.
+SECRET_URL = re.compile(
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
+)
 MAX_SEED = 2**53 - 1  # the largest integer that a form in a browser keeps exactly
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]

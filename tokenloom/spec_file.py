@@ -114,7 +114,7 @@ def _validated(value: dict[str, Any], places: dict[Location, str], path: Path) -
     except ValidationError as error:
         lines = [_told(item, value, places, path) for item in error.errors(include_url=False)]
         # Not `from error`, which holds the values as they stand, passwords among them.
-        raise SpecError(SECRET_URL.sub("://***@", "\n".join(lines))) from None
+        raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
 
 
 def _told(item: Any, value: Any, places: dict[Location, str], path: Path) -> str:
@@ -155,5 +155,5 @@ def _dotted(location: Location) -> str:
 
 
 def _short(value: Any) -> str:
-    text = SECRET_URL.sub("://***@", repr(value))
+    text = SECRET_URL.sub("***", repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

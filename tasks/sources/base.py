@@ -60,14 +60,17 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
             yield file
     except FileNotFoundError as error:
         raise InputError(f"{url}: the file is gone; it was there when the build was planned; build again") from error
-    except (IsADirectoryError, PermissionError) as error:
-        raise InputError(f"{url}: can't be read: {error.strerror}") from error
+    except OSError as error:
+        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
 
 
 def input_bytes(url: str) -> int:
-    """Return the length of an input file in bytes."""
+    """Return the length of an input file in bytes; raises InputError if it can't be read."""
     filesystem, path = fsspec.core.url_to_fs(url)
-    return int(filesystem.size(path))
+    try:
+        return int(filesystem.size(path))
+    except OSError as error:
+        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
 
 
 def large_strings(texts: Sequence[str | None], rows: Sequence[int], url: str) -> pa.Array:

@@ -30,7 +30,7 @@ from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.versions import dataset_store
 from tokenloom.tasks import progress
-from tokenloom.tasks.jobs import tokenize_partitions
+from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -88,7 +88,7 @@ def test_every_step_is_a_task_run_that_completes(tmp_path: Path) -> None:
     assert run.state.is_completed()
     assert all(r.state is not None and r.state.is_completed() and r.run_count == 1 for r in task_runs)
     names = Counter(r.name.split()[0].split("-")[0] for r in task_runs)
-    assert set(names) == {"plan", "tokenize", "assign", "shuffle", "check", "validate", "publish"}
+    assert set(names) == {"plan", "cut", "tokenize", "assign", "shuffle", "check", "validate", "publish"}
     assert names["tokenize"] == 2
     assert names["shuffle"] > 3
 
@@ -109,22 +109,22 @@ def test_bad_input_fails_the_run_once_with_our_message(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("store/data/tags/*/*"))
 
 
-def _kill_worker_once(jobs: list[Any]) -> None:
+def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
     """Encode, but end this worker process the first time."""
-    mark = Path(jobs[0].store).parent / "killed"
+    mark = Path(job.store).parent / "killed"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
-        tokenize_partitions(jobs)
-    else:
-        os.kill(os.getpid(), signal.SIGKILL)
+        return tokenize_partition(job)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process goes on")
 
 
 @pytest.mark.usefixtures("prefect_server")
 def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.order.tokenize_partitions", _kill_worker_once)
+    monkeypatch.setattr("tokenloom.flows.order.tokenize_partition", _kill_worker_once)
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
     (tmp_path / "store").mkdir()
     spec = _spec(tmp_path)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
+from tokenloom.errors import FormatError
 from tokenloom.storage.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_documents
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"
@@ -93,7 +94,7 @@ def test_writer_that_raised_leaves_no_readable_table(tmp_path: Path) -> None:
         writer.append(num_tokens, inputs, rows, np.stack([words, words], axis=1), words)
         raise KeyError
     assert path.stat().st_size > BATCH_ROWS
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(FormatError, match="no readable document table"):
         open_documents(path)
 
 

@@ -17,6 +17,10 @@ import pytest
 
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.tasks import progress
+from tokenloom.tasks.plan import cut_file
+from tokenloom.tasks.shuffle import shuffle_shard
+from tokenloom.tasks.tokenization import tokenize_partition
+from tokenloom.tasks.validate import check_documents
 from tokenloom.tasks.workers import WorkerPool
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -73,7 +77,7 @@ def loaded_modules(_: None) -> set[str]:
 def print_and_report(number: int) -> int:
     print("printed in a worker", flush=True)
     os.write(1, b"written in a worker\n")
-    progress.report(progress.Advanced(number, 2 * number))
+    progress.report(progress.Advanced(number, 2 * number, 0))
     return number
 
 
@@ -236,6 +240,10 @@ def test_children_are_gone_after_the_block() -> None:
 
 
 def test_children_import_neither_prefect_nor_pydantic_nor_torch(pool: WorkerPool) -> None:
+    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_documents]
+    for step in steps:
+        with pytest.raises(AttributeError):  # the job is none, but the step's modules are loaded now
+            pool.call(step, None)
     loaded = pool.call(loaded_modules, None)
     assert "tokenloom" in loaded
     packages = {name.partition(".")[0] for name in loaded}
@@ -246,7 +254,7 @@ def test_events_of_a_child_reach_the_listeners_here(pool: WorkerPool) -> None:
     events: list[progress.Event] = []
     with progress.listening(events.append):
         assert pool.call(print_and_report, 3) == 3
-    assert events == [progress.Advanced(3, 6)]
+    assert events == [progress.Advanced(3, 6, 0)]
 
 
 def test_output_of_children_goes_to_stderr_alone() -> None:

@@ -333,8 +333,11 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
 @pytest.mark.slow
 def test_demo_builds_and_trains(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    value = _json(tmp_path, "demo", "--direct", "--updates", "60", "--dir", "here")
+    value = _json(tmp_path, "demo", "--direct", "--updates", "2500", "--dir", "here")
     assert value["published"] is True
     assert value["sample"]
     assert (tmp_path / "here" / "demo.yaml").is_file()
-    assert "losses" in value
+    losses = value["losses"]
+    assert losses["train"]["0"] > 5 > 3 > losses["train"]["2500"]
+    assert losses["validation"]["0"] > 5 > 2.8 > losses["validation"]["2500"]
+    assert losses["test"] < 3

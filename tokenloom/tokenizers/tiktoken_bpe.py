@@ -56,16 +56,16 @@ class TiktokenTokenizer:
         self._bos_ids = [self._special_id(bos)] if bos else []
         # Tokens that can overlap ("<<" itself) could be found across a seam, so such ones are never joined.
         self._can_join = not any(_overlap(a, b) for a in self._allowed for b in self._allowed)
-        self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, self._probe_ids())
+        probe_ids = [int(i) for i in self._encode_text(PROBE)]
+        if encoding.decode_bytes(probe_ids) != PROBE.encode():
+            raise TokenizerError(f"tokenizer {name}: its pattern leaves out text; give the pattern of its vocabulary")
+        self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, probe_ids)
 
     def _special_id(self, token: str) -> int:
         if token not in self._encoding.special_tokens_set:
             known = ", ".join(sorted(self._encoding.special_tokens_set)) or "none"
             raise TokenizerError(f"tokenizer {self.name}: {token!r} is no special token of it; it has: {known}")
         return self._encoding.encode_single_token(token)
-
-    def _probe_ids(self) -> list[int]:
-        return [int(i) for i in self._encode_text(PROBE)]
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""

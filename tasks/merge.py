@@ -1,0 +1,161 @@
+"""Merge: the documents of a key range from all spills, in order and without duplicates; then their tokens.
+
+A shard is made of such pieces, each of bounded size. The document tables are read first; of the tokens only those
+that stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.storage.assignment import SpillEntry
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.spill import TABLE_DTYPE, Spill, take_documents
+
+_WRITE_TOKENS = 2**23
+_GAP_BYTES = 2**20  # a spill is read in blocks of this, so a smaller gap costs nothing to read over
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The documents of a key range that stay, in order: n rows of TABLE_DTYPE, and (n,) positions of their spills."""
+
+    rows: NDArray[Any]
+    spill_position: NDArray[np.uint32]
+    num_duplicates: int
+    duplicate_tokens: int
+
+
+def merge_documents(
+    store: Store, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, deduplicate: bool
+) -> Piece:
+    """Read the documents of a split with keys in [start_key, end_key) from all spills.
+
+    They come in the total order (key, content, source, path, row); of equal contents the first stays if `deduplicate`.
+
+    Raises WorkError if a spill is missing or damaged.
+    """
+    tables = [np.empty(0, TABLE_DTYPE)]
+    num_read = tokens_read = 0
+    for entry in spills:
+        with Spill(store, entry.name, entry.index) as spill:
+            rows = spill.documents(split_index, start_key, end_key)
+        num_read, tokens_read = num_read + len(rows), tokens_read + _sum(rows["num_tokens"])
+        # At once: a million copies of one text in one file must not wait in memory for the merge.
+        tables.append(rows[_is_first(rows)] if deduplicate else rows)
+    position = np.repeat(np.arange(len(spills), dtype=np.uint32), [len(table) for table in tables[1:]])
+    rows = np.concatenate(tables)
+    del tables
+    order = _total_order(rows, position)
+    if deduplicate:
+        order = order[_is_first(rows[order])]
+    rows, position = rows[order], position[order]
+    return Piece(rows, position, num_read - len(rows), tokens_read - _sum(rows["num_tokens"]))
+
+
+def _sum(num_tokens: NDArray[np.uint32]) -> int:
+    return int(num_tokens.sum(dtype=np.uint64))
+
+
+def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether each row's content differs from that of the row before; equal ones are neighbours."""
+    first = np.ones(len(rows), dtype=bool)
+    high, low = rows["content_high"], rows["content_low"]
+    first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return first
+
+
+def _total_order(rows: NDArray[Any], position: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the order (key, content, input, row); spills come in the order of inputs and of their rows.
+
+    A stable sort by key does nearly all; only where keys are equal do the other columns count.
+    """
+    order = np.argsort(rows["key"], kind="stable")
+    keys = rows["key"][order]
+    equal = keys[1:] == keys[:-1]
+    if not equal.any():
+        return order
+    tied = np.zeros(len(rows), dtype=bool)
+    tied[1:] |= equal
+    tied[:-1] |= equal
+    subset = order[tied]
+    part = rows[subset]
+    within = np.lexsort((part["row"], position[subset], part["content_low"], part["content_high"], part["key"]))
+    order[tied] = subset[within]
+    return order
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Neighbouring documents of one spill, read at once: tokens [start, end) of it.
+
+    `members` (n,) are positions in the piece; `lengths` (2n,) alternate: the gap before a document (often of no
+    tokens), then the document.
+    """
+
+    entry: SpillEntry
+    start: int
+    end: int
+    members: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iterator[_Run]:
+    """Yield the reads that bring the tokens of a piece, spill by spill; gaps above _GAP_BYTES are not read."""
+    by_place = np.lexsort((piece.rows["start"], piece.spill_position))
+    starts = piece.rows["start"][by_place].astype(np.int64)
+    ends = starts + piece.rows["num_tokens"][by_place]
+    gaps = starts[1:] - ends[:-1]
+    is_cut = (np.diff(piece.spill_position[by_place]) != 0) | (gaps * token_bytes > _GAP_BYTES)
+    bounds = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(by_place)]
+    for first, last in pairwise(bounds):
+        lengths = np.zeros(2 * (last - first), np.int64)
+        lengths[2::2] = gaps[first : last - 1]
+        lengths[1::2] = ends[first:last] - starts[first:last]
+        entry = spills[piece.spill_position[by_place[first]]]
+        yield _Run(entry, int(starts[first]), int(ends[last - 1]), by_place[first:last], lengths)
+
+
+def gather_tokens(
+    store: Store, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any]
+) -> Iterator[tuple[NDArray[Any], NDArray[np.uint32]]]:
+    """Yield (tokens, num_tokens) of the piece's documents in order, about _WRITE_TOKENS at a time.
+
+    Args:
+        store: the dataset's store.
+        spills: those that the piece was merged from.
+        piece: what stays.
+        dtype: the stored type of tokens.
+    """
+    if not len(piece.rows):
+        return
+    runs = list(_plan_runs(spills, piece, dtype.itemsize))
+    source = np.empty(sum(run.end - run.start for run in runs), dtype)
+    element = np.empty(len(piece.rows), np.int64)  # of each document among the gaps and documents in source
+    filled = num_elements = 0
+    for run in runs:
+        with Spill(store, run.entry.name, run.entry.index) as spill:
+            source[filled : filled + run.end - run.start] = spill.tokens(run.start, run.end)
+        element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
+        filled, num_elements = filled + run.end - run.start, num_elements + len(run.lengths)
+    lengths = np.concatenate([run.lengths for run in runs])
+    num_tokens = piece.rows["num_tokens"]
+    for start, end in _cut_by_tokens(num_tokens, _WRITE_TOKENS):
+        yield take_documents(source, lengths, element[start:end]), num_tokens[start:end]
+
+
+def _cut_by_tokens(num_tokens: NDArray[np.uint32], most: int) -> Iterator[tuple[int, int]]:
+    """Yield runs [start, end) of documents of about `most` tokens; a longer document is a run of its own."""
+    ends = np.cumsum(num_tokens, dtype=np.int64)
+    start = 0
+    while start < len(ends):
+        base = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, base + most, side="right")))
+        yield start, end
+        start = end

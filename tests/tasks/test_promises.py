@@ -1,0 +1,162 @@
+"""What a build promises where it is easily broken: its cache, its memory, its check, its repairs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import build, listed_files, make_spec, stored_documents, write_jsonl
+from tokenloom.errors import FormatError, InputError
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.assignment import read_assignment
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.spill import Spill
+from tokenloom.storage.versions import dataset_store, load_manifest, published_versions
+from tokenloom.tasks import progress
+from tokenloom.tasks.merge import merge_documents
+from tokenloom.tasks.shuffle import read_shard_record, record_path
+
+
+def jsonl(path: Path) -> dict[str, Any]:
+    return {"kind": "jsonl", "path": str(path)}
+
+
+def texts_of(spec: BuildSpec, version: str) -> set[bytes]:
+    return {bytes(document["ids"]) for document in stored_documents(spec, version)}
+
+
+def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["right one", "right two"])
+    right, times = path.read_bytes(), path.stat()
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+    from tokenloom.tasks.jobs import cut_jobs
+
+    def change_first(*arguments: Any) -> Any:
+        path.write_bytes(right.replace(b"right", b"wrong"))
+        return cut_jobs(*arguments)
+
+    monkeypatch.setattr("tokenloom.flows.order.cut_jobs", change_first)
+    with pytest.raises(InputError, match="changed while the build ran"):
+        build(spec)
+    monkeypatch.undo()
+    path.write_bytes(right)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert texts_of(spec, build(spec).version) == {b"right one", b"right two"}
+
+
+def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    monkeypatch.setattr("tokenloom.storage.fingerprints._RACY_NS", -(10**18))
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+    first = build(spec)
+
+    def refuse(path: str) -> str:
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr("tokenloom.storage.fingerprints._hash_file", refuse)
+    assert build(spec).version == first.version
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"bytes": 1}'])
+def test_damaged_records_of_a_killed_build_are_made_again(tmp_path: Path, damage: bytes) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+    version = build(spec).version
+    expected = listed_files(spec, version)
+    store = dataset_store(spec.store, spec.dataset)
+    for name in store.names(f"work/candidates/{version}"):
+        store.local(f"work/candidates/{version}/{name}").write_bytes(damage)
+    store.local(f"versions/{version}/manifest.json").unlink()
+    assert build(spec).published
+    assert listed_files(spec, version) == expected
+
+
+def test_an_edited_record_of_a_shard_is_not_believed(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+    version = build(spec).version
+    store = dataset_store(spec.store, spec.dataset)
+    assert read_shard_record(store, version, "train/000000") is not None
+    record = store.local(record_path(version, "train/000000"))
+    record.write_bytes(record.read_bytes().replace(b'"tokens":', b'"tokens":1', 1))
+    assert read_shard_record(store, version, "train/000000") is None
+
+
+def test_copies_of_one_text_do_not_wait_in_memory_for_the_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["[deleted]"] * 5000 + [f"document {i}" for i in range(200)])
+    spec = make_spec(tmp_path / "store", [jsonl(path)], splits={"train": 1.0})
+    version = build(spec).version
+    store = dataset_store(spec.store, spec.dataset)
+    assert load_manifest(store, version)["rows"]["duplicates"] == 4999
+    merged: list[int] = []
+    concatenate = np.concatenate
+
+    def counted(arrays: Any, *rest: Any, **named: Any) -> Any:
+        merged.extend(len(array) for array in arrays)
+        return concatenate(arrays, *rest, **named)
+
+    monkeypatch.setattr("tokenloom.tasks.merge.np.concatenate", counted)
+    piece = merge_documents(store, read_assignment(store, version).spills, 0, 0, 2**64, deduplicate=True)
+    assert (len(piece.rows), piece.num_duplicates) == (201, 4999)
+    assert max(merged) == 201
+
+
+def test_1000_documents_are_checked_however_uneven_the_splits(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(5000)])
+    splits = {"train": 0.996, "a": 0.001, "b": 0.001, "c": 0.001, "d": 0.001}
+    spec = make_spec(tmp_path / "store", [jsonl(path)], splits=splits)
+    version = build(spec).version
+    store = dataset_store(spec.store, spec.dataset)
+    assert b'"documents_encoded_again":1000' in store.read(f"versions/{version}/build.json")
+
+
+def test_every_spill_damaged_at_once_is_encoded_again(tmp_path: Path) -> None:
+    paths = [write_jsonl(tmp_path / f"{i}.jsonl", [f"document {i} {j}" for j in range(20)]) for i in range(6)]
+    wanted = make_spec(tmp_path / "wanted", [jsonl(tmp_path / "*.jsonl")])
+    expected = listed_files(wanted, build(wanted).version)
+    spec = make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")])
+    store = dataset_store(spec.store, spec.dataset)
+    damaged: list[str] = []
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "shuffle" and not damaged:
+            for name in store.names("work/spills"):
+                if name.endswith(".spill"):
+                    damaged.append(name)
+                    spill = store.local(f"work/spills/{name}")
+                    spill.write_bytes(spill.read_bytes()[:-1] + b"?")
+
+    with progress.listening(listen):
+        result = build(spec)
+    assert len(damaged) == len(paths)
+    assert listed_files(spec, result.version) == expected
+
+
+def test_a_spill_damaged_again_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+
+    def damaged(self: Spill, start: int, end: int) -> memoryview:
+        raise self._error("block 0 (of 1 MiB) is damaged")
+
+    monkeypatch.setattr(Spill, "_read", damaged)
+    with pytest.raises(FormatError, match="is damaged"):
+        build(spec)
+    assert published_versions(Store(tmp_path / "store" / "data")) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "broken link"])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    odd = tmp_path / "b.jsonl"
+    os.mkfifo(odd) if kind == "pipe" else odd.symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match=r"b\.jsonl"):
+        build(make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")]))
