@@ -24,7 +24,7 @@ from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.publish import BuildResult
 
-STEPS = ("plan", "tokenize", "assign", "shuffle", "validate", "publish")
+STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
 _ROOT = Path(__file__).parent.parent
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
 

@@ -46,7 +46,7 @@ def _environment(**extra: str) -> dict[str, str]:
 
 def _run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*_COMMAND, *arguments], cwd=folder, env=_environment(**extra), capture_output=True, text=True, timeout=120
+        [*_COMMAND, *arguments], cwd=folder, env=_environment(**extra), capture_output=True, text=True, timeout=400
     )
 
 
