@@ -15,7 +15,7 @@ from tokenloom.tasks import progress
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, shuffle_jobs, tokenize_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
-from tokenloom.tasks.publish import BuildResult, build_result, move_latest, publish_version
+from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import record_path, tokenize_partition
 from tokenloom.tasks.validate import check_documents, validate_build
@@ -42,7 +42,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     """
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     if plan.published:
-        return build_result(plan, published=False, tag_note=move_latest(plan), num_encoded=0)
+        return finish_build(plan, published=False, num_encoded=0)
     plan.store.remove_stale_temporaries()
     progress.report(progress.StepStarted("cut", 0))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
@@ -76,7 +76,7 @@ def _encode_and_publish(plan: BuildPlan, num_workers: int, run_one: RunOne, run_
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
-    return build_result(plan, published, move_latest(plan), len(plan.missing))
+    return finish_build(plan, published, len(plan.missing))
 
 
 def _flat(groups: list[list[Any]]) -> list[Any]:

@@ -6,6 +6,7 @@ Written by the step assign, read by every shuffle worker.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from tokenloom.errors import FormatError, WorkError
 from tokenloom.storage.canonical import read_signed, sign
@@ -71,9 +72,14 @@ def read_assignment(store: Store, version: str) -> Assignment:
     """Return the assignment of a version that is being built; raises WorkError if it is gone or damaged."""
     path = candidate_path(version, _NAME)
     try:
-        value = read_signed(store.read(path), path)
+        return _parse(store.read(path))
     except (FileNotFoundError, FormatError) as error:
         raise WorkError(f"{store.local(path)}: it is missing or damaged; it is made again") from error
+
+
+@lru_cache(maxsize=1)
+def _parse(data: bytes) -> Assignment:  # the same for every shard that a worker makes
+    value = read_signed(data, _NAME)
     return Assignment(
         spills=[SpillEntry(**item) for item in value["spills"]],
         shards=[ShardRange(**item) for item in value["shards"]],

@@ -103,3 +103,19 @@ def _why_missing(store: Store, reference: Reference) -> str:
         return f"no dataset {reference.dataset!r} in {reference.store}"
     known = [name for name in store.names("tags") if tags.newest(store, name)]
     return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"
+
+
+def check_lengths(store: Store, manifest: dict[str, Any]) -> None:
+    """Raise FormatError if a file that a manifest lists is missing, or a shard has another length."""
+    wanted: dict[str, int | None] = dict.fromkeys(manifest["files"])
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            wanted |= {shard["name"]: shard["bytes"], shard["name"].removesuffix(".tok") + ".docs": None}
+    for name, num_bytes in wanted.items():
+        found = store.num_bytes(version_path(manifest["version"], name))
+        if found is None or found != (found if num_bytes is None else num_bytes):
+            place = store.local(version_path(manifest["version"]))
+            raise FormatError(
+                f"{place / name}: missing from a published version, or cut short; restore it, or delete "
+                f"{place / NAME} and build again, which makes the same bytes"
+            )

@@ -63,7 +63,7 @@ def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
         pattern: a file or glob, absolute or an fsspec URL. `path` is relative to its root: up to the last "/"
             before the first wildcard; without one, the file's folder.
     """
-    filesystem, stripped = fsspec.core.url_to_fs(pattern)
+    filesystem, stripped = _filesystem(pattern)
     magic = min((i for i in map(stripped.find, _MAGIC) if i >= 0), default=None)
     root = stripped[: stripped.rindex("/", 0, magic) + 1]
     if magic is None:
@@ -85,6 +85,15 @@ def list_files(pattern: str) -> list[tuple[str, str, dict[str, Any]]]:
     if not files:
         raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell")
     return files
+
+
+def _filesystem(pattern: str) -> tuple[Any, str]:
+    if _is_local(pattern):  # "::" in a local name is no chain of file systems
+        return fsspec.filesystem("file"), pattern.removeprefix("file://").removeprefix("local://")
+    try:
+        return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{pattern}: this kind of URL can't be read here: {error}; copy the files") from error
 
 
 def _is_local(url: str) -> bool:

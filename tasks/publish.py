@@ -12,7 +12,7 @@ from typing import Any
 from tokenloom.storage import manifest, tags
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.canonical import canonical_json, sign
-from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.storage.versions import check_lengths, load_manifest, version_path
 from tokenloom.tasks.plan import LATEST, BuildPlan
 from tokenloom.tasks.validate import row_counts
 
@@ -22,12 +22,16 @@ _LIBRARIES = ("tokenloom", "numpy", "pyarrow", "xxhash", "fsspec", "tiktoken", "
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build did: `published` is False if the version was there already; `tag_note` says why a tag stayed."""
+    """What a build did: `published` is False if the version was there already.
+
+    `tag_moved` says whether `latest` names it since now, `tag_note` why the tag was left alone.
+    """
 
     reference: str
     version: str
     published: bool
     splits: dict[str, dict[str, int]]
+    tag_moved: bool
     tag_note: str | None
     num_encoded: int
 
@@ -38,6 +42,7 @@ class BuildResult:
             "version": self.version,
             "published": self.published,
             "splits": self.splits,
+            "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
             "partitions_encoded": self.num_encoded,
         }
@@ -74,20 +79,21 @@ def publish_version(
     return True
 
 
-def move_latest(plan: BuildPlan) -> str | None:
-    """Let `latest` name the version, where the rules allow; return why not, if not (tags.move_by_build)."""
-    return tags.move_by_build(plan.store, LATEST, plan.version, plan.seen_tag_number)
+def finish_build(plan: BuildPlan, published: bool, num_encoded: int) -> BuildResult:
+    """Let `latest` name the version, where the rules allow (tags.move_by_build), and return what the build did.
 
-
-def build_result(plan: BuildPlan, published: bool, tag_note: str | None, num_encoded: int) -> BuildResult:
-    """Return what a build did, read from the published manifest."""
+    Raises FormatError if a file of the published version is missing or cut short.
+    """
     value = load_manifest(plan.store, plan.version)
+    check_lengths(plan.store, value)
+    tag_note = tags.move_by_build(plan.store, LATEST, plan.version, plan.seen_tag_number)
+    tag_moved = tags.newest_number(plan.store, LATEST) != plan.seen_tag_number and tag_note is None
     splits = {
         name: {"tokens": split["tokens"], "documents": split["documents"], "shards": len(split["shards"])}
         for name, split in value["splits"].items()
     }
     reference = f"{plan.store.root}@{plan.version}"
-    return BuildResult(reference, plan.version, published, splits, tag_note, num_encoded)
+    return BuildResult(reference, plan.version, published, splits, tag_moved, tag_note, num_encoded)
 
 
 def _input_row(file: Any) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -38,6 +39,16 @@ def default_num_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A child started in the block is deaf to Ctrl-C, which goes to the whole group; the parent decides."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Worker:
     """One child process and the socket to it."""
 
@@ -45,7 +56,7 @@ class _Worker:
         self._in_hand = "starting"
         self.is_busy = False
         self._connection, theirs = Pipe()
-        with theirs:
+        with theirs, _interrupts_blocked():
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
@@ -174,7 +185,6 @@ class WorkerPool:
 
 def serve(descriptor: int) -> None:
     """Run in a child: answer calls until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()

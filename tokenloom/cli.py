@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -36,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override a key: documents.min_chars=5",
+        help="override a key, may be repeated: documents.min_chars=5",
     )
     commands.add_parser("plan", parents=[common, spec], help="show what a build would read, and what is cached")
     build = commands.add_parser("build", parents=[common, spec], help="build and publish a version")
@@ -70,14 +71,21 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = _number(text)
     if not 0 <= value <= 512:
         raise argparse.ArgumentTypeError(f"{value} is not in [0, 512]")
     return value
 
 
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+
+
 def _positive(text: str) -> int:
-    value = int(text)
+    value = _number(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
     return value
@@ -101,6 +109,9 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted."""
     arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows its number
+            stream.reconfigure(errors="backslashreplace")
     try:
         result = _run(arguments)
         if arguments.json:
@@ -110,12 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        goes_on = arguments.command in ("build", "demo")
-        sys.stderr.write(
-            "interrupted. Nothing of this build is visible; run the same command to go on where it stopped\n"
-            if goes_on
-            else "interrupted\n"
-        )
+        goes_on = ". Only a complete version is ever visible; run the same command to go on where it stopped"
+        sys.stderr.write(f"interrupted{goes_on if arguments.command in ('build', 'demo') else ''}\n")
         return _INTERRUPTED
     except Exception as error:
         if arguments.debug:

@@ -98,6 +98,8 @@ def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: b
     _print(quiet, f"{done} {result['reference']}")
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     _table(quiet, ["split", "tokens", "documents", "shards"], splits)
+    if result["tag_moved"]:
+        _print(quiet, f"latest names {result['version']} now")
     if result["tag_note"]:
         _print(quiet, f"the tag was left alone: {result['tag_note']}")
     return result
@@ -124,7 +126,7 @@ def ls(store: str, quiet: bool) -> Json:
     """List the datasets of a store, or the versions of a dataset."""
     folder = Path(store).expanduser().absolute()
     if not folder.is_dir():
-        raise StoreError(f"{store}: no such store; a build makes it")
+        raise StoreError(f"{store}: no such store or dataset; a build makes it")
     if (folder / "versions").is_dir() or (folder / "tags").is_dir():
         return _list_versions(dataset_store(str(folder.parent), folder.name), quiet)
     datasets = []
@@ -200,7 +202,7 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
         for row in table.select(["start", "num_tokens", "input", "row"]).to_pylist():
             ids = np.asarray(shard.tokens[row["start"] : row["start"] + row["num_tokens"] - 1])
             place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
-            text = tokenizer.decode(ids[: 4 * chars])[:chars]
+            text = _printable(tokenizer.decode(ids[: 4 * chars])[:chars])
             documents.append(place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text})
         if len(documents) >= count:
             break
@@ -211,6 +213,11 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
         )
         _print(quiet, document["text"])
     return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
+
+
+def _printable(text: str) -> str:
+    """Return text without what a terminal would obey: control characters other than line ends and tabs."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:

@@ -18,7 +18,7 @@ Location = tuple[str | int, ...]
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
-    """Read a spec; relative paths in it count from the file's folder, those in `overrides` from the current one.
+    """Read a spec; relative paths in it count from the file's folder, one set by itself in `overrides` from the current.
 
     Args:
         path: the YAML file.
@@ -85,8 +85,8 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
         raise SpecError(f"--set {override}: write --set key=value, such as --set documents.min_chars=5")
     try:
         new = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError(f"--set {override}: the value is no YAML") from error
+    except yaml.YAMLError:  # *.txt, [a-z]+: what is no YAML is meant as it stands
+        new = text
     location = tuple(int(part) if part.isdigit() else part for part in key.split("."))
     if location[-1] in ("path", "store", "ranks", "encoder") and isinstance(new, str):
         new = str(Path(new).expanduser().absolute()) if "://" not in new else new

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol
 
@@ -52,11 +53,19 @@ class SourceReader(Protocol):
         """Return ranges [start, end) for `read` that hold `rows` (ascending) and as little else as can be."""
 
 
+def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
+    """Open a local path or a URL for reading; "::" in a local name is no chain of file systems."""
+    if "://" not in url:
+        return open(url, "rb")  # noqa: PTH123  (a str path, as fsspec gives it; the caller closes it)
+    opened: AbstractContextManager[IO[bytes]] = fsspec.open(url, "rb")
+    return opened
+
+
 @contextmanager
 def open_input(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading; raises InputError if it is missing or can't be read."""
     try:
-        with fsspec.open(url, "rb") as file:
+        with open_file(url) as file:
             yield file
     except FileNotFoundError as error:
         raise InputError(f"{url}: the file is gone; it was there when the build was planned; build again") from error
@@ -66,8 +75,10 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
 
 def input_bytes(url: str) -> int:
     """Return the length of an input file in bytes; raises InputError if it can't be read."""
-    filesystem, path = fsspec.core.url_to_fs(url)
     try:
+        if "://" not in url:
+            return os.stat(url).st_size
+        filesystem, path = fsspec.core.url_to_fs(url)
         return int(filesystem.size(path))
     except OSError as error:
         raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error

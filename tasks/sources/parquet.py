@@ -44,6 +44,8 @@ class Reader:
         if self._column not in schema.names:
             names = ", ".join(schema.names)
             raise InputError(f"{url}: no column {self._column!r}; its columns are: {names}. Set text: to one of them")
+        if schema.names.count(self._column) > 1:
+            raise InputError(f"{url}: two columns are named {self._column!r}; mend the file")
         kind = schema.field(self._column).type
         if kind not in (pa.string(), pa.large_string()):
             raise InputError(

@@ -160,3 +160,23 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     os.mkfifo(odd) if kind == "pipe" else odd.symlink_to(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"b\.jsonl"):
         build(make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")]))
+
+
+def test_a_published_version_with_a_missing_shard_is_no_success(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+    version = build(spec).version
+    expected = listed_files(spec, version)
+    folder = dataset_store(spec.store, spec.dataset).local(f"versions/{version}")
+    (folder / "train" / "000000.tok").unlink()
+    with pytest.raises(FormatError, match=r"000000\.tok: missing from a published version.*delete .*manifest\.json"):
+        build(spec)
+    (folder / "manifest.json").unlink()
+    build(spec)
+    assert listed_files(spec, version) == expected
+
+
+def test_a_local_name_with_colons_is_no_chain_of_file_systems(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a::b.jsonl", ["one", "two"])
+    spec = make_spec(tmp_path / "store", [jsonl(path)], splits={"train": 1.0})
+    assert texts_of(spec, build(spec).version) == {b"one", b"two"}

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -288,3 +289,12 @@ def test_reader_works_without_any_extra(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=16)
     ids = data[0]["input_ids"]
     assert done.stdout.splitlines() == [f"{len(data)} {ids.sum()} {data.decode(ids)[:4]}", "[]"]
+
+
+def test_threads_may_share_a_dataset_that_keeps_one_shard_open(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=64, max_open_shards=1)
+    expected = [data[i]["input_ids"].tolist() for i in range(len(data))]
+    with ThreadPoolExecutor(8) as threads:
+        order = [i for i in range(len(data)) for _ in range(8)]
+        for i, sample in zip(order, threads.map(data.__getitem__, order), strict=True):
+            assert sample["input_ids"].tolist() == expected[i]

@@ -154,7 +154,7 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
     [
         ("seed", "--set seed: write --set key=value"),
         ("=3", "--set =3: write --set key=value"),
-        ("seed=[", "--set seed=[: the value is no YAML"),
+        ("seed=[", "--set seed=[: seed: Input should be a valid integer; got '['"),
         ("seed=1=2", "--set seed=1=2: seed: Input should be a valid integer; got '1=2'"),
         ("nope=3", "--set nope=3: nope: unknown key (value 3). Allowed: dataset, store"),
         ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),

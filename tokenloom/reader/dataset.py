@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -29,7 +31,7 @@ class TokenDataset:
         reference: STORE/DATASET@TAG_OR_VERSION; @latest if left out.
         split: "train", "validation", "test", or as the spec names them.
         seq_len: T, tokens a sample, at least 1.
-        max_open_shards: shards that stay mapped; a view of one that was dropped stays valid.
+        max_open_shards: shards that stay mapped, at least 1; a view of one that was dropped stays valid.
 
     Raises:
         StoreError: there is no such dataset, version or split.
@@ -39,8 +41,8 @@ class TokenDataset:
     def __init__(
         self, reference: str, split: str = "train", seq_len: int = 1024, *, max_open_shards: int = 1024
     ) -> None:
-        if seq_len < 1:
-            raise ValueError(f"seq_len must be at least 1, not {seq_len}")
+        if operator.index(seq_len) < 1 or operator.index(max_open_shards) < 1:
+            raise ValueError(f"seq_len and max_open_shards must be at least 1, not {seq_len} and {max_open_shards}")
         self._store, self.manifest = resolve(parse_reference(reference))
         if split not in self.manifest["splits"]:
             names = ", ".join(self.manifest["splits"])
@@ -48,7 +50,7 @@ class TokenDataset:
         self.split = split
         self.seq_len = seq_len
         self.num_tokens: int = self.manifest["splits"][split]["tokens"]
-        self._max_open_shards = max(1, max_open_shards)
+        self._max_open_shards = max_open_shards
         self._shards: list[dict[str, Any]] = self.manifest["splits"][split]["shards"]
         counts = [max(0, shard["tokens"] - 1) // seq_len for shard in self._shards]
         self._ends = np.cumsum(counts, dtype=np.int64)  # (num_shards,) samples up to and with each shard
@@ -67,7 +69,7 @@ class TokenDataset:
 
         Raises IndexError outside of [-len, len).
         """
-        position = index.__index__()
+        position = operator.index(index)
         if not -len(self) <= position < len(self):
             raise IndexError(f"sample {position} of {len(self)}")
         position %= len(self)
@@ -83,20 +85,22 @@ class TokenDataset:
         return [self[index] for index in indices]
 
     def _shard(self, shard_index: int) -> Shard:
-        shard = self._open.get(shard_index)
-        if shard is None:
-            shard = self._open[shard_index] = self._open_shard(self._shards[shard_index])
-            if len(self._open) > self._max_open_shards:
+        # Each step is one operation of the dict, so several threads may read from one dataset.
+        shard = self._open.pop(shard_index, None) or self._open_shard(self._shards[shard_index])
+        while len(self._open) >= self._max_open_shards:
+            with suppress(KeyError):  # another thread has just emptied it
                 self._open.popitem(last=False)
-        self._open.move_to_end(shard_index)
+        self._open[shard_index] = shard
         return shard
 
     def _open_shard(self, entry: dict[str, Any]) -> Shard:
         path = self._store.local(version_path(self.manifest["version"], entry["name"]))
         try:
             shard = open_shard(path)
-        except FileNotFoundError as error:
-            raise StoreError(f"{path}: the shard is missing from a published version; restore it") from error
+        except OSError as error:
+            raise StoreError(
+                f"{path}: a shard of a published version can't be read ({error.strerror}); restore it"
+            ) from error
         if (shard.header.file_bytes, shard.header.num_tokens) != (entry["bytes"], entry["tokens"]):
             raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
         return shard

@@ -35,6 +35,8 @@ def version_tokenizer(store: Store, manifest: dict[str, Any]) -> Tokenizer:
 
 def decode(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     """Return the text of (n,) ids; see TokenDataset.decode."""
+    if ids.size and ids.dtype.kind not in "iu":
+        raise TypeError(f"ids are whole numbers, not {ids.dtype}")
     vocab_size = tokenizer.vocab_size
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise TokenizerError(f"ids {ids.min()} to {ids.max()} are not all in the vocabulary [0, {vocab_size})")
