@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import fsspec
-from fsspec.utils import get_protocol
 
 from tokenloom.errors import InputError
 from tokenloom.storage.filesystem import Store
@@ -97,7 +96,7 @@ def _filesystem(pattern: str) -> tuple[Any, str]:
 
 
 def _is_local(url: str) -> bool:
-    return get_protocol(url) in ("file", "local")
+    return "://" not in url or url.startswith(("file://", "local://"))
 
 
 def check_unchanged(file: InputFile) -> None:
