@@ -18,7 +18,7 @@ Location = tuple[str | int, ...]
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
-    """Read a spec; relative paths count from the file's folder, those set by themselves in `overrides` from the current.
+    """Read a spec; relative paths count from its folder, those set by themselves in `overrides` from the current one.
 
     Args:
         path: the YAML file.

@@ -41,8 +41,9 @@ class TokenDataset:
     def __init__(
         self, reference: str, split: str = "train", seq_len: int = 1024, *, max_open_shards: int = 1024
     ) -> None:
-        if operator.index(seq_len) < 1 or operator.index(max_open_shards) < 1:
-            raise ValueError(f"seq_len and max_open_shards must be at least 1, not {seq_len} and {max_open_shards}")
+        for name, value in (("seq_len", seq_len), ("max_open_shards", max_open_shards)):
+            if operator.index(value) < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
         self._store, self.manifest = resolve(parse_reference(reference))
         if split not in self.manifest["splits"]:
             names = ", ".join(self.manifest["splits"])
