@@ -305,7 +305,7 @@ def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(tmp_path: Pa
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
         assert output == ""
-        assert "Nothing of this build is visible; run the same command to go on" in errors
+        assert "Only a complete version is ever visible; run the same command to go on" in errors
         assert "Traceback" not in errors
         time.sleep(0.2)
         assert _group(process.pid) == []

@@ -99,9 +99,7 @@ class TokenDataset:
         try:
             shard = open_shard(path)
         except OSError as error:
-            raise StoreError(
-                f"{path}: a shard of a published version can't be read ({error.strerror}); restore it"
-            ) from error
+            raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
         if (shard.header.file_bytes, shard.header.num_tokens) != (entry["bytes"], entry["tokens"]):
             raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
         return shard
