@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import SUMMARY
+
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
@@ -24,3 +26,9 @@ def tiktoken_cache() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("needs vocabularies: set TIKTOKEN_CACHE_DIR to a folder that holds them")
     return Path(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what tests counted."""
+    for line in SUMMARY:
+        terminalreporter.write_line(line)

@@ -19,6 +19,7 @@ from tokenloom.storage.shard import open_shard
 from tokenloom.storage.versions import dataset_store, load_manifest, version_path
 from tokenloom.tasks.publish import BuildResult
 
+SUMMARY: list[str] = []  # lines that the test run shows at its end
 FULL = os.environ.get("TOKENLOOM_FULL") == "1"
 
 
