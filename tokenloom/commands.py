@@ -98,7 +98,7 @@ def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: b
     _print(quiet, f"{done} {result['reference']}")
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     _table(quiet, ["split", "tokens", "documents", "shards"], splits)
-    if result["tag_moved"]:
+    if result["tag_moved"] and not result["published"]:
         _print(quiet, f"latest names {result['version']} now")
     if result["tag_note"]:
         _print(quiet, f"the tag was left alone: {result['tag_note']}")

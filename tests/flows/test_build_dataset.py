@@ -59,12 +59,14 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
     with get_client(sync_client=True) as client:
         run = max(client.read_flow_runs(), key=lambda run: run.created or 0)
         wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(run.id))]))
-        deadline = time.monotonic() + 20
-        while True:  # events of task runs reach the server a little later
-            runs = client.read_task_runs(flow_run_filter=wanted)
-            if all(r.state is not None and r.state.is_final() for r in runs) or time.monotonic() > deadline:
+        deadline = time.monotonic() + 60
+        runs: list[TaskRun] = []
+        while True:  # events of task runs reach the server a little later: wait until nothing more comes
+            before, runs = len(runs), client.read_task_runs(flow_run_filter=wanted)
+            are_final = all(r.state is not None and r.state.is_final() for r in runs)
+            if (runs and are_final and len(runs) == before) or time.monotonic() > deadline:
                 return run, runs
-            time.sleep(0.1)
+            time.sleep(2)
 
 
 @pytest.mark.usefixtures("prefect_server")
