@@ -36,7 +36,9 @@ class Reader:
                 )
                 schema = opened.schema_arrow
             except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
-                raise InputError(f"{url}: no readable parquet file: {error}. Mend or leave out the file") from error
+                raise InputError(
+                    f"{url}: no readable parquet file: {_said(error)}. Mend or leave out the file"
+                ) from error
             self._check_column(url, schema)
             yield opened
 
@@ -99,7 +101,7 @@ class Reader:
                 yield texts.cast(pa.large_string())
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{url}, row group {group}, after row {read} of it: can't be decoded: {error}. Mend or leave out the "
+                f"{url}, row group {group}, after row {read} of it: can't be decoded: {_said(error)}. Mend or leave out the "
                 "file"
             ) from error
         if read != num_rows:
@@ -111,3 +113,7 @@ class Reader:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         groups = np.unique(np.searchsorted(np.cumsum(counts), np.array(rows), side="right"))
         return [(int(group), int(group) + 1) for group in groups]
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(". ")
