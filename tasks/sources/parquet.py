@@ -101,8 +101,8 @@ class Reader:
                 yield texts.cast(pa.large_string())
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{url}, row group {group}, after row {read} of it: can't be decoded: {_said(error)}. Mend or leave out the "
-                "file"
+                f"{url}, row group {group}, after row {read} of it: can't be decoded: {_said(error)}. "
+                "Mend or leave out the file"
             ) from error
         if read != num_rows:
             raise InputError(f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend the file")
