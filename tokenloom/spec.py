@@ -127,6 +127,11 @@ class TiktokenTokenizer(_Model):
             raise ValueError("encoder, pattern and special_tokens go with ranks: a file of ranks")
         if self.ranks is not None and self.encoder is None and self.pattern is None:
             raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or an expression")
+        if self.ranks is None:
+            from tiktoken import list_encoding_names
+
+            if self.name not in (known := sorted(list_encoding_names())):
+                raise ValueError(f"tiktoken knows no encoding {self.name!r}; allowed: {', '.join(known)}")
         return self
 
 

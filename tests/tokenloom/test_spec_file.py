@@ -50,6 +50,10 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("seed: -1\n", "spec.yaml:7: seed: Input should be greater than or equal to 0; got -1"),
         ("seed: 2026-01-01\n", "spec.yaml:7: seed: Input should be a valid integer; got datetime.date(2026, 1, 1)"),
         ("documents:\n", "spec.yaml:7: documents: Input should be a valid dictionary"),
+        (
+            "tokenizer: {kind: tiktoken, name: gpt3}\n",
+            "spec.yaml:7: tokenizer: tiktoken knows no encoding 'gpt3'; allowed: cl100k_base, gpt2,",
+        ),
         ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: String should match pattern"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: Input should be greater than 0; got 0"),
         ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5; got {'train': 0.5}"),
