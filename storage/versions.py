@@ -5,6 +5,8 @@ A reference is STORE/DATASET@TAG_OR_VERSION, split at the last '@' after the las
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.filesystem import Store
-from tokenloom.storage.manifest import NAME, read_manifest
+from tokenloom.storage.manifest import INPUTS, NAME, read_manifest
 
 NAME_PATTERN = re.compile(r"(?![0-9a-f]{16}\Z)[a-z][a-z0-9._-]{0,63}\Z")
 VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
@@ -103,6 +105,24 @@ def _why_missing(store: Store, reference: Reference) -> str:
         return f"no dataset {reference.dataset!r} in {reference.store}"
     known = [name for name in store.names("tags") if tags.newest(store, name)]
     return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"
+
+
+def read_listed(store: Store, manifest: dict[str, Any], name: str) -> bytes:
+    """Return a small file that a manifest lists under `files`; raises FormatError if it is missing or damaged."""
+    path = version_path(manifest["version"], name)
+    try:
+        data = store.read(path)
+    except FileNotFoundError as error:
+        raise FormatError(f"{store.local(path)}: missing from a published version; restore it") from error
+    if hashlib.sha256(data).hexdigest() != manifest["files"][name]:
+        raise FormatError(f"{store.local(path)}: its checksum does not match; the file is damaged; restore it")
+    return data
+
+
+def read_inputs(store: Store, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the inputs of a version: {"source", "path", "fingerprint", "bytes"} each; errors as read_listed."""
+    inputs: list[dict[str, Any]] = json.loads(read_listed(store, manifest, INPUTS))["inputs"]
+    return inputs
 
 
 def check_lengths(store: Store, manifest: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tokenloom.storage.versions import (
     load_manifest,
     parse_reference,
     published_versions,
+    read_inputs,
     resolve,
     version_path,
 )
@@ -159,7 +159,7 @@ def _list_versions(store: Store, quiet: bool) -> Json:
 def inspect(reference: str, quiet: bool) -> Json:
     """Show what a version holds: its manifest, and its inputs."""
     store, manifest = resolve(parse_reference(reference))
-    inputs = json.loads(store.read(version_path(manifest["version"], "inputs.json")))["inputs"]
+    inputs = read_inputs(store, manifest)
     tokenizer = manifest["tokenizer"]
     _print(quiet, f"{store.root}@{manifest['version']}")
     _print(
@@ -192,7 +192,7 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
     store, manifest = resolve(parse_reference(reference))
     if split not in manifest["splits"]:
         raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
-    inputs = json.loads(store.read(version_path(manifest["version"], "inputs.json")))["inputs"]
+    inputs = read_inputs(store, manifest)
     tokenizer = version_tokenizer(store, manifest)
     documents: list[Json] = []
     for entry in manifest["splits"][split]["shards"]:

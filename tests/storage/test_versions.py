@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sign
+from tokenloom.storage.filesystem import Store
 from tokenloom.storage.manifest import FORMAT_VERSION
 from tokenloom.storage.versions import (
     Reference,
@@ -21,6 +23,7 @@ from tokenloom.storage.versions import (
     load_manifest,
     parse_reference,
     published_versions,
+    read_inputs,
     resolve,
     version_path,
 )
@@ -191,3 +194,17 @@ def test_damaged_tag_is_refused_and_named(tmp_path: Path) -> None:
     dataset_store(str(tmp_path), "news").replace("tags/latest/00000001.json", b'{"version":')
     with pytest.raises(FormatError, match=r"tags/latest/00000001\.json"):
         resolve(Reference(str(tmp_path), "news", "latest"))
+
+
+def test_a_listed_file_that_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.replace("versions/0123456789abcdef/inputs.json", b'{"inputs":[]}')
+    checksum = hashlib.sha256(b'{"inputs":[]}').hexdigest()
+    manifest = {"version": "0123456789abcdef", "files": {"inputs.json": checksum}}
+    assert read_inputs(store, manifest) == []
+    store.replace("versions/0123456789abcdef/inputs.json", b'{"inputs":[0]}')
+    with pytest.raises(FormatError, match=r"inputs\.json: its checksum does not match"):
+        read_inputs(store, manifest)
+    store.remove("versions/0123456789abcdef/inputs.json")
+    with pytest.raises(FormatError, match=r"inputs\.json: missing from a published version"):
+        read_inputs(store, manifest)

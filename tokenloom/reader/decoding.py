@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, TokenizerError
+from tokenloom.errors import TokenizerError
 from tokenloom.storage.filesystem import Store
-from tokenloom.storage.versions import version_path
+from tokenloom.storage.versions import read_listed
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 _FOLDER = "tokenizer/"
@@ -22,14 +21,8 @@ def version_tokenizer(store: Store, manifest: dict[str, Any]) -> Tokenizer:
         FormatError: a tokenizer file of the version is damaged.
         TokenizerError: its package or its vocabulary is missing here.
     """
-    files = {}
-    for name, checksum in manifest["files"].items():
-        if name.startswith(_FOLDER):
-            path = version_path(manifest["version"], name)
-            data = store.read(path)
-            if hashlib.sha256(data).hexdigest() != checksum:
-                raise FormatError(f"{store.local(path)}: its checksum does not match; the file is damaged")
-            files[name.removeprefix(_FOLDER)] = data
+    names = [name for name in manifest["files"] if name.startswith(_FOLDER)]
+    files = {name.removeprefix(_FOLDER): read_listed(store, manifest, name) for name in names}
     return load_tokenizer(manifest["spec"]["tokenizer"], files)
 
 
