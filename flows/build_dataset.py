@@ -23,7 +23,8 @@ from pydantic import Field
 
 from tokenloom.errors import SpecError, WorkerLost, WorkError
 from tokenloom.flows.order import run_build
-from tokenloom.spec import BuildSpec, is_absolute
+from tokenloom.spec import BuildSpec
+from tokenloom.spec_base import is_absolute
 from tokenloom.tasks import progress
 from tokenloom.tasks.progress import Meter
 from tokenloom.tasks.workers import MAX_WORKERS, WorkerPool, default_num_workers

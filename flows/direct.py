@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from tokenloom.errors import WorkerLost, WorkError
-from tokenloom.flows.order import run_build
+from tokenloom.flows.order import run_build, sample_build
 from tokenloom.spec import BuildSpec
+from tokenloom.tasks.estimate import Estimate
 from tokenloom.tasks.jobs import call_all, cut_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
@@ -29,8 +30,8 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         return run_build(spec, num_workers, lambda name, step: step(), partial(_run_each, pool))
 
 
-def plan_directly(spec: BuildSpec, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a build with its partitions, and build nothing; see run_build for errors.
+def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate]:
+    """Return the plan of a build with its partitions, and what it would make; build nothing.
 
     Args:
         spec: with absolute paths.
@@ -38,8 +39,10 @@ def plan_directly(spec: BuildSpec, num_workers: int = 1) -> BuildPlan:
     """
     plan = plan_build(spec)
     with WorkerPool(num_workers) as pool:
-        groups = _run_each(pool, "cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
-        return with_partitions(plan, [cut for group in groups for cut in group])
+        run_each = partial(_run_each, pool)
+        groups = run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
+        plan = with_partitions(plan, [cut for group in groups for cut in group])
+        return plan, sample_build(plan, num_workers, run_each)
 
 
 def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:

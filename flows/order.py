@@ -13,11 +13,19 @@ from tokenloom.errors import WorkError
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.assign import assign_shards
-from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, shuffle_jobs, tokenize_jobs
-from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
+from tokenloom.tasks.estimate import (
+    Estimate,
+    check_disk,
+    estimate_build,
+    sample_jobs,
+    sample_partition,
+    surely_fits,
+)
+from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, first_jobs, shuffle_jobs, tokenize_jobs
+from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.shuffle import shuffle_shard
-from tokenloom.tasks.tokenization import record_path, tokenize_partition
+from tokenloom.tasks.tokenization import record_path, tokenize_first, tokenize_partition
 from tokenloom.tasks.validate import check_documents, validate_build
 
 # Runs a step alone in this process: (name, step) -> its result.
@@ -47,6 +55,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     progress.report(progress.StepStarted("cut", 0))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
     repairs: Counter[str | None] = Counter()
+    refuse_too_large(with_partitions(plan, cuts), num_workers, run_each)
     while True:
         plan = with_partitions(plan, cuts)
         try:
@@ -60,10 +69,26 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
                 plan.store.remove(record_path(error.spill))
 
 
+def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
+    """Raise StoreError if the disk can't hold the build; a sample is taken only where that could be."""
+    if plan.spec.limit is None and not surely_fits(plan):
+        check_disk(plan, sample_build(plan, num_workers, run_each))
+
+
+def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
+    """Return what a build makes, from a sample of its partitions."""
+    jobs = sample_jobs(plan)
+    samples = _flat(run_each("sample", partial(call_all, sample_partition), jobs))
+    return estimate_build(plan, list(zip(_flat([group for _, group in jobs]), samples, strict=True)), num_workers)
+
+
 def _encode_and_publish(plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
     seconds: dict[str, float] = {}
     with _step("tokenize", seconds, sum(part.num_bytes for part in plan.missing)):
-        run_each("tokenize", partial(call_all, tokenize_partition), tokenize_jobs(plan, num_workers))
+        if plan.spec.limit is None:
+            run_each("tokenize", partial(call_all, tokenize_partition), tokenize_jobs(plan, num_workers))
+        else:
+            plan = with_first_partitions(plan, run_each("tokenize", tokenize_first, first_jobs(plan)))
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
     with _step("shuffle", seconds, sum(total["tokens"] for total in assignment.totals.values())):

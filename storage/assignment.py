@@ -49,7 +49,8 @@ class ShardRange:
 class Assignment:
     """What the shuffle reads and writes.
 
-    `totals` counts, before duplicates are dropped: {split: {"documents", "tokens"}}; `rows`: {"read", "filtered"}.
+    `totals` counts, before duplicates are dropped: {split: {"documents", "tokens"}}; `rows`: {"read", "filtered",
+    "not_read", "quarantined"}.
     """
 
     spills: list[SpillEntry]

@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         pa.field("key", pa.uint64(), nullable=False),
     ]
 )
+SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # where a source names one; null elsewhere
 BATCH_ROWS = 65_536
 
 
@@ -35,11 +36,13 @@ class DocumentTableWriter:
 
     Args:
         file: a new file open for writing and reading (`Store.writing`).
+        has_ids: it has the column `id`.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], has_ids: bool = False) -> None:
         self._file = file
-        self._writer = pa.ipc.new_file(file, SCHEMA)
+        self._schema = SCHEMA_WITH_ID if has_ids else SCHEMA
+        self._writer = pa.ipc.new_file(file, self._schema)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._next_start = 0
@@ -55,22 +58,25 @@ class DocumentTableWriter:
         rows: NDArray[np.uint64],
         content: NDArray[np.uint64],
         keys: NDArray[np.uint64],
+        ids: pa.Array | None = None,
     ) -> None:
-        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half."""
+        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings."""
         ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
         columns: list[Any] = [ends - num_tokens, num_tokens, inputs, rows]
         digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
         arrays = [pa.array(column) for column in columns]
         arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
         arrays.append(pa.array(keys))
+        if ids is not None:
+            arrays.append(ids.cast(pa.string()))
         self._next_start = int(ends[-1]) if len(ends) else self._next_start
-        self._pending.append(pa.record_batch(arrays, schema=SCHEMA))
+        self._pending.append(pa.record_batch(arrays, schema=self._schema))
         self._pending_rows += len(keys)
         if self._pending_rows >= BATCH_ROWS:
             self._write(self._pending_rows - self._pending_rows % BATCH_ROWS)
 
     def _write(self, num_rows: int) -> None:
-        table = pa.Table.from_batches(self._pending, SCHEMA).combine_chunks()
+        table = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
         self._writer.write_table(table.slice(0, num_rows), max_chunksize=BATCH_ROWS)
         self._pending = table.slice(num_rows).to_batches()
         self._pending_rows = table.num_rows - num_rows
@@ -87,11 +93,14 @@ class DocumentTableWriter:
 
 
 def open_documents(path: str | Path) -> pa.Table:
-    """Return the document table at `path`, mapped, with the columns of SCHEMA; raises FormatError if it is damaged."""
+    """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` where a source names one.
+
+    Raises FormatError if it is damaged.
+    """
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{path}: no readable document table ({error}); restore it") from error
-    if table.schema != SCHEMA:
+    if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
         raise FormatError(f"{path}: its columns are not those of a document table; restore it")
     return table

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -86,6 +87,14 @@ class Store:
         try:
             return self.local(path).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def free_bytes(self) -> int | None:
+        """Return the free bytes of the store's file system; None if it does not tell."""
+        there = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        try:
+            return shutil.disk_usage(there).free
+        except OSError:
             return None
 
     def names(self, folder: str) -> list[str]:

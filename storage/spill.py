@@ -1,11 +1,11 @@
-"""The spill: documents and tokens of up to 64 MB of a partition's text, sorted by (split, key, content, row).
+"""The spill: documents, tokens and ids of up to 64 MB of a partition's text, sorted by (split, key, content, row).
 
 Read in ranges: the header holds the document counts of the splits, the key of every 1,024th document and a
 checksum of every 1 MiB block of the body, so that a key range costs one read of the document table and one of
 the tokens, each checked. It holds neither source nor path: the same file under two names shares its spills.
 
     header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
-    body     document table (TABLE_DTYPE), then tokens in the same order
+    body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
 
 A spill is a cache that the next build uses again; its name says all that decides its bytes.
 """
@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ from tokenloom.storage.canonical import canonical_json
 from tokenloom.storage.filesystem import Store, write_all
 from tokenloom.storage.shard import token_dtype
 
-SPILL_FORMAT = 1
+SPILL_FORMAT = 2
 MAGIC = b"TOKSPIL\0"
 FOLDER = "work/spills"
 TABLE_DTYPE = np.dtype(
@@ -39,13 +40,13 @@ TABLE_DTYPE = np.dtype(
         ("content_low", "<u8"),
         ("row", "<u8"),
         ("start", "<u8"),  # first token in the spill
+        ("id_start", "<u8"),  # first byte of its id among those of the spill
         ("num_tokens", "<u4"),
-        ("zero", "<u4"),
+        ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
 )
-_FIXED = struct.Struct(
-    "<8sIIIIQQQ"
-)  # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
+# magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
+_FIXED = struct.Struct("<8sIIIIQQQ")
 _BLOCK_BYTES = 2**20
 _SAMPLE_ROWS = 1024
 _CHECKSUM_BYTES = 16
@@ -60,7 +61,8 @@ def spill_path(name: str, index: int) -> str:
 class SpillDocuments:
     """Documents in memory, in the order they were read, with their tokens one after the other.
 
-    Shapes: n documents; `content` is (n, 2) uint64 (high, low), `tokens` (sum of num_tokens,), the rest (n,).
+    Shapes: n documents; `content` is (n, 2) uint64 (high, low), `tokens` (sum of num_tokens,), `ids` (sum of
+    id_bytes,) UTF-8, the rest (n,).
     """
 
     split: NDArray[np.uint8]
@@ -69,6 +71,8 @@ class SpillDocuments:
     row: NDArray[np.uint64]
     num_tokens: NDArray[np.uint32]
     tokens: NDArray[Any]
+    id_bytes: NDArray[np.uint32]
+    ids: NDArray[np.uint8]
 
 
 def write_spill(
@@ -98,18 +102,23 @@ def write_spill(
     table["row"] = documents.row[order]
     table["num_tokens"] = num_tokens
     table["start"] = np.cumsum(num_tokens, dtype=np.uint64) - num_tokens
+    table["id_bytes"] = documents.id_bytes[order]
+    table["id_start"] = np.cumsum(table["id_bytes"], dtype=np.uint64) - table["id_bytes"]
     counts = {
         "documents": np.bincount(split, minlength=num_splits).tolist(),
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
     tokens = take_documents(documents.tokens, documents.num_tokens, order)
+    ids = take_documents(documents.ids, documents.id_bytes, order)
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes = _write(file, table, tokens, info | counts)
+        num_bytes = _write(file, table, tokens, ids, info | counts)
     return {"bytes": num_bytes, **counts}
 
 
-def _write(file: IO[bytes], table: NDArray[Any], tokens: NDArray[Any], info: dict[str, Any]) -> int:
-    body = (memoryview(table.tobytes()), memoryview(np.ascontiguousarray(tokens).data).cast("B"))
+def _write(
+    file: IO[bytes], table: NDArray[Any], tokens: NDArray[Any], ids: NDArray[np.uint8], info: dict[str, Any]
+) -> int:
+    body = [part.view(np.uint8).data for part in (table, np.ascontiguousarray(tokens), ids)]
     checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
     block = canonical_json(info)
     sampled = np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
@@ -209,7 +218,7 @@ class Spill:
         fixed = self._file.read(_FIXED.size)
         if len(fixed) < _FIXED.size or fixed[:8] != MAGIC:
             raise self._error("it is no spill")
-        _, version, header_bytes, json_bytes, width, num_documents, _, file_bytes = _FIXED.unpack(fixed)
+        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack(fixed)
         if self._path.stat().st_size != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
             raise self._error("its length is not what its header says")
         head = fixed + self._file.read(header_bytes - _FIXED.size)
@@ -222,6 +231,7 @@ class Spill:
         self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
         self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
         self._tokens_start = num_documents * TABLE_DTYPE.itemsize
+        self._ids_start = self._tokens_start + num_tokens * width
         self.dtype = token_dtype(2 ** (8 * width))
 
     @cached_property
@@ -251,6 +261,17 @@ class Spill:
         width = self.dtype.itemsize
         base = self._tokens_start
         return np.frombuffer(self._read(base + start * width, base + end * width), self.dtype)
+
+    def ids(self, rows: NDArray[Any]) -> pa.Array:
+        """Return the ids of neighbouring rows of the spill, (n,) large_string, null where a document has none."""
+        if not len(rows):
+            return pa.array([], pa.large_string())
+        first, last = int(rows["id_start"][0]), rows[-1]
+        end = int(last["id_start"]) + int(last["id_bytes"])
+        offsets = np.append(rows["id_start"], np.uint64(end)).astype(np.int64) - first
+        data = pa.py_buffer(bytes(self._read(self._ids_start + first, self._ids_start + end)) if end > first else b"")
+        strings = pa.Array.from_buffers(pa.large_string(), len(rows), [None, pa.py_buffer(offsets), data])
+        return pc.if_else(pa.array(rows["id_bytes"] > 0), strings, pa.scalar(None, pa.large_string()))
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of the body, every block they touch checked."""

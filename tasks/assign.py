@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
 from tokenloom.storage.keys import equal_part
+from tokenloom.tasks.exclusion import write_exclusions
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.tokenization import read_record
 
@@ -18,13 +19,14 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     """
     shares = plan.spec.split_shares()
     totals = {name: {"documents": 0, "tokens": 0} for name, _ in shares}
-    rows = {"read": 0, "filtered": 0}
+    rows = {"read": 0, "filtered": 0, "not_read": 0, "quarantined": 0}
     spills = []
     for partition in plan.partitions:
         record = read_record(plan.store, partition.spill)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
-        rows = {name: rows[name] + record[name] for name in rows}
+        counts = record | {"quarantined": record["quarantine"]["rows"]}
+        rows = {name: rows[name] + counts[name] for name in rows}
         for index, spill in enumerate(record["spills"]):
             spills.append(SpillEntry(partition.spill, index, partition.input_index))
             for i, (name, _) in enumerate(shares):
@@ -39,6 +41,8 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     ]
     assignment = Assignment(spills, shards, totals, rows)
     write_assignment(plan.store, plan.version, assignment)
+    if plan.excluded is not None:
+        write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
 
 
@@ -55,6 +59,7 @@ def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens
 def _no_documents(plan: BuildPlan, rows: dict[str, int]) -> str:
     files = f"{len(plan.inputs)} file" + ("s" if len(plan.inputs) > 1 else "")
     return (
-        f"{plan.inputs[0].url}: no document in {files}: {rows['read']} rows read, {rows['filtered']} of them empty or "
-        f"shorter than documents.min_chars ({plan.spec.documents.min_chars}); check the source and the rules"
+        f"{plan.inputs[0].url}: no document in {files}: {rows['read']} rows read, {rows['filtered']} of them left out "
+        f"by a filter, or empty or shorter than documents.min_chars ({plan.spec.documents.min_chars}), "
+        f"{rows['quarantined']} for an error; check the source and the rules"
     )

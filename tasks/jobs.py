@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from tokenloom.storage.assignment import Assignment, ShardRange
 from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.plan import BuildPlan, Partition
+from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.rules import RulesJob
 from tokenloom.tasks.shuffle import ShuffleJob
-from tokenloom.tasks.tokenization import DocumentRulesJob, TokenizeJob
+from tokenloom.tasks.tokenization import TokenizeJob
 from tokenloom.tasks.validate import CheckJob, choose_samples
 
 Job = TypeVar("Job")
@@ -65,30 +66,50 @@ def cut_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFil
 def tokenize_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
     """Return the partitions to encode, grouped, for tokenize_partition."""
     jobs = [
-        Weighted(plan.inputs[part.input_index].path, _tokenize_job(plan, part), part.num_bytes) for part in plan.missing
+        Weighted(plan.inputs[part.input_index].path, tokenize_job(plan, part), part.num_bytes) for part in plan.missing
     ]
     return grouped(jobs, num_workers, _TASK_BYTES)
 
 
-def _tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
-    file, documents = plan.inputs[partition.input_index], plan.spec.documents
-    rules = DocumentRulesJob(
-        min_chars=documents.min_chars,
-        max_bytes=documents.max_bytes,
-        deduplicate=documents.deduplicate,
-        seed=plan.spec.seed,
-        shares=plan.spec.split_shares(),
-    )
+def first_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return the partitions of each source with the limit of a try-out, for tokenize_first."""
+    return [
+        (
+            plan.inputs[parts[0].input_index].source,
+            [replace(tokenize_job(plan, part), limit=plan.spec.limit) for part in parts],
+        )
+        for parts in partitions_by_source(plan)
+    ]
+
+
+def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
+    """Return the job that encodes a partition."""
     return TokenizeJob(
         store=str(plan.store.root),
         spill=partition.spill,
-        file=file,
+        file=plan.inputs[partition.input_index],
         start=partition.start,
         end=partition.end,
         num_bytes=partition.num_bytes,
-        rules=rules,
+        num_rows=partition.num_rows,
+        rules=rules_job(plan),
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer["fingerprint"],
+    )
+
+
+def rules_job(plan: BuildPlan) -> RulesJob:
+    """Return the document rules of a build as plain values."""
+    documents = plan.spec.documents
+    return RulesJob(
+        min_chars=documents.min_chars,
+        max_chars=documents.max_chars,
+        max_bytes=documents.max_bytes,
+        on_error=documents.on_error,
+        transform=documents.transform.function if documents.transform else None,
+        deduplicate=documents.deduplicate,
+        seed=plan.spec.seed,
+        shares=plan.spec.split_shares(),
     )
 
 
@@ -120,6 +141,8 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         version=plan.version,
         position=position,
         deduplicate=plan.spec.documents.deduplicate,
+        excludes=plan.excluded is not None,
+        has_ids=any(file.options.get("id") for file in plan.inputs),
         vocab_size=plan.tokenizer["vocab_size"],
         eot_id=plan.tokenizer["eot_id"],
         info=info,

@@ -12,11 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.assignment import SpillEntry
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.spill import TABLE_DTYPE, Spill, take_documents
+from tokenloom.tasks.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**23
 _GAP_BYTES = 2**20  # a spill is read in blocks of this, so a smaller gap costs nothing to read over
@@ -24,43 +26,85 @@ _GAP_BYTES = 2**20  # a spill is read in blocks of this, so a smaller gap costs 
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents of a key range that stay, in order: n rows of TABLE_DTYPE, and (n,) positions of their spills."""
+    """The documents of a key range that stay, in order, and what was left out.
+
+    Shapes: rows (n,) of TABLE_DTYPE, spill_position (n,), ids (n,) large_string or None.
+    """
 
     rows: NDArray[Any]
     spill_position: NDArray[np.uint32]
-    num_duplicates: int
-    duplicate_tokens: int
+    ids: pa.Array | None
+    duplicates: LeftOut
+    excluded: LeftOut
+
+
+@dataclass
+class LeftOut:
+    """Documents that do not stay, and their tokens."""
+
+    num_documents: int = 0
+    num_tokens: int = 0
+
+    def add(self, rows: NDArray[Any], sign: int = 1) -> None:
+        """Count rows of TABLE_DTYPE."""
+        self.num_documents += sign * len(rows)
+        self.num_tokens += sign * int(rows["num_tokens"].sum(dtype=np.uint64))
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """What stays of the documents in the spills.
+
+    `excluded` (m, 2) are contents that do not, see exclusion.py; `has_ids`: some source names an id.
+    """
+
+    deduplicate: bool
+    excluded: NDArray[np.uint64] | None = None
+    has_ids: bool = False
 
 
 def merge_documents(
-    store: Store, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, deduplicate: bool
+    store: Store, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, rules: MergeRules
 ) -> Piece:
     """Read the documents of a split with keys in [start_key, end_key) from all spills.
 
-    They come in the total order (key, content, source, path, row); of equal contents the first stays if `deduplicate`.
+    They come in the total order (key, content, source, path, row); of equal contents the first stays if duplicates
+    are dropped.
 
     Raises WorkError if a spill is missing or damaged.
     """
-    tables = [np.empty(0, TABLE_DTYPE)]
-    num_read = tokens_read = 0
+    duplicates, excluded = LeftOut(), LeftOut()
+    tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
     for entry in spills:
         with Spill(store, entry.name, entry.index) as spill:
             rows = spill.documents(split_index, start_key, end_key)
-        num_read, tokens_read = num_read + len(rows), tokens_read + _sum(rows["num_tokens"])
-        # At once: a million copies of one text in one file must not wait in memory for the merge.
-        tables.append(rows[_is_first(rows)] if deduplicate else rows)
+            stays = _stays(rows, rules, excluded)
+            duplicates.add(rows[stays])
+            # At once: a million copies of one text in one file must not wait in memory for the merge.
+            if rules.deduplicate:
+                stays &= _is_first(rows)
+            if rules.has_ids:
+                ids.append(spill.ids(rows).filter(pa.array(stays)))
+        tables.append(rows[stays])
     position = np.repeat(np.arange(len(spills), dtype=np.uint32), [len(table) for table in tables[1:]])
     rows = np.concatenate(tables)
     del tables
     order = _total_order(rows, position)
-    if deduplicate:
+    if rules.deduplicate:
         order = order[_is_first(rows[order])]
     rows, position = rows[order], position[order]
-    return Piece(rows, position, num_read - len(rows), tokens_read - _sum(rows["num_tokens"]))
+    duplicates.add(rows, sign=-1)
+    joined = pa.concat_arrays(ids).take(pa.array(order)) if rules.has_ids else None
+    return Piece(rows, position, joined, duplicates, excluded)
 
 
-def _sum(num_tokens: NDArray[np.uint32]) -> int:
-    return int(num_tokens.sum(dtype=np.uint64))
+def _stays(rows: NDArray[Any], rules: MergeRules, excluded: LeftOut) -> NDArray[np.bool_]:
+    """Return which rows are not excluded, (n,), and count the others."""
+    if rules.excluded is None:
+        return np.ones(len(rows), dtype=bool)
+    stays = ~is_excluded(rules.excluded, rows["content_high"], rows["content_low"])
+    excluded.add(rows[~stays])
+    return stays
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sha256_of
@@ -12,15 +17,18 @@ from tokenloom.storage.manifest import version_name
 from tokenloom.storage.spill import SPILL_FORMAT
 from tokenloom.storage.versions import dataset_store, is_published
 from tokenloom.tasks import progress
+from tokenloom.tasks.exclusion import read_exclusions
 from tokenloom.tasks.inputs import InputFile, list_inputs
+from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.sources import PartitionRange, make_reader
+from tokenloom.tasks.sources.files import compression
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec import BuildSpec
 
-LATEST = "latest"
+LATEST, TRYOUT = "latest", "tryout"
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,13 @@ class BuildPlan:
     """All that the steps of a build need to know.
 
     `tokenizer` is what the manifest says of it: kind, name, fingerprint, vocab_size, eot_id; `definition` makes it.
-    `seen_tag_number` is the number of the newest entry of `latest` when the plan was made.
+    `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, None without such a file.
+    `seen_tag_number` is the number of the newest entry of `tag` when the plan was made.
     """
 
     spec: BuildSpec
+    identity: dict[str, Any]
+    excluded: NDArray[np.uint64] | None
     store: Store
     version: str
     published: bool
@@ -54,6 +65,11 @@ class BuildPlan:
     inputs: list[InputFile]
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
+
+    @property
+    def tag(self) -> str:
+        """The tag that the build moves: `latest`, or another one for a try-out."""
+        return tag_of(self.spec)
 
     @property
     def missing(self) -> list[Partition]:
@@ -73,23 +89,43 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         TokenizerError: the tokenizer can't be made.
         StoreError: the store can't be read or written.
     """
+    if spec.documents.transform:
+        load_transform(spec.documents.transform.function)
     store = dataset_store(spec.store, spec.dataset)
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
     inputs = list_inputs(spec, store)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
-    version = version_name(spec.identity(), identities, tokenizer.fingerprint)
+    excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
+    identity = _identity(spec, excluded)
+    version = version_name(identity, identities, tokenizer.fingerprint)
     return BuildPlan(
         spec=spec,
+        identity=identity,
+        excluded=excluded,
         store=store,
         version=version,
         published=is_published(store, version),
-        seen_tag_number=tags.newest_number(store, LATEST),
+        seen_tag_number=tags.newest_number(store, tag_of(spec)),
         tokenizer=describe_tokenizer(tokenizer),
         definition=definition,
         tokenizer_files=tokenizer.files,
         inputs=inputs,
     )
+
+
+def tag_of(spec: BuildSpec) -> str:
+    """Return the tag that a build of `spec` moves."""
+    return LATEST if spec.limit is None else TRYOUT
+
+
+def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str, Any]:
+    """Return the identity part of the spec, the file of excluded contents by what it says."""
+    identity = spec.identity()
+    if excluded is not None:
+        digest = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest()
+        identity["documents"] = identity.get("documents", {}) | {"exclude": digest}
+    return identity
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -123,13 +159,36 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     return replace(plan, partitions=partitions, cached=cached)
 
 
+def with_first_partitions(plan: BuildPlan, names: Sequence[Sequence[str]]) -> BuildPlan:
+    """Return the plan of a try-out with the partitions that were read alone, under the names of their spills.
+
+    Args:
+        plan: with all partitions.
+        names: results of tokenize_first, by source.
+    """
+    used: list[Partition] = []
+    for partitions, spills in zip(partitions_by_source(plan), names, strict=True):
+        used += [replace(part, spill=name) for part, name in zip(partitions, spills, strict=False)]
+    return replace(plan, partitions=used)
+
+
+def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
+    """Return the partitions of each source that has some, in order."""
+    by_source: dict[str, list[Partition]] = {}
+    for part in plan.partitions:
+        by_source.setdefault(plan.inputs[part.input_index].source, []).append(part)
+    return list(by_source.values())
+
+
 def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
     """Return a hash of all that decides the bytes of a partition's spills."""
+    source = plan.spec.sources[plan.spec.source_names().index(file.source)]
+    paths = {field for field, _ in source.paths()}  # the fingerprint stands for what lies there
     decides = {
-        "documents": plan.spec.documents.model_dump(),
+        "compression": compression(file.url),
+        "documents": plan.spec.documents.model_dump(exclude={"exclude"}),
         "fingerprint": file.fingerprint,
-        "gzip": file.url.endswith(".gz"),
-        "options": file.options,
+        "options": {name: value for name, value in file.options.items() if name not in paths},
         "range": [part.start, part.end],
         "seed": plan.spec.seed,
         "spill_format": SPILL_FORMAT,

@@ -13,24 +13,43 @@ from tokenloom.storage import manifest, tags
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.canonical import canonical_json, sign
 from tokenloom.storage.versions import check_lengths, load_manifest, version_path
-from tokenloom.tasks.plan import LATEST, BuildPlan
+from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.quarantine import NAME as QUARANTINE
+from tokenloom.tasks.quarantine import write_quarantine
+from tokenloom.tasks.tokenization import read_record
 from tokenloom.tasks.validate import row_counts
 
 _SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key")
-_LIBRARIES = ("tokenloom", "numpy", "pyarrow", "xxhash", "fsspec", "tiktoken", "pydantic", "prefect")
+_LIBRARIES = (
+    "tokenloom",
+    "numpy",
+    "pyarrow",
+    "xxhash",
+    "fsspec",
+    "tiktoken",
+    "tokenizers",
+    "sentencepiece",
+    "datasets",
+    "array_record",
+    "pydantic",
+    "prefect",
+)
 
 
 @dataclass(frozen=True)
 class BuildResult:
     """What a build did: `published` is False if the version was there already.
 
-    `tag_moved` says whether `latest` names it since now, `tag_note` why the tag was left alone.
+    `rows` says what became of the rows read; `tag_moved` whether `tag` names the version since now, `tag_note` why
+    the tag was left alone.
     """
 
     reference: str
     version: str
     published: bool
     splits: dict[str, dict[str, int]]
+    rows: dict[str, int]
+    tag: str
     tag_moved: bool
     tag_note: str | None
     num_encoded: int
@@ -42,6 +61,8 @@ class BuildResult:
             "version": self.version,
             "published": self.published,
             "splits": self.splits,
+            "rows": self.rows,
+            "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
             "partitions_encoded": self.num_encoded,
@@ -70,7 +91,7 @@ def publish_version(
         plan.store.replace(version_path(plan.version, name), data)
     plan.store.replace(version_path(plan.version, manifest.BUILD), _build_json(plan, measured, times))
     value = _manifest(plan, assignment, records) | {
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} | _quarantine(plan)
     }
     try:
         plan.store.create(version_path(plan.version, manifest.NAME), sign(value))
@@ -79,21 +100,43 @@ def publish_version(
     return True
 
 
+def _quarantine(plan: BuildPlan) -> dict[str, str]:
+    """Write the version's list of skipped rows, if there are any; return {name: SHA-256}."""
+    parts = [(p.spill, plan.inputs[p.input_index], read_record(plan.store, p.spill)) for p in plan.partitions]
+    listed = [
+        (spill, file.source, file.path, record["quarantine"])
+        for spill, file, record in parts
+        if record and record["quarantine"]["rows"]
+    ]
+    if not listed:
+        return {}
+    return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
+
+
 def finish_build(plan: BuildPlan, published: bool, num_encoded: int) -> BuildResult:
-    """Let `latest` name the version, where the rules allow (tags.move_by_build), and return what the build did.
+    """Let the plan's tag name the version, where the rules allow (tags.move_by_build), and return what the build did.
 
     Raises FormatError if a file of the published version is missing or cut short.
     """
     value = load_manifest(plan.store, plan.version)
     check_lengths(plan.store, value)
-    tag_note = tags.move_by_build(plan.store, LATEST, plan.version, plan.seen_tag_number)
-    tag_moved = tags.newest_number(plan.store, LATEST) != plan.seen_tag_number and tag_note is None
+    tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
+    tag_moved = tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None
     splits = {
         name: {"tokens": split["tokens"], "documents": split["documents"], "shards": len(split["shards"])}
         for name, split in value["splits"].items()
     }
-    reference = f"{plan.store.root}@{plan.version}"
-    return BuildResult(reference, plan.version, published, splits, tag_moved, tag_note, num_encoded)
+    return BuildResult(
+        reference=f"{plan.store.root}@{plan.version}",
+        version=plan.version,
+        published=published,
+        splits=splits,
+        rows=value["rows"],
+        tag=plan.tag,
+        tag_moved=tag_moved,
+        tag_note=tag_note,
+        num_encoded=num_encoded,
+    )
 
 
 def _input_row(file: Any) -> dict[str, Any]:
@@ -118,7 +161,7 @@ def _manifest(plan: BuildPlan, assignment: Assignment, records: Sequence[dict[st
         "format_version": manifest.FORMAT_VERSION,
         "dataset": plan.spec.dataset,
         "version": plan.version,
-        "spec": plan.spec.identity(),
+        "spec": plan.identity,
         "tokenizer": plan.tokenizer,
         "splits": splits,
         "rows": row_counts(assignment, records),

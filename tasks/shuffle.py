@@ -21,7 +21,8 @@ from tokenloom.storage.keys import equal_part, sample_keys
 from tokenloom.storage.shard import ShardWriter, token_dtype
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
-from tokenloom.tasks.merge import Piece, gather_tokens, merge_documents
+from tokenloom.tasks.exclusion import load_exclusions
+from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 
 _PIECE_TOKEN_BYTES = 2**27
 _PIECE_DOCUMENTS = 1_000_000
@@ -47,6 +48,8 @@ class ShuffleJob:
     version: str
     position: int  # in the assignment's shards
     deduplicate: bool
+    excludes: bool
+    has_ids: bool
     vocab_size: int
     eot_id: int
     info: dict[str, Any]
@@ -56,8 +59,8 @@ class ShuffleJob:
 def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     """Make one shard and its document table; return its record, at once if it is there already.
 
-    The record: the manifest's fields of a shard, and "split", "duplicates", "duplicate_tokens", "max_id",
-    "bad_ends" (documents whose last id is not end-of-text), "sampled" (rows of SAMPLE_DTYPE).
+    The record: the manifest's fields of a shard, and "split", "duplicates" and "excluded" (documents), "left_tokens"
+    (of both), "max_id", "bad_ends" (documents whose last id is not end-of-text), "sampled" (rows of SAMPLE_DTYPE).
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
@@ -93,15 +96,17 @@ def read_shard_record(store: Store, version: str, name: str) -> dict[str, Any] |
 def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> dict[str, Any]:
     path = version_path(job.version, shard.name)
     measured = _Measured(job)
+    excluded = load_exclusions(store, job.version) if job.excludes else None
+    rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
         table_file = stack.enter_context(store.writing(f"{path}.docs"))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
-        table = stack.enter_context(DocumentTableWriter(table_file))
+        table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
         for start_key, end_key in _pieces(shard, job.vocab_size):
-            piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, job.deduplicate)
+            piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, assignment.spills, table)
-            progress.report(progress.Advanced(0, 0, piece.duplicate_tokens))
+            progress.report(progress.Advanced(0, 0, piece.duplicates.num_tokens + piece.excluded.num_tokens))
             for part, num_tokens in gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size)):
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
@@ -126,7 +131,7 @@ class _Measured:
 
     def __init__(self, job: ShuffleJob) -> None:
         self._job = job
-        self._duplicates = self._duplicate_tokens = self._bad_ends = 0
+        self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
         self._max_id = -1
         self._num_tokens = 0
         self._first_key: int | None = None
@@ -136,13 +141,14 @@ class _Measured:
     def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
         """Count a piece, write its rows into the document table, keep the documents chosen for the check."""
         rows = piece.rows
-        self._duplicates += piece.num_duplicates
-        self._duplicate_tokens += piece.duplicate_tokens
+        self._duplicates += piece.duplicates.num_documents
+        self._excluded += piece.excluded.num_documents
+        self._left_tokens += piece.duplicates.num_tokens + piece.excluded.num_tokens
         if not len(rows):
             return
         inputs = np.array([entry.input_index for entry in spills], dtype=np.uint32)[piece.spill_position]
         content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
-        table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"])
+        table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids)
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
         self._last_key = int(rows["key"][-1])
         self._choose(rows, inputs, content)
@@ -175,7 +181,8 @@ class _Measured:
             "first_key": _hexadecimal(self._first_key),
             "last_key": _hexadecimal(self._last_key),
             "duplicates": self._duplicates,
-            "duplicate_tokens": self._duplicate_tokens,
+            "excluded": self._excluded,
+            "left_tokens": self._left_tokens,
             "max_id": self._max_id,
             "bad_ends": self._bad_ends,
             "sampled": self._samples.tolist(),

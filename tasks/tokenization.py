@@ -6,16 +6,15 @@ The partition's record is written last: a build that finds it has nothing to do 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, InputError, TokenizerError
+from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.storage.canonical import canonical_json, read_signed, sign
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
@@ -23,6 +22,8 @@ from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.spill import FOLDER, SpillDocuments, spill_path, write_spill
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.quarantine import QuarantineWriter, quarantine_path
+from tokenloom.tasks.rules import RulesJob, keep_documents
 from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
@@ -31,19 +32,11 @@ _SPILL_TEXT_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
-class DocumentRulesJob:
-    """The document rules and keys that every partition of a build shares; see BuildSpec."""
-
-    min_chars: int
-    max_bytes: int
-    deduplicate: bool
-    seed: int
-    shares: list[tuple[str, float]]
-
-
-@dataclass(frozen=True)
 class TokenizeJob:
-    """One partition to encode: where it is, and under which name its spills go; `num_bytes` is its weight."""
+    """One partition to encode: where it is, and under which name its spills go; `num_bytes` is its weight.
+
+    With a `limit` only the first documents of the partition are kept, and it is read no further.
+    """
 
     store: str
     spill: str
@@ -51,9 +44,11 @@ class TokenizeJob:
     start: int
     end: int
     num_bytes: int
-    rules: DocumentRulesJob
+    num_rows: int | None
+    rules: RulesJob
     definition: dict[str, Any]
     tokenizer_fingerprint: str
+    limit: int | None = None
 
 
 @dataclass
@@ -67,7 +62,7 @@ class _Pending:
         parts, self.parts, self.text_bytes = self.parts, [], 0
         joined = {
             name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("split", "key", "content", "row", "num_tokens", "tokens")
+            for name in ("split", "key", "content", "row", "num_tokens", "tokens", "id_bytes", "ids")
         }
         return SpillDocuments(**joined)
 
@@ -80,7 +75,8 @@ def record_path(spill: str) -> str:
 def read_record(store: Store, spill: str) -> dict[str, Any] | None:
     """Return a partition's record if it and all its spills are there, else None.
 
-    The record: {"read", "filtered", "spills": [{"bytes", "documents": [by split], "tokens": [by split]}]}
+    The record: {"read", "filtered", "not_read", "quarantine": {"bytes", "rows", "xxh3_128"}, "spills": [{"bytes",
+    "documents": [by split], "tokens": [by split]}]}; `not_read` rows are among the filtered ones.
     """
     try:
         record = read_signed(store.read(record_path(spill)), record_path(spill))
@@ -88,7 +84,9 @@ def read_record(store: Store, spill: str) -> dict[str, Any] | None:
         return None
     spills = record["spills"]
     lengths = [store.num_bytes(spill_path(spill, i)) for i in range(len(spills))]
-    return record if lengths == [item["bytes"] for item in spills] else None
+    listed = (store.num_bytes(quarantine_path(spill)) or 0) if record["quarantine"]["bytes"] else 0
+    wanted = [item["bytes"] for item in spills]
+    return record if lengths == wanted and listed == record["quarantine"]["bytes"] else None
 
 
 def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
@@ -103,17 +101,28 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
     store = Store(job.store)
     if record := read_record(store, job.spill):
         return record
-    url = job.file.url
-    progress.report(progress.Working(f"encoding {url}, [{job.start}, {job.end})"))
+    progress.report(progress.Working(f"encoding {job.file.url}, [{job.start}, {job.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    with QuarantineWriter(store, job.spill) as quarantine:
+        record = _encode_partition(store, job, tokenizer, quarantine)
+    record["quarantine"] = quarantine.summary()
+    check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
+    store.replace(record_path(job.spill), sign(record), durable=False)
+    return record
+
+
+def _encode_partition(
+    store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
+) -> dict[str, Any]:
     pending, tally = _Pending(), _Tally(job.num_bytes)
-    record = {"read": 0, "filtered": 0, "spills": []}
-    for rows in make_reader(job.file.options).read(url, job.start, job.end):
-        record["read"] += len(rows.rows)
-        texts, numbers = keep_documents(rows, job.rules, url)
-        record["filtered"] += len(rows.rows) - len(texts)
-        if len(texts):
-            documents, num_bytes = _encode(texts, numbers, job, tokenizer)
+    record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "spills": []}
+    for rows in read_documents(job, tokenizer.max_text_bytes):
+        record["read"] += rows.num_read
+        record["filtered"] += rows.num_filtered
+        record["not_read"] += rows.num_not_read
+        quarantine.add(rows.bad)
+        if len(rows.rows):
+            documents, num_bytes = _encode(rows, job, tokenizer)
             pending.parts.append(documents)
             pending.text_bytes += num_bytes
             tally.report(num_bytes, len(documents.tokens))
@@ -121,10 +130,37 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
             record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
     if pending.parts:
         record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
-    check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
-    store.replace(record_path(job.spill), sign(record), durable=False)
     tally.finish()
     return record
+
+
+def read_documents(job: TokenizeJob, max_text_bytes: int) -> Iterator[Rows]:
+    """Yield the documents of a partition in batches, with counts of the rows left out; at most `job.limit`."""
+    left = job.limit
+    for rows in make_reader(job.file.options).read(job.file.url, job.start, job.end):
+        documents = keep_documents(rows, job.rules, job.file.url, max_text_bytes)
+        if left is not None and len(documents.rows) >= left:
+            yield documents.head(left)
+            return
+        left = left if left is None else left - len(documents.rows)
+        yield documents
+
+
+def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[str]:
+    """Encode partitions of one source, in order, until `limit` documents are there; return the names of their spills.
+
+    Args:
+        jobs: all partitions of the source, each with the limit of the whole; errors as tokenize_partition.
+    """
+    names: list[str] = []
+    left = jobs[0].limit or 0
+    for job in jobs:
+        record = tokenize_partition(replace(job, limit=left, spill=f"{job.spill}-{left}"))
+        names.append(f"{job.spill}-{left}")
+        left -= sum(sum(spill["documents"]) for spill in record["spills"])
+        if left == 0:
+            break
+    return names
 
 
 class _Tally:
@@ -145,26 +181,6 @@ class _Tally:
         progress.report(progress.Advanced(0, 0, self._left))
 
 
-def keep_documents(rows: Rows, rules: DocumentRulesJob, url: str) -> tuple[pa.Array, NDArray[np.uint64]]:
-    """Return the texts of a batch that are documents, (n,) large_string, and their rows, (n,) uint64.
-
-    Raises InputError for a text of more than `rules.max_bytes` bytes.
-    """
-    long_enough = pc.greater_equal(pc.utf8_length(rows.texts), rules.min_chars).fill_null(False)
-    texts, numbers = rows.texts, rows.rows
-    if not pc.all(long_enough, min_count=0).as_py():
-        texts = texts.filter(long_enough)
-        numbers = numbers[long_enough.to_numpy(zero_copy_only=False)]
-    lengths = np.diff(text_bytes(texts)[1])
-    if len(lengths) and lengths.max() > rules.max_bytes:
-        at = int(lengths.argmax())
-        raise InputError(
-            f"{url}, row {numbers[at]}: a document of {lengths[at]:,} bytes; the largest allowed has "
-            f"{rules.max_bytes:,} (documents.max_bytes); raise it or cut the document"
-        )
-    return texts, numbers
-
-
 @lru_cache(maxsize=2)
 def _load_tokenizer(definition: bytes, expected: str) -> Tokenizer:
     tokenizer = load_tokenizer(json.loads(definition))
@@ -181,19 +197,19 @@ def job_tokenizer(definition: dict[str, Any], expected_fingerprint: str) -> Toke
     return _load_tokenizer(canonical_json(definition), expected_fingerprint)
 
 
-def _encode(
-    texts: pa.Array, rows: NDArray[np.uint64], job: TokenizeJob, tokenizer: Tokenizer
-) -> tuple[SpillDocuments, int]:
-    data, offsets = text_bytes(texts)
+def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDocuments, int]:
+    data, offsets = text_bytes(rows.texts)
     content = content_hashes(data, offsets)
     rules = job.rules
     if rules.deduplicate:
         key = order_keys(content, rules.seed)
     else:
-        key = order_keys_with_duplicates(content, rules.seed, job.file.fingerprint, rows)
-    encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
+        key = order_keys_with_duplicates(content, rules.seed, job.file.fingerprint, rows.rows)
+    encoded = tokenizer.encode(rows.texts, token_dtype(tokenizer.vocab_size))
     split = split_indices(content, rules.shares)
-    return SpillDocuments(split, key, content, rows, encoded.num_tokens, encoded.tokens), len(data)
+    ids, id_offsets = text_bytes(pa.array([""] * len(key), pa.large_string()) if rows.ids is None else rows.ids)
+    id_bytes = np.diff(id_offsets).astype(np.uint32)
+    return SpillDocuments(split, key, content, rows.rows, encoded.num_tokens, encoded.tokens, id_bytes, ids), len(data)
 
 
 def _spill(

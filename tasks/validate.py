@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import CheckError
+from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import content_hashes
@@ -24,6 +24,7 @@ from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.rules import transformed
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.tokenization import job_tokenizer
@@ -42,6 +43,7 @@ class CheckJob:
     file: InputFile
     definition: dict[str, Any]
     tokenizer_fingerprint: str
+    transform: str | None
     samples: list[tuple[str, tuple[int, ...]]]
 
 
@@ -61,6 +63,7 @@ def choose_samples(
     index = SAMPLE_DTYPE.names.index("input_index")  # type: ignore[union-attr]
     for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:num_samples]:
         by_input[item[index]].append((name, tuple(item)))
+    transform = plan.spec.documents.transform.function if plan.spec.documents.transform else None
     num_partitions = Counter(partition.input_index for partition in plan.partitions)
     jobs = []
     for i, samples in sorted(by_input.items()):
@@ -68,7 +71,9 @@ def choose_samples(
         can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
         for part in _parts(samples, num_jobs if can_cut else 1):
             file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
-            jobs.append(CheckJob(str(plan.store.root), plan.version, file, plan.definition, fingerprint, part))
+            jobs.append(
+                CheckJob(str(plan.store.root), plan.version, file, plan.definition, fingerprint, transform, part)
+            )
     return jobs
 
 
@@ -95,7 +100,8 @@ def check_documents(job: CheckJob) -> int:
         for batch in reader.read(job.file.url, start, end):
             here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
             if len(here):
-                _compare(job, shards, batch.texts.take(pa.array(here)), [wanted[int(i)] for i in batch.rows[here]])
+                texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, job.file.url)
+                _compare(job, shards, texts, [wanted[int(i)] for i in batch.rows[here]])
             found += len(here)
     if found != len(wanted):
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
@@ -144,19 +150,25 @@ def validate_build(
         check_unchanged(file)
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record["split"] == split]
-        documents = sum(record["documents"] + record["duplicates"] for record in mine)
-        tokens = sum(record["tokens"] + record["duplicate_tokens"] for record in mine)
+        documents = sum(record["documents"] + record["duplicates"] + record["excluded"] for record in mine)
+        tokens = sum(record["tokens"] + record["left_tokens"] for record in mine)
         _check_equal(f"split {split}: documents in spills and in shards", totals["documents"], documents)
         _check_equal(f"split {split}: tokens in spills and in shards", totals["tokens"], tokens)
     rows = row_counts(assignment, records)
-    _check_equal("rows read, and kept + duplicates + filtered", rows["read"], sum(rows.values()) - rows["read"])
+    _check_equal("rows read, and those of every fate", rows["read"], sum(rows.values()) - rows["read"])
     known = [partition.num_rows for partition in plan.partitions]
-    if all(count is not None for count in known):
+    if plan.spec.limit is None and all(count is not None for count in known):
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
     for record in records:
         _check_shard(plan, record)
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
-    return {"documents_encoded_again": num_checked, "largest_id": max(record["max_id"] for record in records)}
+    if not rows["kept"]:
+        raise InputError(f"{plan.inputs[0].url}: every document is excluded (documents.exclude); check that file")
+    return {
+        "documents_encoded_again": num_checked,
+        "largest_id": max(record["max_id"] for record in records),
+        "rows_not_read": assignment.rows["not_read"],
+    }
 
 
 def row_counts(assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -166,8 +178,8 @@ def row_counts(assignment: Assignment, records: Sequence[dict[str, Any]]) -> dic
         "kept": sum(record["documents"] for record in records),
         "duplicates": sum(record["duplicates"] for record in records),
         "filtered": assignment.rows["filtered"],
-        "excluded": 0,
-        "quarantined": 0,
+        "excluded": sum(record["excluded"] for record in records),
+        "quarantined": assignment.rows["quarantined"],
     }
 
 

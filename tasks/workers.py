@@ -31,6 +31,7 @@ Result = TypeVar("Result")
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 MAX_WORKERS = 512
 
 
@@ -62,7 +63,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env=os.environ | _ONE_THREAD,
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:

@@ -39,7 +39,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="override a key, may be repeated: documents.min_chars=5",
     )
-    commands.add_parser("plan", parents=[common, spec], help="show what a build would read, and what is cached")
+    spec.add_argument(
+        "--limit",
+        type=_positive,
+        metavar="N",
+        help="a try-out: only the first N documents of each source; tagged tryout, never latest",
+    )
+    commands.add_parser(
+        "plan", parents=[common, spec], help="show what a build would read and make, and what is cached"
+    )
     build = commands.add_parser("build", parents=[common, spec], help="build and publish a version")
     _add_build_options(build)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,48 +58,83 @@ def init(path: str, quiet: bool) -> Json:
     return {"path": path}
 
 
-def plan(spec: str, set: list[str], quiet: bool) -> Json:
-    """Show what a build would read, and what of it is cached."""
+def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
+    """Show what a build would read and make, and what of it is cached; refuse it if the disk can't hold it."""
     from tokenloom.flows.direct import plan_directly
-    from tokenloom.spec_file import load_spec
+    from tokenloom.tasks.estimate import check_disk
+    from tokenloom.tasks.workers import default_num_workers
 
-    planned = plan_directly(load_spec(spec, set))
-    rows: list[list[Any]] = []
-    for name in planned.spec.source_names():
-        files = [i for i, file in enumerate(planned.inputs) if file.source == name]
-        parts = [p for p in planned.partitions if planned.inputs[p.input_index].source == name]
-        num_bytes = sum(planned.inputs[i].num_bytes for i in files)
-        cached = sum(p.spill in planned.cached for p in parts)
-        rows.append([name, len(files), num_bytes, len(parts), cached])
+    planned, estimate = plan_directly(_load_limited(spec, set, limit), default_num_workers())
+    rows = [_source_row(planned, name) for name in planned.spec.source_names()]
     header = ["source", "files", "bytes", "partitions", "cached"]
     totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     _table(quiet, header, [*rows, ["all", *totals.values()]])
     _print(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    if planned.spec.limit is None:
+        _print_estimate(quiet, estimate)
     _print(
         quiet,
         "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
     )
     _print(quiet, "about as much again. Changing the split shares can move documents between splits.")
+    if planned.spec.limit is None and not planned.published:
+        check_disk(planned, estimate)
     return {
         "dataset": planned.spec.dataset,
         "version": planned.version,
         "published": planned.published,
         **totals,
+        "estimate": asdict(estimate),
         "sources": [dict(zip(header, row, strict=True)) for row in rows],
     }
 
 
-def build(spec: str, set: list[str], workers: int | None, direct: bool, quiet: bool) -> Json:
-    """Build and publish a version."""
+def _source_row(planned: Any, name: str) -> list[Any]:
+    files = [i for i, file in enumerate(planned.inputs) if file.source == name]
+    parts = [p for p in planned.partitions if planned.inputs[p.input_index].source == name]
+    num_bytes = sum(planned.inputs[i].num_bytes for i in files)
+    return [name, len(files), num_bytes, len(parts), sum(p.spill in planned.cached for p in parts)]
+
+
+def _print_estimate(quiet: bool, estimate: Any) -> None:
+    from tokenloom.tasks.estimate import gigabytes
+
+    about = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "all of it encoded"
+    _print(quiet, f"about {estimate.num_tokens:,} tokens in {estimate.num_documents:,} documents ({about});")
+    _print(
+        quiet,
+        f"{estimate.num_shards:,} shards of {gigabytes(estimate.shard_bytes)} and new spills of "
+        f"{gigabytes(estimate.spill_bytes)}, in {_duration(estimate.seconds)} on this machine.",
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+
+
+def _load_limited(spec: str, overrides: list[str], limit: int | None) -> Any:
     from tokenloom.spec_file import load_spec
 
-    result = run_build(load_spec(spec, set), workers, direct)
+    return load_spec(spec, [*overrides, *([f"limit={limit}"] if limit is not None else [])])
+
+
+def build(spec: str, set: list[str], limit: int | None, workers: int | None, direct: bool, quiet: bool) -> Json:
+    """Build and publish a version."""
+    result = run_build(_load_limited(spec, set, limit), workers, direct)
     done = "published" if result["published"] else "up to date: nothing new, nothing published:"
     _print(quiet, f"{done} {result['reference']}")
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     _table(quiet, ["split", "tokens", "documents", "shards"], splits)
-    if result["tag_moved"] and not result["published"]:
+    if left := {fate: n for fate, n in result["rows"].items() if n and fate not in ("read", "kept")}:
+        listed = "; quarantine.jsonl lists those" if "quarantined" in left else ""
+        counts = ", ".join(f"{n:,} {fate}" for fate, n in left.items())
+        _print(quiet, f"of {result['rows']['read']:,} rows left out: {counts}{listed}")
+    if result["tag"] != "latest":
+        _print(quiet, f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
+    elif result["tag_moved"] and not result["published"]:
         _print(quiet, f"latest names {result['version']} now")
     if result["tag_note"]:
         _print(quiet, f"the tag was left alone: {result['tag_note']}")

@@ -3,6 +3,7 @@
     TokenloomError
     ├── SpecError       (ValueError)    the spec or an option is wrong                    exit code 2
     ├── InputError      (ValueError)    an input file is missing, damaged or of another kind
+    │   └── BadRow                      one row is, by its bytes: `on_error: skip` leaves it out and lists it
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or gives ids it must not
     ├── StoreError      (OSError)       the store can't be read or written
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
@@ -30,6 +31,24 @@ class SpecError(TokenloomError, ValueError):
 
 class InputError(TokenloomError, ValueError):
     """An input can't be read as its source says; the message names the file and the row group or byte."""
+
+
+class BadRow(InputError):
+    """A row, or `num_rows` from it on, is bad by its bytes; with `on_error: skip` it is left out and listed.
+
+    Args:
+        message: file, row, rule and next step.
+        row: its number in the file; of a line file the byte offset.
+        reason: a code, one of tasks.sources.base.REASONS.
+        num_rows: how many rows.
+    """
+
+    def __init__(self, message: str, row: int, reason: str, num_rows: int = 1) -> None:
+        super().__init__(message, row, reason, num_rows)
+        self.row, self.reason, self.num_rows = row, reason, num_rows
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class TokenizerError(TokenloomError, ValueError):

@@ -10,24 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
+from tokenloom.spec_base import Location, Name, SpecModel, is_absolute
+from tokenloom.spec_sources import Source
+from tokenloom.spec_tokenizers import ByteTokenizer, Tokenizer
+
 _VERSION = re.compile(r"^[0-9a-f]{16}$")
-# A password before the host, or a token or signature behind the path.
-SECRET_URL = re.compile(
-    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
-)
 MAX_SEED = 2**53 - 1  # the largest integer that a form in a browser keeps exactly
 
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def _not_built(field: str) -> Any:
@@ -42,126 +36,54 @@ def _not_built(field: str) -> Any:
     return field_validator(field)(refuse)
 
 
-class _FileSource(_Model):
-    path: str = Field(title="Path", description="File or glob, any fsspec URL: data/*.parquet", min_length=1)
-    name: Name | None = Field(
-        None, title="Name", description="Stands in the inputs of a version; default: kind and position"
+class Transform(SpecModel):
+    """A function of yours that changes each text before the rules: (str) -> str, or None to leave the text out."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
+        title="Function", description="package.module:function, importable where workers run"
+    )
+    version: Annotated[str, Field(min_length=1)] = Field(
+        title="Version", description="Part of the identity: change it whenever the function changes"
     )
 
-    @field_validator("path")
-    @classmethod
-    def _no_secret(cls, value: str) -> str:
-        if SECRET_URL.search(value):
-            raise ValueError("a URL must not carry a password; give credentials in the environment")
-        return value
 
-
-class ParquetSource(_FileSource):
-    """Parquet files; a document is the text of one row."""
-
-    model_config = ConfigDict(title="Parquet")
-    kind: Literal["parquet"] = "parquet"
-    text: str = Field("text", title="Text column", min_length=1)
-    filter: str | None = Field(None, title="Filter", description="Not supported yet")
-    id: str | None = Field(None, title="Id column", description="Not supported yet")
-
-    _filter = _not_built("filter")
-    _id = _not_built("id")
-
-
-class JsonlSource(_FileSource):
-    """JSON lines, plain or .gz; a document is the text of one line's object."""
-
-    model_config = ConfigDict(title="JSON lines")
-    kind: Literal["jsonl"] = "jsonl"
-    text: str = Field("text", title="Text key", description="May be dotted: meta.body", min_length=1)
-    filter: str | None = Field(None, title="Filter", description="Not supported yet")
-    id: str | None = Field(None, title="Id key", description="Not supported yet")
-
-    _filter = _not_built("filter")
-    _id = _not_built("id")
-
-
-class TextSource(_FileSource):
-    """Text files in UTF-8; a file is one document."""
-
-    model_config = ConfigDict(title="Text files")
-    kind: Literal["text"] = "text"
-
-
-Source = Annotated[ParquetSource | JsonlSource | TextSource, Field(discriminator="kind")]
-
-
-class ByteTokenizer(_Model):
-    """UTF-8 bytes as ids; end of text is 255, a byte that no UTF-8 text contains."""
-
-    model_config = ConfigDict(title="Bytes")
-    kind: Literal["byte"] = "byte"
-    name: Name | None = Field(None, title="Name", description="Default: byte")
-
-
-class TiktokenTokenizer(_Model):
-    """A byte-pair encoding of tiktoken, by name or from local files."""
-
-    model_config = ConfigDict(title="tiktoken")
-    kind: Literal["tiktoken"] = "tiktoken"
-    name: Name | None = Field(
-        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
-    )
-    ranks: str | None = Field(None, title="Ranks file", description="A .tiktoken file, or vocab.bpe")
-    encoder: str | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
-    pattern: str | None = Field(
-        None,
-        title="Pattern",
-        description="How text is cut before merging, with files: a tiktoken name or a regular expression",
-    )
-    special_tokens: dict[str, int] = Field({}, title="Special tokens", description="With files: name -> id")
-    eot: str | None = Field(None, title="End of text", description="Needed where it can't be known: <|endoftext|>")
-    bos: str | None = Field(None, title="Begin of text", description="Put before each document; default none")
-
-    @model_validator(mode="after")
-    def _one_definition(self) -> TiktokenTokenizer:
-        if self.ranks is None and self.name is None:
-            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
-        if self.ranks is None and (self.encoder or self.pattern or self.special_tokens):
-            raise ValueError("encoder, pattern and special_tokens go with ranks: a file of ranks")
-        if self.ranks is not None and self.encoder is None and self.pattern is None:
-            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or an expression")
-        if self.ranks is None:
-            from tiktoken import list_encoding_names
-
-            if self.name not in (known := sorted(list_encoding_names())):
-                raise ValueError(f"tiktoken knows no encoding {self.name!r}; allowed: {', '.join(known)}")
-        return self
-
-
-Tokenizer = Annotated[ByteTokenizer | TiktokenTokenizer, Field(discriminator="kind")]
-
-
-class DocumentRules(_Model):
+class DocumentRules(SpecModel):
     """What makes a row a document."""
 
+    path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
+    transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
     min_chars: int = Field(1, ge=0, title="Least characters", description="Shorter texts are counted, not kept")
+    max_chars: int | None = Field(None, ge=1, title="Most characters", description="Longer texts are counted, not kept")
     deduplicate: bool = Field(True, title="Drop duplicates", description="Of equal texts the first stays")
-    on_error: Literal["fail", "skip"] = Field("fail", title="On a bad row")
-    encoding_errors: Literal["fail", "replace"] = Field("fail", title="On invalid UTF-8")
+    exclude: Location | None = Field(
+        None, title="Exclude", description="File of content hashes or texts (one a line) that must not be kept"
+    )
+    on_error: Literal["fail", "skip"] = Field(
+        "fail", title="On a bad row", description="skip: leave it out, count it, list it in quarantine.jsonl"
+    )
+    encoding_errors: Literal["fail", "replace"] = Field(
+        "fail", title="On invalid UTF-8", description="replace: U+FFFD stands for what is no UTF-8"
+    )
     max_bytes: int = Field(
         268_435_456,
         ge=1,
         le=2**31 - 1,
         title="Largest document",
-        description="In UTF-8 bytes; more is an error",
+        description="In UTF-8 bytes; more is a bad row",
     )
 
-    _on_error = _not_built("on_error")
-    _encoding_errors = _not_built("encoding_errors")
+    @model_validator(mode="after")
+    def _lengths(self) -> DocumentRules:
+        if self.max_chars is not None and self.max_chars < self.min_chars:
+            raise ValueError(f"max_chars ({self.max_chars}) is less than min_chars ({self.min_chars})")
+        return self
 
 
-class BuildSpec(_Model):
+class BuildSpec(SpecModel):
     """All that a build is made from."""
 
     dataset: Name = Field(title="Dataset", description="Lower case letters, digits, '.', '_', '-'")
-    store: str = Field(title="Store", description="Folder of the datasets", min_length=1)
+    store: Location = Field(title="Store", description="Folder of the datasets")
     sources: list[Source] = Field(title="Sources", min_length=1)
     tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer")
     documents: DocumentRules = Field(DocumentRules(), title="Documents")
@@ -172,6 +94,9 @@ class BuildSpec(_Model):
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Of the order of documents")
     shard_tokens: int = Field(100_000_000, ge=1, le=2**40, title="Tokens a shard")
+    limit: int | None = Field(
+        None, ge=1, title="Limit", description="A try-out: only the first documents of each source; never latest"
+    )
     packs: list[dict[str, Any]] = Field([], title="Packs", description="Not supported yet")
 
     _packs = _not_built("packs")
@@ -181,13 +106,6 @@ class BuildSpec(_Model):
     def _no_version_name(cls, value: str) -> str:
         if _VERSION.match(value):
             raise ValueError("16 hexadecimal digits name a version; choose another name")
-        return value
-
-    @field_validator("store")
-    @classmethod
-    def _no_secret(cls, value: str) -> str:
-        if SECRET_URL.search(value):
-            raise ValueError("a URL must not carry a password; give credentials in the environment")
         return value
 
     @field_validator("splits")
@@ -210,7 +128,7 @@ class BuildSpec(_Model):
 
     def source_names(self) -> list[str]:
         """Return the name of each source, in order: as given, or its kind and position (`parquet-0`)."""
-        return [source.name or f"{source.kind}-{i}" for i, source in enumerate(self.sources)]
+        return [source.source_name(i) for i, source in enumerate(self.sources)]
 
     def split_shares(self) -> list[tuple[str, float]]:
         """Return (name, share) of each split in the order written, which is part of a version's identity."""
@@ -218,29 +136,29 @@ class BuildSpec(_Model):
 
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that decides the bytes: JSON values, defaults and paths left out."""
-        sources = [
-            {"name": name} | source.model_dump(exclude_defaults=True, exclude={"path", "name"}) | {"kind": source.kind}
+        nested = {"sources", "tokenizer", "documents", "splits"}
+        identity = self.model_dump(exclude_defaults=True, exclude={"store"} | nested)
+        identity["sources"] = [
+            {"name": name} | source.identity() | {"kind": source.kind}
             for name, source in zip(self.source_names(), self.sources, strict=True)
         ]
-        tokenizer = self.tokenizer.model_dump(exclude_defaults=True, exclude={"ranks", "encoder"})
-        rest = self.model_dump(exclude_defaults=True, exclude={"store", "sources", "tokenizer", "splits"})
-        identity: dict[str, Any] = {
-            "sources": sources,
-            "tokenizer": tokenizer | {"kind": self.tokenizer.kind},
-        } | rest
+        identity["tokenizer"] = self.tokenizer.identity() | {"kind": self.tokenizer.kind}
+        if documents := self.documents.identity():
+            identity["documents"] = documents
         if self.split_shares() != list(BuildSpec.model_fields["splits"].default.items()):  # their order counts
             identity["splits"] = [[name, share] for name, share in self.split_shares()]
         return identity
 
+    def _parts(self) -> Iterator[tuple[str, SpecModel]]:
+        yield from ((f"sources.{i}", source) for i, source in enumerate(self.sources))
+        yield "tokenizer", self.tokenizer
+        yield "documents", self.documents
+
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield (key, path) of every path that the spec names, the store first."""
         yield "store", self.store
-        for i, source in enumerate(self.sources):
-            yield f"sources.{i}.path", source.path
-        if isinstance(self.tokenizer, TiktokenTokenizer):
-            for key in ("ranks", "encoder"):
-                if path := getattr(self.tokenizer, key):
-                    yield f"tokenizer.{key}", path
+        for key, part in self._parts():
+            yield from ((f"{key}.{field}", path) for field, path in part.paths())
 
     def resolve(self, folder: Path) -> BuildSpec:
         """Return the spec with every relative local path made absolute from `folder`."""
@@ -248,17 +166,13 @@ class BuildSpec(_Model):
         def full(path: str) -> str:
             return path if is_absolute(path) else str((folder / Path(path).expanduser()).absolute())
 
-        sources = [source.model_copy(update={"path": full(source.path)}) for source in self.sources]
-        tokenizer = self.tokenizer
-        if isinstance(tokenizer, TiktokenTokenizer):
-            files = {k: full(v) for k in ("ranks", "encoder") if (v := getattr(tokenizer, k))}
-            tokenizer = tokenizer.model_copy(update=files)
-        return self.model_copy(update={"store": full(self.store), "sources": sources, "tokenizer": tokenizer})
-
-
-def is_absolute(path: str) -> bool:
-    """Return whether `path` is a URL or an absolute local path."""
-    return "://" in path or path.startswith("/")
+        parts: dict[str, Any] = {
+            "store": full(self.store),
+            "sources": [source.with_paths(full) for source in self.sources],
+            "tokenizer": self.tokenizer.with_paths(full),
+            "documents": self.documents.with_paths(full),
+        }
+        return self.model_copy(update=parts)
 
 
 def field_names(location: Sequence[str | int]) -> list[str]:
@@ -266,13 +180,24 @@ def field_names(location: Sequence[str | int]) -> list[str]:
 
     A union is entered by the value of its `kind`; an unknown location gives an empty list.
     """
-    by_kind: dict[str, dict[str, type[BaseModel]]] = {
-        "sources": {"parquet": ParquetSource, "jsonl": JsonlSource, "text": TextSource},
-        "tokenizer": {"byte": ByteTokenizer, "tiktoken": TiktokenTokenizer},
-    }
-    if not location:
-        return list(BuildSpec.model_fields)
-    if location[0] == "documents":
-        return list(DocumentRules.model_fields)
-    kinds = by_kind.get(str(location[0]), {})
-    return next((list(kinds[str(part)].model_fields) for part in location if part in kinds), [])
+    model: Any = BuildSpec
+    kinds: dict[str, Any] = {}
+    for part in location:
+        if isinstance(part, int):
+            continue
+        if part in kinds:
+            model, kinds = kinds[part], {}
+        elif model is not None and part in model.model_fields:
+            members = _models_in(model.model_fields[part].annotation)
+            kinds = {m.model_fields["kind"].default: m for m in members if "kind" in m.model_fields}
+            model = members[0] if len(members) == 1 else None
+        else:
+            return []
+    return list(model.model_fields) if model else []
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that a field's annotation names, inside lists, unions and annotations."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]

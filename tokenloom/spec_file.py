@@ -12,9 +12,11 @@ import yaml
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
-from tokenloom.spec import SECRET_URL, BuildSpec, field_names
+from tokenloom.spec import BuildSpec, field_names
+from tokenloom.spec_base import SECRET_URL
 
 Location = tuple[str | int, ...]
+_PATH_FIELDS = ("path", "store", "ranks", "encoder", "exclude")
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
@@ -88,7 +90,7 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
     except yaml.YAMLError:  # *.txt, [a-z]+: what is no YAML is meant as it stands
         new = text
     location = tuple(int(part) if part.isdigit() else part for part in key.split("."))
-    if location[-1] in ("path", "store", "ranks", "encoder") and isinstance(new, str):
+    if location[-1] in _PATH_FIELDS and isinstance(new, str):
         new = str(Path(new).expanduser().absolute()) if "://" not in new else new
     target: Any = value
     for part, following in pairwise(location):

@@ -13,7 +13,11 @@ __all__ = ["PartitionRange", "Rows", "SourceReader", "make_reader"]
 _MODULES = {
     "parquet": "tokenloom.tasks.sources.parquet",
     "jsonl": "tokenloom.tasks.sources.jsonl",
+    "csv": "tokenloom.tasks.sources.csv_rows",
     "text": "tokenloom.tasks.sources.text",
+    "arrow": "tokenloom.tasks.sources.arrow",
+    "arrayrecord": "tokenloom.tasks.sources.array_record",
+    "huggingface": "tokenloom.tasks.sources.hugging_face",
 }
 
 

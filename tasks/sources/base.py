@@ -1,19 +1,17 @@
-"""What every kind of source offers: cut a file into partitions, and read one in batches of rows."""
+"""What every kind of source offers: its files, their cut into partitions, and their rows in batches."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import IO, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import InputError
+from tokenloom.errors import BadRow
+from tokenloom.tasks.sources.files import FoundFile
 
 PARTITION_BYTES = 64_000_000  # of text, about; part of every spill's name through the cut itself
 BATCH_BYTES = 4_000_000  # of text, about, in memory at a time
@@ -21,7 +19,7 @@ BATCH_BYTES = 4_000_000  # of text, about, in memory at a time
 
 @dataclass(frozen=True)
 class PartitionRange:
-    """A part of one file: row groups or bytes [start, end).
+    """A part of one file: row groups, record batches, rows or bytes [start, end).
 
     `num_bytes` is its text or file bytes, for balancing work; `num_rows` is known for formats that say it.
     """
@@ -32,16 +30,54 @@ class PartitionRange:
     num_rows: int | None
 
 
+REASONS = {
+    "bad_page": "rows of a parquet row group from the first page on that can't be decoded",
+    "bad_id": "an id that is no string or integer, or longer than 1,024 bytes",
+    "bad_filter": "a value that the filter can't compare",
+    "fields": "a CSV row with more or fewer fields than the header",
+    "invalid_json": "no JSON, or nested too deep",
+    "invalid_utf8": "bytes that are no UTF-8, or a lone surrogate",
+    "missing_key": "no object, or one without the key of the text",
+    "not_text": "a value of the text that is neither text nor a list of texts",
+    "too_large": "more bytes than documents.max_bytes, or than the tokenizer can take",
+}
+
+
 @dataclass(frozen=True)
 class Rows:
-    """A batch of n rows: texts (n,) large_string, null where there is none; rows (n,) uint64 in the file."""
+    """A batch of rows: n with their texts, and what was left out between them.
+
+    Shapes: texts (n,) large_string, null where there is none; rows (n,) uint64, numbers in the file; ids (n,)
+    large_string, null where there is none, or None if the source names no id.
+    """
 
     texts: pa.Array
     rows: NDArray[np.uint64]
+    ids: pa.Array | None = None
+    num_filtered: int = 0  # rows that the filter left out
+    num_not_read: int = 0  # those of them that were never read
+    bad: tuple[BadRow, ...] = ()
+
+    @property
+    def num_read(self) -> int:
+        """Rows of the file that the batch speaks for."""
+        return len(self.rows) + self.num_filtered + sum(bad.num_rows for bad in self.bad)
+
+    def head(self, count: int) -> Rows:
+        """Return the batch with its first `count` texts alone."""
+        ids = None if self.ids is None else self.ids.slice(0, count)
+        return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids)
 
 
 class SourceReader(Protocol):
-    """Reads the files of one source. Every error is an InputError that names file and row group or byte."""
+    """Reads the files of one source. Every error is an InputError that names file and row group, row or byte.
+
+    A reader is made from its options: the fields of the source in the spec, and `max_bytes`, `on_error` and
+    `encoding_errors` of its document rules. With `on_error: skip` bad rows come in `Rows.bad`; else BadRow is raised.
+    """
+
+    def files(self, path: str) -> list[FoundFile]:
+        """Return the files that the source's `path` means, in order; "" for a source that has none."""
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """Cut a file into partitions of about PARTITION_BYTES of text; a function of the file alone."""
@@ -51,53 +87,3 @@ class SourceReader(Protocol):
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Return ranges [start, end) for `read` that hold `rows` (ascending) and as little else as can be."""
-
-
-def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
-    """Open a local path or a URL for reading; "::" in a local name is no chain of file systems."""
-    if "://" not in url:
-        return open(url, "rb")  # noqa: PTH123  (a str path, as fsspec gives it; the caller closes it)
-    opened: AbstractContextManager[IO[bytes]] = fsspec.open(url, "rb")
-    return opened
-
-
-@contextmanager
-def open_input(url: str) -> Iterator[IO[bytes]]:
-    """Open an input file for reading; raises InputError if it is missing or can't be read."""
-    try:
-        with open_file(url) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise InputError(f"{url}: the file is gone; it was there when the build was planned; build again") from error
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
-
-
-def input_bytes(url: str) -> int:
-    """Return the length of an input file in bytes; raises InputError if it can't be read."""
-    try:
-        if "://" not in url:
-            return os.stat(url).st_size
-        filesystem, path = fsspec.core.url_to_fs(url)
-        return int(filesystem.size(path))
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
-
-
-def large_strings(texts: Sequence[str | None], rows: Sequence[int], url: str) -> pa.Array:
-    """Return texts as (n,) large_string; raises InputError that names the row of a text that is no UTF-8.
-
-    Args:
-        texts: of n rows, None where a row has none.
-        rows: their numbers in the file, for the message.
-        url: the file, for the message.
-    """
-    try:
-        return pa.array(texts, pa.large_string())
-    except UnicodeEncodeError:
-        for text, row in zip(texts, rows, strict=True):
-            if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
-                raise InputError(
-                    f"{url}, row {row}: its text holds a lone surrogate, which UTF-8 can't say; mend the row"
-                ) from None
-        raise

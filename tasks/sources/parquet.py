@@ -1,4 +1,7 @@
-"""Parquet: a document is the text of one row; partitions are runs of row groups; one column is read."""
+"""Parquet: a document is the text of one row; partitions are runs of row groups; only the columns needed are read.
+
+A filter is pushed down: row groups that cannot hold a row it keeps, by their statistics, are not read.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +11,64 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tokenloom.errors import InputError
-from tokenloom.tasks.sources.base import BATCH_BYTES, PARTITION_BYTES, PartitionRange, Rows, open_input
+from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.sources.base import BATCH_BYTES, PARTITION_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import FoundFile, find_files, open_input
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this, never whole
+_REPEATED_ROW_BYTES = 64  # rows of less, in a file, may be a few long texts that repeat
 
 
 class Reader:
     """Reads parquet files.
 
     Args:
-        options: `text`, the name of the text column.
+        options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._column = str(options["text"])
+        self._columns = Columns(options)
+        self._skips = options.get("on_error") == "skip"
+
+    def files(self, path: str) -> list[FoundFile]:
+        """See SourceReader.files."""
+        return find_files(path)
 
     @contextmanager
-    def _open(self, url: str) -> Iterator[pq.ParquetFile]:
+    def _open(self, url: str, dictionary: list[str] | None = None) -> Iterator[pq.ParquetFile]:
         with open_input(url) as file:
             try:
                 opened = pq.ParquetFile(
-                    file, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+                    file,
+                    buffer_size=_BUFFER_BYTES,
+                    pre_buffer=False,
+                    page_checksum_verification=True,
+                    read_dictionary=dictionary,
                 )
                 schema = opened.schema_arrow
             except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
                 raise InputError(
                     f"{url}: no readable parquet file: {_said(error)}. Mend or leave out the file"
                 ) from error
-            self._check_column(url, schema)
+            self._columns.needed(schema, url)
             yield opened
 
-    def _check_column(self, url: str, schema: pa.Schema) -> None:
-        if self._column not in schema.names:
-            names = ", ".join(schema.names)
-            raise InputError(f"{url}: no column {self._column!r}; its columns are: {names}. Set text: to one of them")
-        if schema.names.count(self._column) > 1:
-            raise InputError(f"{url}: two columns are named {self._column!r}; mend the file")
-        kind = schema.field(self._column).type
-        if kind not in (pa.string(), pa.large_string()):
-            raise InputError(
-                f"{url}: column {self._column!r} is {kind}; a text column is string or large_string. "
-                "Set text: to such a column"
-            )
-
-    def _text_bytes(self, file: pq.ParquetFile, group: int) -> int:
-        index = [file.schema.column(i).path for i in range(len(file.schema))].index(self._column)
-        return int(file.metadata.row_group(group).column(index).total_uncompressed_size)
+    def _text_leaves(self, file: pq.ParquetFile) -> list[int]:
+        paths = [file.schema.column(i).path for i in range(len(file.schema))]
+        name = self._columns.text
+        return [i for i, path in enumerate(paths) if path == name or path.startswith(name + ".")]
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""
         with self._open(url) as file:
+            leaves = self._text_leaves(file)
             groups = [
-                (self._text_bytes(file, i), file.metadata.row_group(i).num_rows)
+                (_text_bytes(file, i, leaves), file.metadata.row_group(i).num_rows)
                 for i in range(file.metadata.num_row_groups)
             ]
         cuts: list[PartitionRange] = []
@@ -79,31 +84,68 @@ class Reader:
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
-        with self._open(url) as file:
+        with self._open(url, self._repeated(url, start, end)) as file:
+            wanted = self._wanted(url, file)
             row = sum(file.metadata.row_group(i).num_rows for i in range(start))
             for group in range(start, end):
-                for texts in self._read_group(url, file, group):
-                    yield Rows(texts, np.arange(row, row + len(texts), dtype=np.uint64))
-                    row += len(texts)
+                num_rows = file.metadata.row_group(group).num_rows
+                if group in wanted:
+                    yield from self._read_group(url, file, group, row)
+                else:
+                    yield _not_read(num_rows)
+                row += num_rows
 
-    def _read_group(self, url: str, file: pq.ParquetFile, group: int) -> Iterator[pa.Array]:
-        num_rows = file.metadata.row_group(group).num_rows
-        row_bytes = max(1, self._text_bytes(file, group) // max(1, num_rows))
-        batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
-        read = 0
+    def _repeated(self, url: str, start: int, end: int) -> list[str] | None:
+        """Return the leaves to read as dictionaries: those whose rows take next to nothing in the file.
+
+        A million copies of one text are a dictionary of one and a million small numbers: decoded as they are read,
+        a batch of them could take any memory.
+        """
+        with self._open(url) as file:
+            leaves = self._text_leaves(file)
+            for group in range(start, end):
+                num_rows = file.metadata.row_group(group).num_rows
+                if _text_bytes(file, group, leaves) < _REPEATED_ROW_BYTES * num_rows:
+                    return [file.schema.column(i).path for i in leaves]
+        return None
+
+    def _wanted(self, url: str, file: pq.ParquetFile) -> set[int]:
+        """Return the row groups that may hold a row the filter keeps."""
+        everything = range(file.metadata.num_row_groups)
+        expression = self._columns.expression(file.schema_arrow)
+        if expression is None:
+            return set(everything)
         try:
-            for batch in file.iter_batches(
-                batch_size=batch_rows, row_groups=[group], columns=[self._column], use_threads=False
-            ):
-                texts = batch.column(0)
-                texts.validate(full=True)  # the decoder does not check that strings are UTF-8
-                read += len(texts)
-                yield texts.cast(pa.large_string())
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                f"{url}, row group {group}, after row {read} of it: can't be decoded: {_said(error)}. "
-                "Mend or leave out the file"
-            ) from error
+            with open_input(url) as opened:
+                fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(opened, "r"))
+                return {group.id for group in fragment.subset(expression).row_groups}
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"{url}: the filter can't compare a column: {error}; check its value's type") from error
+
+    def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
+        num_rows = file.metadata.row_group(group).num_rows
+        row_bytes = max(1, _text_bytes(file, group, self._text_leaves(file)) // max(1, num_rows))
+        batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
+        names = self._columns.needed(file.schema_arrow, url)
+        read = 0
+        batches = file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=names, use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError) as error:
+                place = f"{url}, row group {group}, after row {read} of it"
+                message = f"{place}: can't be decoded: {_said(error)}. Mend or leave out the file"
+                if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                    raise InputError(message) from error  # not by its bytes
+                bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
+                if not self._skips:
+                    raise bad from error
+                yield _not_read(0, bad)
+                return
+            if batch is None:
+                break
+            yield from self._columns.rows(batch, first_row + read, url)
+            read += len(batch)
         if read != num_rows:
             raise InputError(f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend the file")
 
@@ -113,6 +155,18 @@ class Reader:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         groups = np.unique(np.searchsorted(np.cumsum(counts), np.array(rows), side="right"))
         return [(int(group), int(group) + 1) for group in groups]
+
+
+def _text_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:
+    row_group = file.metadata.row_group(group)
+    return sum(int(row_group.column(i).total_uncompressed_size) for i in leaves)
+
+
+def _not_read(num_rows: int, *bad: BadRow) -> Rows:
+    """Return what stands for rows whose bytes were not read."""
+    return Rows(
+        pa.array([], pa.large_string()), np.empty(0, np.uint64), num_filtered=num_rows, num_not_read=num_rows, bad=bad
+    )
 
 
 def _said(error: Exception) -> str:

@@ -1,46 +1,128 @@
-"""Text files in UTF-8: a file is one document, row 0."""
+"""Text files in UTF-8, plain or compressed: a file is one document, or several with a separator between them.
+
+`row` is 0; with a separator the byte offset behind it, of the decompressed bytes. A document is then what stands
+between two separators without the line ends around it; where nothing does, there is no row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import IO, Any
 
-import numpy as np
-import pyarrow as pa
+from tokenloom.errors import BadRow
+from tokenloom.tasks.sources.base import PARTITION_BYTES, PartitionRange
+from tokenloom.tasks.sources.fields import Fields
+from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
+from tokenloom.tasks.sources.records import RecordReader
 
-from tokenloom.errors import InputError
-from tokenloom.tasks.sources.base import PartitionRange, Rows, input_bytes, open_input
+_READ_BYTES = 2**20
 
 
-class Reader:
+class Reader(RecordReader):
     """Reads text files.
 
     Args:
-        options: `max_bytes`, the largest document.
+        options: see SourceReader; `separator` may be None.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options, Fields({**options, "text": None}))
+        self._replaces = options.get("encoding_errors") == "replace"
         self._max_bytes = int(options["max_bytes"])
+        self._separator = str(options.get("separator") or "").encode()
+        # One that overlaps itself ("\n\n" in "\n\n\n") is found where the search began: such a file is not cut.
+        self._can_cut = bool(self._separator) and not any(
+            self._separator.startswith(self._separator[i:]) for i in range(1, len(self._separator))
+        )
 
     def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions: the whole file."""
+        """See SourceReader.partitions; `start` and `end` count bytes of the file."""
         size = input_bytes(url)
-        return [PartitionRange(0, size, size, 1)]
+        if compression(url) or not self._can_cut:
+            return [PartitionRange(0, size, size, None if self._separator else 1)]
+        count = -(-size // PARTITION_BYTES)
+        starts = [i * size // count for i in range(count)] + [size]
+        return [PartitionRange(a, b, b - a, None) for a, b in pairwise(starts)]
 
-    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
-        """See SourceReader.read: one row."""
-        if end > self._max_bytes:
-            raise InputError(
-                f"{url}: {end:,} bytes; a document may have {self._max_bytes:,} (documents.max_bytes); cut the file"
-            )
-        with open_input(url) as file:
-            data = file.read()
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
+        """See RecordReader.raw_rows."""
+        with open_decompressed(url) as file:
+            if not self._separator:
+                data = file.read(self._max_bytes + 1)
+                yield 0, data if len(data) <= self._max_bytes else self._too_large(url, 0), len(data)
+                return
+            if compression(url) or not self._can_cut or start == 0:
+                pieces = _Pieces(file, self._separator, self._max_bytes, 0)
+            else:
+                file.seek(start - len(self._separator))
+                pieces = _Pieces(file, self._separator, self._max_bytes, start - len(self._separator))
+                pieces.next_piece()  # ends where the first document of this range begins
+            limit = None if compression(url) or not self._can_cut else end
+            yield from self._documents(url, pieces, limit)
+
+    def _documents(self, url: str, pieces: _Pieces, end: int | None) -> Iterator[tuple[int, Any, int]]:
+        while not pieces.is_end and (end is None or pieces.offset < end):
+            offset = pieces.offset
+            piece, num_bytes = pieces.next_piece()
+            if piece is None:
+                yield offset, self._too_large(url, offset), num_bytes
+            elif text := piece.strip(b"\r\n"):
+                yield offset, text, num_bytes
+
+    def _too_large(self, url: str, row: int) -> BadRow:
+        return BadRow(
+            f"{self.place(url, row)}: more than {self._max_bytes:,} bytes (documents.max_bytes); raise it or cut the "
+            "document",
+            row,
+            "too_large",
+        )
+
+    def place(self, url: str, row: int) -> str:
+        """See RecordReader.place."""
+        return f"{url}, document at byte {row}" if self._separator else url
+
+    def parse(self, place: str, row: int, raw: Any) -> Any:
+        """See RecordReader.parse."""
         try:
-            text = data.decode("utf-8")
+            return raw.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
-            raise InputError(f"{url}: invalid UTF-8 at byte {error.start}; a text source is UTF-8: mend it") from error
-        yield Rows(pa.array([text], pa.large_string()), np.zeros(1, dtype=np.uint64))
+            message = f"{place}: invalid UTF-8 at byte {error.start} of it; a text source is UTF-8: mend it"
+            raise BadRow(message, row, "invalid_utf8") from error
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """See SourceReader.locate: the whole file."""
-        return [(0, input_bytes(url))]
+        """See SourceReader.locate: a document each, or all of a file that is not cut."""
+        if compression(url) or not self._can_cut:
+            return [(0, input_bytes(url))]
+        return [(row, row + 1) for row in rows]
+
+
+class _Pieces:
+    """The parts of a stream between separators; `offset` is where the next one begins."""
+
+    def __init__(self, file: IO[bytes], separator: bytes, max_bytes: int, offset: int) -> None:
+        self._file, self._separator, self._max_bytes = file, separator, max_bytes
+        self._buffer = bytearray()
+        self.offset = offset
+        self.is_end = False
+
+    def next_piece(self) -> tuple[bytes | None, int]:
+        """Return the bytes up to the next separator, None if they are more than max_bytes, and how many."""
+        searched = dropped = 0
+        while (at := self._buffer.find(self._separator, searched)) < 0:
+            data = self._file.read(_READ_BYTES)
+            searched = max(0, len(self._buffer) - len(self._separator) + 1)
+            if not data:
+                self.is_end = True
+                at = len(self._buffer)
+                break
+            self._buffer += data
+            if len(self._buffer) > self._max_bytes + 2 * _READ_BYTES:  # too large: keep only what a separator may need
+                excess = len(self._buffer) - len(self._separator)
+                del self._buffer[:excess]
+                dropped, searched = dropped + excess, 0
+        num_bytes = dropped + at
+        piece = bytes(self._buffer[:at]) if not dropped and at <= self._max_bytes else None
+        del self._buffer[: at + len(self._separator)]
+        self.offset += num_bytes + len(self._separator)
+        return piece, num_bytes

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.support import count, write_parquet
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources import SourceReader, base, jsonl, make_reader
+from tokenloom.tasks.sources import SourceReader, files, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
 
 Row = tuple[int, str | None]
@@ -245,7 +245,7 @@ class _Counting(io.RawIOBase):
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of every read of an input file."""
     sizes: list[int] = []
-    original = base.open_input
+    original = files.open_input
 
     @contextmanager
     def open_counting(url: str) -> Iterator[IO[bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,16 @@ import pytest
 import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from tiktoken_ext import openai_public
 
 from tests.support import count
+from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each
 from tokenloom.errors import TokenizerError
-from tokenloom.storage.shard import token_dtype
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
-EOT = "<|endoftext|>"
 texts_of_documents = st.lists(st.text(max_size=30), max_size=12)
-
-
-def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Encode texts in one call; return the ids of each, its end-of-text id among them."""
-    encoded = tokenizer.encode(pa.array(texts, pa.large_string()), token_dtype(tokenizer.vocab_size))
-    assert encoded.tokens.dtype == token_dtype(tokenizer.vocab_size)
-    assert int(encoded.num_tokens.sum()) == len(encoded.tokens)
-    parts: list[NDArray[Any]] = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64))[:-1]
-    return [part.tolist() for part in parts]
 
 
 def by_name(name: str, **fields: Any) -> Tokenizer:
@@ -47,10 +38,51 @@ def write_ranks(path: Path, merges: tuple[bytes, ...] = (b"ab", b"abc", b"  ")) 
     return path
 
 
+@lru_cache
+def small_encoding() -> tiktoken.Encoding:
+    """Return tiktoken's own encoding of the file that write_ranks writes."""
+    ranks = {bytes([i]): i for i in range(256)} | {b"ab": 256, b"abc": 257, b"  ": 258}
+    pattern = openai_public.r50k_pat_str
+    return tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+
+
 def from_file(path: Path, **fields: Any) -> Tokenizer:
     """Return a tokenizer of a small .tiktoken file with two special tokens."""
     definition = {"ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}, **fields}
     return load_tokenizer({"kind": "tiktoken", **definition})
+
+
+class TestByteTokenizer(TokenizerConformance):
+    @pytest.fixture
+    def definition(self) -> dict[str, Any]:
+        return {"kind": "byte"}
+
+    def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
+        return list(text.encode())
+
+
+class TestTiktokenTokenizerOfFiles(TokenizerConformance):
+    other_marks: tuple[dict[str, Any], ...] = ({"eot": "<s>"}, {"bos": "<s>"})
+
+    @pytest.fixture
+    def definition(self, tmp_path: Path) -> dict[str, Any]:
+        path = write_ranks(tmp_path / "a.tiktoken")
+        special = {EOT: 300, "<s>": 301}
+        return {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": special}
+
+    def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
+        return small_encoding().encode_ordinary(text)
+
+
+class TestTiktokenTokenizerWithBos(TestTiktokenTokenizerOfFiles):
+    bos_ids = (301,)
+    other_marks = ({"bos": None}, {"eot": "<s>"}, {"bos": EOT})
+
+    @pytest.fixture
+    def definition(self, tmp_path: Path) -> dict[str, Any]:
+        path = write_ranks(tmp_path / "a.tiktoken")
+        special = {EOT: 300, "<s>": 301}
+        return {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": special, "bos": "<s>"}
 
 
 # Bytes
@@ -264,7 +296,9 @@ def test_two_files_that_do_not_belong_together_are_refused(data_dir: Path, tmp_p
 
 
 def test_unknown_kinds_and_names_are_refused_with_those_there_are() -> None:
-    with pytest.raises(TokenizerError, match=r"'magic' is not known to this release: byte, tiktoken"):
+    with pytest.raises(
+        TokenizerError, match=r"'magic' is not known to this release: byte, tiktoken, huggingface, sentencepiece"
+    ):
         load_tokenizer({"kind": "magic"})
     with pytest.raises(TokenizerError, match=r"no encoding 'gpt9'.*cl100k_base.*gpt2"):
         by_name("gpt9")

@@ -14,7 +14,12 @@ from tokenloom.tokenizers.base import Encoded, Tokenizer
 
 __all__ = ["Encoded", "Tokenizer", "load_tokenizer"]
 
-_MODULES = {"byte": "tokenloom.tokenizers.byte", "tiktoken": "tokenloom.tokenizers.tiktoken_bpe"}
+_MODULES = {
+    "byte": "tokenloom.tokenizers.byte",
+    "tiktoken": "tokenloom.tokenizers.tiktoken_bpe",
+    "huggingface": "tokenloom.tokenizers.huggingface_json",
+    "sentencepiece": "tokenloom.tokenizers.sentencepiece_model",
+}
 
 
 def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> Tokenizer:

@@ -1,15 +1,21 @@
-"""What every tokenizer offers, and how its fingerprint is made."""
+"""What every tokenizer offers, and what its kinds share: fingerprint, runs of texts, marks around documents."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from tokenloom.errors import TokenizerError
+
+END_OF_TEXT = "<|endoftext|>"  # how decode() spells every tokenizer's end-of-text id
 
 # Encoded into every fingerprint: a library that encodes any of it differently is another tokenizer.
 PROBE = (
@@ -40,6 +46,7 @@ class Tokenizer(Protocol):
     fingerprint: str  # SHA-256 of the whole definition and of the ids of PROBE, in hexadecimal
     backend: str  # the library that encodes, with its version
     files: dict[str, bytes]  # what it was read from, by fixed names; empty for a built-in or named one
+    max_text_bytes: int  # the largest document with which a worker stays within 1 GB + 4 times that document
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """Encode documents: ids of each text as ordinary text, then the end-of-text id.
@@ -73,3 +80,61 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     offsets = np.frombuffer(offset_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     flat = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
     return flat[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def text_runs(offsets: NDArray[np.int64], run_bytes: int) -> list[tuple[int, int]]:
+    """Cut texts into runs [start, end) of at most `run_bytes` bytes; a longer text is a run of its own.
+
+    Args:
+        offsets: (n + 1,) where each text starts and ends, in bytes, as text_bytes gives them.
+        run_bytes: bytes of a run.
+    """
+    runs, start, count = [], 0, len(offsets) - 1
+    while start < count:
+        limit = offsets[start] + run_bytes
+        end = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+        runs.append((start, end))
+        start = end
+    return runs
+
+
+def with_marks(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: int, dtype: np.dtype[Any]) -> Encoded:
+    """Put `bos_ids` before and `eot_id` behind the ids of each of n >= 1 documents."""
+    bos, eot = np.array(bos_ids, dtype), np.array([eot_id], dtype)
+    parts = [part for document in ids for part in (bos, document, eot)]
+    num_tokens = np.array([len(document) for document in ids], np.uint32) + np.uint32(len(bos_ids) + 1)
+    return Encoded(np.concatenate(parts, dtype=dtype, casting="unsafe"), num_tokens)  # every id fits: < vocab_size
+
+
+def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:
+    """Return the documents of all parts, one after the other."""
+    tokens = [np.empty(0, dtype), *(part.tokens for part in parts)]
+    num_tokens = [np.empty(0, np.uint32), *(part.num_tokens for part in parts)]
+    return Encoded(np.concatenate(tokens), np.concatenate(num_tokens))
+
+
+def decode_between(ids: NDArray[Any], marks: Mapping[int, str], decode_run: Callable[[list[int]], str]) -> str:
+    """Return the text of (n,) ids: each id of `marks` as spelled there, the runs between them decoded one by one."""
+    parts, start = [], 0
+    for index in np.flatnonzero(np.isin(ids, list(marks))).tolist():
+        parts += [decode_run(ids[start:index].tolist()), marks[int(ids[index])]]
+        start = index + 1
+    return "".join([*parts, decode_run(ids[start:].tolist())])
+
+
+def read_file(definition: Mapping[str, Any], files: Mapping[str, bytes] | None, name: str) -> tuple[str, bytes]:
+    """Return a label for messages and the content of a tokenizer's one file: from `files`, else from `path`.
+
+    Raises TokenizerError if there is none or it can't be read.
+    """
+    if files:
+        if name not in files:
+            raise TokenizerError(f"a {definition['kind']} tokenizer needs {name}; there are: {', '.join(files)}")
+        return name, files[name]
+    path = definition.get("path")
+    if not path:
+        raise TokenizerError(f"a {definition['kind']} tokenizer needs a file; give tokenizer.path: {name}")
+    try:
+        return str(path), Path(path).read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"tokenizer file {path}: {error.strerror}") from error

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.tokenizers.base import PROBE, Encoded, fingerprint, text_bytes
+from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, fingerprint, text_bytes
 
 _EOT = 255
 
@@ -25,6 +25,7 @@ class ByteTokenizer:
     vocab_size = 256
     eot_id = _EOT
     backend = "byte"
+    max_text_bytes = 2**31 - 1
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +45,7 @@ class ByteTokenizer:
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         parts = bytes(np.asarray(ids).astype(np.uint8)).split(bytes([_EOT]))
-        return "<|endoftext|>".join(part.decode("utf-8", "replace") for part in parts)
+        return END_OF_TEXT.join(part.decode("utf-8", "replace") for part in parts)
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> ByteTokenizer:

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from tiktoken_ext import openai_public
 
 from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers.base import PROBE, Encoded, fingerprint, text_bytes
+from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes, text_runs
 
-_CHUNK_BYTES = 250_000  # 0.1 to 0.5 MB measured alike; 2 MB is slower
+_RUN_BYTES = 250_000  # 0.1 to 0.5 MB measured alike; 2 MB is slower
 RANKS, VOCAB_BPE, ENCODER = "ranks.tiktoken", "vocab.bpe", "encoder.json"
 
 
@@ -42,6 +42,7 @@ class TiktokenTokenizer:
 
     kind = "tiktoken"
     backend = f"tiktoken {tiktoken.__version__}"
+    max_text_bytes = 2**31 - 1
 
     def __init__(
         self, encoding: tiktoken.Encoding, name: str, eot: str, bos: str | None, files: dict[str, bytes]
@@ -69,9 +70,8 @@ class TiktokenTokenizer:
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
-        parts: list[NDArray[Any]] = []
-        lengths: list[NDArray[np.uint32]] = []
-        for start, end in _chunks(text_bytes(texts)[1]):
+        parts = []
+        for start, end in text_runs(text_bytes(texts)[1], _RUN_BYTES):
             documents = texts[start:end].to_pylist()
             tokens = self._encode_joined(documents)
             ends = None if tokens is None else self._ends(tokens, len(documents))
@@ -82,11 +82,8 @@ class TiktokenTokenizer:
                 raise TokenizerError(
                     f"tokenizer {self.name}: {self.eot_id} stands for ordinary text too; give another eot"
                 )
-            parts.append(tokens.astype(dtype))
-            lengths.append(np.diff(ends, prepend=0).astype(np.uint32))
-        if not parts:
-            return Encoded(np.empty(0, dtype), np.empty(0, np.uint32))
-        return Encoded(np.concatenate(parts), np.concatenate(lengths))
+            parts.append(Encoded(tokens.astype(dtype), np.diff(ends, prepend=0).astype(np.uint32)))
+        return concatenate(parts, dtype)
 
     def _encode_joined(self, documents: list[str]) -> NDArray[Any] | None:
         if not self._can_join:
@@ -128,23 +125,12 @@ class TiktokenTokenizer:
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         text = self._encoding.decode([int(i) for i in np.asarray(ids)])
-        return text if self._eot == "<|endoftext|>" else text.replace(self._eot, "<|endoftext|>")
+        return text if self._eot == END_OF_TEXT else text.replace(self._eot, END_OF_TEXT)
 
 
 def _overlap(a: str, b: str) -> bool:
     """Return whether an end of `a` is a beginning of `b`, or one stands in the other, other than a token in itself."""
     return any(a[-i:] == b[:i] for i in range(1, min(len(a), len(b)))) or (a != b and a in b)
-
-
-def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cut texts into runs [start, end) of about _CHUNK_BYTES; a longer text is a run of its own."""
-    runs, start, count = [], 0, len(offsets) - 1
-    while start < count:
-        limit = offsets[start] + _CHUNK_BYTES
-        end = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
-        runs.append((start, end))
-        start = end
-    return runs
 
 
 def _definition(encoding: tiktoken.Encoding) -> dict[str, Any]:
@@ -167,9 +153,9 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     encoding = _from_files(definition, contents) if from_files else _by_name(name)
     eot = definition.get("eot")
     if eot is None:
-        if "<|endoftext|>" not in encoding.special_tokens_set:
+        if END_OF_TEXT not in encoding.special_tokens_set:
             raise TokenizerError(f"tokenizer {name}: its end-of-text token is not known; give tokenizer.eot")
-        eot = "<|endoftext|>"
+        eot = END_OF_TEXT
     return TiktokenTokenizer(encoding, name, str(eot), definition.get("bos"), contents)
 
 

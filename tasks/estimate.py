@@ -1,0 +1,184 @@
+"""Estimate: tokens, documents, disk and time of a build, from a sample of its partitions.
+
+A sample reads the head of a partition and encodes the first of it. What an earlier build encoded is known exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenloom.errors import StoreError
+from tokenloom.storage.documents import SCHEMA
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.shard import token_dtype
+from tokenloom.storage.spill import TABLE_DTYPE
+from tokenloom.tasks.assign import cut_split
+from tokenloom.tasks.jobs import tokenize_job
+from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.sources.files import following_position
+from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents, read_record
+from tokenloom.tokenizers.base import text_bytes
+
+_NUM_SAMPLES = 16
+_READ_BYTES = 8_000_000  # of text, about
+_ENCODE_BYTES = 1_000_000
+_OTHER_STEPS = 1.15  # of the time of encoding, for all steps (docs/evidence.md)
+_SURELY_BYTES = 60  # on disk for each byte of input: more than any kind of input takes
+_DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the head of a partition holds.
+
+    `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`.
+    """
+
+    share: float
+    text_bytes: int
+    num_documents: int
+    encoded_bytes: int
+    num_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build makes, about; `spill_bytes` and `seconds` are of what is not encoded yet."""
+
+    num_tokens: int
+    num_documents: int
+    num_shards: int
+    spill_bytes: int
+    shard_bytes: int
+    seconds: float
+    sampled_bytes: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that the build writes."""
+        return self.spill_bytes + self.shard_bytes
+
+
+def sample_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return partitions to sample, for sample_partition: some of each source, evenly spaced."""
+    missing = set(plan.missing)
+    sources = [parts for all_parts in partitions_by_source(plan) if (parts := [p for p in all_parts if p in missing])]
+    jobs = []
+    for parts in sources:
+        count = min(len(parts), max(1, _NUM_SAMPLES // len(sources)))
+        chosen = [parts[i * len(parts) // count] for i in range(count)]
+        jobs += [(plan.inputs[part.input_index].path, [tokenize_job(plan, part)]) for part in chosen]
+    return jobs
+
+
+def sample_partition(job: TokenizeJob) -> Sample:
+    """Read the head of a partition and encode the first of it; errors as tokenize_partition."""
+    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    num_bytes = num_documents = num_rows = encoded_bytes = num_tokens = 0
+    seconds, share = 0.0, 1.0
+    with following_position() as position:
+        for rows in read_documents(job, tokenizer.max_text_bytes):
+            texts, count = rows.texts, len(text_bytes(rows.texts)[0])
+            num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read
+            if encoded_bytes < _ENCODE_BYTES and len(texts):
+                texts = texts.slice(0, max(1, len(texts) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
+                start = time.perf_counter()
+                num_tokens += len(tokenizer.encode(texts, token_dtype(tokenizer.vocab_size)).tokens)
+                seconds += time.perf_counter() - start
+                encoded_bytes += len(text_bytes(texts)[0])
+            if num_bytes >= _READ_BYTES:
+                share = _share(job, num_rows, position() or job.start + num_bytes)
+                break
+    return Sample(share, num_bytes, num_documents, encoded_bytes, num_tokens, seconds)
+
+
+def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
+    """Return about which part of a partition was read: by rows where their number is known, else by bytes."""
+    if job.num_rows:
+        return min(1.0, num_rows / job.num_rows)
+    return min(1.0, max(1, position - job.start) / max(1, job.num_bytes))
+
+
+def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
+    """Return what a build makes, from samples of its sources and the records of what is encoded."""
+    missing = set(plan.missing)
+    tokens = documents = new_tokens = new_documents = 0.0
+    seconds = 0.0
+    for parts in partitions_by_source(plan):
+        mine = {part.spill for part in parts}
+        rates = _Rates([(job, sample) for job, sample in samples if job.spill in mine])
+        for part in parts:
+            if part in missing:
+                text = rates.text_bytes * part.num_bytes
+                new_tokens, new_documents = new_tokens + rates.tokens * text, new_documents + rates.documents * text
+                seconds += rates.seconds * text
+            else:
+                counts = _recorded(plan.store, part)
+                tokens, documents = tokens + counts["tokens"], documents + counts["documents"]
+    tokens, documents = int(tokens + new_tokens), int(documents + new_documents)
+    width = token_dtype(plan.tokenizer["vocab_size"]).itemsize
+    in_spill, in_shard = _DOCUMENT_BYTES
+    return Estimate(
+        num_tokens=tokens,
+        num_documents=documents,
+        num_shards=_num_shards(plan, tokens),
+        spill_bytes=int(new_tokens * width + new_documents * in_spill),
+        shard_bytes=0 if plan.published else int(tokens * width + documents * in_shard),
+        seconds=seconds * _OTHER_STEPS / max(1, num_workers),
+        sampled_bytes=sum(sample.text_bytes for _, sample in samples),
+    )
+
+
+class _Rates:
+    """Of one source: text for each byte of a partition; tokens, documents, seconds for each byte of text."""
+
+    def __init__(self, samples: Sequence[tuple[TokenizeJob, Sample]]) -> None:
+        def ratio(above: float, below: float) -> float:
+            return above / below if below else 0.0
+
+        found = [sample for _, sample in samples]
+        text = sum(sample.text_bytes for sample in found)
+        encoded = sum(sample.encoded_bytes for sample in found)
+        self.text_bytes = ratio(text, sum(job.num_bytes * sample.share for job, sample in samples))
+        self.documents = ratio(sum(sample.num_documents for sample in found), text)
+        self.tokens = ratio(sum(sample.num_tokens for sample in found), encoded)
+        self.seconds = ratio(sum(sample.seconds for sample in found), encoded)
+
+
+def _recorded(store: Store, partition: Partition) -> dict[str, int]:
+    record: dict[str, Any] = read_record(store, partition.spill) or {"spills": []}
+    return {name: sum(sum(spill[name]) for spill in record["spills"]) for name in ("tokens", "documents")}
+
+
+def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
+    shares = enumerate(plan.spec.split_shares())
+    totals = [(name, i, {"tokens": int(share * num_tokens), "documents": 0}) for i, (name, share) in shares]
+    return sum(len(cut_split(name, i, total, plan.spec.shard_tokens)) for name, i, total in totals)
+
+
+def surely_fits(plan: BuildPlan) -> bool:
+    """Return whether the disk has room for the build whatever its inputs hold, so that no sample is needed."""
+    free = plan.store.free_bytes()
+    return free is None or sum(part.num_bytes for part in plan.partitions) * _SURELY_BYTES < free
+
+
+def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
+    """Raise StoreError if the file system of the store can't hold what the build writes."""
+    free = plan.store.free_bytes()
+    if free is not None and estimate.disk_bytes > free:
+        raise StoreError(
+            f"{plan.store.root}: the build writes about {gigabytes(estimate.disk_bytes)} (spills "
+            f"{gigabytes(estimate.spill_bytes)}, shards {gigabytes(estimate.shard_bytes)}) and the file system has "
+            f"{gigabytes(free)} free; free space on that file system, or choose another store"
+        )
+
+
+def gigabytes(num_bytes: int) -> str:
+    """Return bytes for people: 12.3 GB, 45 MB, 678 bytes."""
+    if num_bytes >= 10**9:
+        return f"{num_bytes / 1e9:,.1f} GB"
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 10**5 else f"{num_bytes:,} bytes"

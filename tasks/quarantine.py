@@ -1,0 +1,98 @@
+"""The quarantine: rows that were skipped for an error, listed by a partition, then by the version.
+
+A line each: where the row is, how many rows from it on, and our own reason code; no message of a library, so that the
+bytes depend on the input alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import IO, Any
+
+import xxhash
+
+from tokenloom.errors import BadRow, WorkError
+from tokenloom.storage.canonical import canonical_json
+from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.spill import FOLDER
+
+NAME = "quarantine.jsonl"
+
+
+def quarantine_path(spill: str) -> str:
+    """Return the path of the work file that lists a partition's skipped rows."""
+    return f"{FOLDER}/{spill}.quarantine"
+
+
+class QuarantineWriter:
+    """Lists the skipped rows of a partition in a work file, which is made with the first of them.
+
+    Args:
+        store: the dataset's store.
+        spill: name of the partition's spills.
+    """
+
+    def __init__(self, store: Store, spill: str) -> None:
+        self._store, self._path = store, quarantine_path(spill)
+        self._stack = ExitStack()
+        self._file: IO[bytes] | None = None
+        self._hash = xxhash.xxh3_128()
+        self.num_rows = self._num_bytes = 0
+
+    def __enter__(self) -> QuarantineWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def add(self, rows: Iterable[BadRow]) -> None:
+        """List rows; they come in the order of the file."""
+        for row in rows:
+            if self._file is None:
+                self._file = self._stack.enter_context(self._store.writing(self._path, durable=False))
+            line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
+            write_all(self._file, line)
+            self._hash.update(line)
+            self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the partition's record says of the list: {"bytes", "rows", "xxh3_128"}."""
+        return {"bytes": self._num_bytes, "rows": self.num_rows, "xxh3_128": self._hash.hexdigest()}
+
+
+def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
+    """Write the list of a version from those of its partitions; return its SHA-256.
+
+    Args:
+        store: the dataset's store.
+        path: where to write it.
+        parts: (spill name, source, path of the input, summary) of every partition, in order.
+
+    Raises WorkError if a partition's list is missing or damaged.
+    """
+    digest = hashlib.sha256()
+    with store.writing(path) as file:
+        for spill, source, input_path, summary in parts:
+            for row in _read(store, spill, summary):
+                line = canonical_json(row | {"path": input_path, "source": source}) + b"\n"
+                digest.update(line)
+                write_all(file, line)
+    return digest.hexdigest()
+
+
+def _read(store: Store, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if not summary["rows"]:
+        return
+    try:
+        data = store.read(quarantine_path(spill))
+    except FileNotFoundError as error:
+        raise WorkError(f"{store.local(quarantine_path(spill))}: it is missing; it is made again", spill) from error
+    if xxhash.xxh3_128_hexdigest(data) != summary["xxh3_128"]:
+        raise WorkError(f"{store.local(quarantine_path(spill))}: it is damaged; it is made again", spill)
+    yield from map(json.loads, data.splitlines())

@@ -1,0 +1,147 @@
+"""Document rules: which rows of a batch become documents, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tokenloom.errors import BadRow, InputError, SpecError
+from tokenloom.tasks.sources import Rows
+from tokenloom.tokenizers.base import text_bytes
+
+MAX_ID_BYTES = 1024  # so that those of a million documents fit into one Arrow array
+Transform = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class RulesJob:
+    """The document rules and keys that every partition of a build shares; see DocumentRules of the spec."""
+
+    min_chars: int
+    max_chars: int | None
+    max_bytes: int
+    on_error: str
+    transform: str | None
+    deduplicate: bool
+    seed: int
+    shares: list[tuple[str, float]]
+
+
+@lru_cache(maxsize=4)
+def load_transform(name: str) -> Transform:
+    """Return the function that "package.module:function" names; raises SpecError if it can't be imported."""
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise SpecError(
+            f"documents.transform.function: {name} can't be imported: {error}; install its package where workers run, "
+            "or put its folder on PYTHONPATH"
+        ) from error
+    if not callable(function):
+        raise SpecError(f"documents.transform.function: {name} is no function")
+    return function  # type: ignore[no-any-return]
+
+
+def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, url: str) -> pa.Array:
+    """Return texts, (n,) large_string, after the transform `name`: null where it gives None.
+
+    Raises InputError if it fails on a text; that is never skipped, since it may not be for the bytes.
+    """
+    if name is None:
+        return texts
+    function, found = load_transform(name), []
+    for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
+        try:
+            found.append(None if text is None else _checked(function(text)))
+        except Exception as error:  # whatever the user's function raises
+            raise InputError(
+                f"{url}, row {row}: documents.transform {name} failed: {type(error).__name__}: {error}; mend it"
+            ) from error
+    return pa.array(found, pa.large_string())
+
+
+def _checked(text: Any) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"it returned {type(text).__name__}, not str or None")
+    if text is not None:
+        text.encode()  # a lone surrogate is no text
+    return text
+
+
+def keep_documents(rows: Rows, rules: RulesJob, url: str, max_text_bytes: int) -> Rows:
+    """Return the batch with documents alone; the other rows are in its `num_filtered` and `bad`.
+
+    Args:
+        rows: as they were read.
+        rules: of the build.
+        url: of their file.
+        max_text_bytes: the longest text that the tokenizer takes.
+
+    Raises:
+        BadRow: a document or id is too large, unless the rules skip such rows.
+        InputError: the transform fails.
+    """
+    if not len(rows.rows):
+        return rows
+    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, url))
+    num_chars = pc.utf8_length(rows.texts)
+    kept = pc.greater_equal(num_chars, rules.min_chars).fill_null(False)
+    if rules.max_chars is not None:
+        kept = pc.and_(kept, pc.less_equal(num_chars, rules.max_chars).fill_null(False))
+    documents = _only(rows, kept.to_numpy(zero_copy_only=False))
+    documents = replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
+    return _without_large(documents, rules, url, min(rules.max_bytes, max_text_bytes))
+
+
+def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+    if kept.all():
+        return rows
+    mask = pa.array(kept)
+    ids = None if rows.ids is None else rows.ids.filter(mask)
+    return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids)
+
+
+def _without_large(rows: Rows, rules: RulesJob, url: str, max_bytes: int) -> Rows:
+    lengths = np.diff(text_bytes(rows.texts)[1])
+    bad = [_too_large(url, int(rows.rows[i]), int(lengths[i]), rules, max_bytes) for i in _above(lengths, max_bytes)]
+    is_bad = lengths > max_bytes
+    if rows.ids is not None:
+        id_bytes = np.diff(text_bytes(rows.ids.fill_null(""))[1])
+        bad += [_long_id(url, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
+        is_bad |= id_bytes > MAX_ID_BYTES
+    if not bad:
+        return rows
+    if rules.on_error != "skip":
+        raise bad[0]
+    return replace(_only(rows, ~is_bad), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))
+
+
+def _above(sizes: NDArray[np.int64], most: int) -> list[int]:
+    return np.flatnonzero(sizes > most).tolist()
+
+
+def _too_large(url: str, row: int, num_bytes: int, rules: RulesJob, max_bytes: int) -> BadRow:
+    which = (
+        "documents.max_bytes; raise it"
+        if max_bytes == rules.max_bytes
+        else "more would take this tokenizer too much memory"
+    )
+    return BadRow(
+        f"{url}, row {row}: a document of {num_bytes:,} bytes; the largest allowed has {max_bytes:,} ({which}), or "
+        "cut the document",
+        row,
+        "too_large",
+    )
+
+
+def _long_id(url: str, row: int) -> BadRow:
+    return BadRow(f"{url}, row {row}: an id of more than {MAX_ID_BYTES:,} bytes; mend the row", row, "bad_id")

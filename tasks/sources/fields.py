@@ -1,0 +1,137 @@
+"""Fields of a row that comes as Python values: its text, its id, and whether the filter keeps it."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tokenloom.errors import BadRow
+from tokenloom.row_filter import Comparison, Filter, parse_filter
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_MISSING = object()
+
+
+class Fields:
+    """Takes the text and id of rows, and says which the filter keeps.
+
+    Args:
+        options: see SourceReader; `text` may be None: then the row itself is its text.
+        parses_numbers: values are all text, as in CSV; a filter's numbers are compared with the numbers they spell.
+    """
+
+    def __init__(self, options: Mapping[str, Any], *, parses_numbers: bool = False) -> None:
+        self._text_key: str | None = options["text"]
+        self._id_key: str | None = options.get("id")
+        self._filter = parse_filter(options["filter"]) if options.get("filter") else None
+        self._parses_numbers = parses_numbers
+        self._replaces = options.get("encoding_errors") == "replace"
+
+    @property
+    def has_id(self) -> bool:
+        """Whether the source names an id."""
+        return self._id_key is not None
+
+    def keeps(self, place: str, row: int, value: Any) -> bool:
+        """Return whether the filter keeps a row; raises BadRow if a value can't be compared."""
+        return self._filter is None or self._holds(place, row, value, self._filter)
+
+    def text(self, place: str, row: int, value: Any) -> str | None:
+        """Return the text of a row, None if it is null; raises BadRow if there is none to take."""
+        text = value if self._text_key is None else self._pick(place, row, value, self._text_key)
+        if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
+            text = "\n".join(item for item in text if item is not None)
+        if text is not None and not isinstance(text, str):
+            kind = type(text).__name__
+            raise BadRow(f"{place}: {self._text_key!r} is {kind}, not text; mend the row", row, "not_text")
+        return None if text is None else self.clean(place, row, text)
+
+    def clean(self, place: str, row: int, text: str) -> str:
+        """Return a text that UTF-8 can say: lone surrogates are replaced, or raise BadRow."""
+        if text.isascii() or not _SURROGATES.search(text):
+            return text
+        if self._replaces:  # bytes that were no UTF-8 came as surrogates of their own (PEP 383)
+            return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        raise BadRow(
+            f"{place}: invalid UTF-8, or a lone surrogate, in its text; mend the row, or set "
+            "documents.encoding_errors: replace",
+            row,
+            "invalid_utf8",
+        )
+
+    def id(self, place: str, row: int, value: Any) -> str | None:
+        """Return the id of a row as text, None if it has none; raises BadRow if it is no string or integer."""
+        if self._id_key is None:
+            return None
+        found = _look_up(value, self._id_key)
+        if found is _MISSING or found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, str | int):
+            kind = type(found).__name__
+            raise BadRow(f"{place}: id {self._id_key!r} is {kind}, not text or integer; mend the row", row, "bad_id")
+        return self.clean(place, row, str(found))
+
+    def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
+        found = _look_up(value, key)
+        if found is not _MISSING:
+            return found
+        if not isinstance(value, Mapping):
+            raise BadRow(
+                f"{place}: {type(value).__name__} where an object with {key!r} is needed; mend the row",
+                row,
+                "missing_key",
+            )
+        keys = ", ".join(map(str, list(value)[:12])) or "none"
+        raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
+
+    def _holds(self, place: str, row: int, value: Any, tree: Filter) -> bool:
+        if isinstance(tree, Comparison):
+            return self._compare(place, row, value, tree)
+        parts = [self._holds(place, row, value, part) for part in tree.parts]
+        return all(parts) if tree.is_all else any(parts)
+
+    def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
+        found, wanted = _look_up(value, comparison.column), comparison.value
+        is_spelled = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
+        if found is _MISSING or found is None or (is_spelled and not found.strip()):
+            return False
+        try:
+            if is_spelled:
+                found = float(found)
+            if _kind(found) is not _kind(wanted):
+                raise ValueError(f"{type(found).__name__} and {type(wanted).__name__}")
+        except ValueError as error:
+            raise BadRow(
+                f"{place}: {comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with "
+                f"{wanted!r} ({error}); mend the row or check the filter",
+                row,
+                "bad_filter",
+            ) from error
+        return _COMPARE[comparison.operator](found, wanted)
+
+
+def _kind(value: Any) -> type:
+    """Return the type to compare as: integers and floats are one."""
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def _look_up(value: Any, key: str) -> Any:
+    """Return the value of a dotted key; a key that is spelled with the dots comes first."""
+    if isinstance(value, Mapping) and key in value:
+        return value[key]
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return _MISSING
+        value = value[part]
+    return value

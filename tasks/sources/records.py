@@ -1,0 +1,90 @@
+"""Kinds whose rows come one at a time as Python values: JSON lines, JSON arrays, CSV, ArrayRecord."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tokenloom.errors import BadRow
+from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
+from tokenloom.tasks.sources.fields import Fields
+from tokenloom.tasks.sources.files import FoundFile, find_files
+
+
+class RecordReader(ABC):
+    """The shared half of a reader: a kind gives `raw_rows` and `parse`, and its own partitions.
+
+    Args:
+        options: see SourceReader.
+        fields: how text and id are taken from what `parse` returns.
+    """
+
+    def __init__(self, options: Mapping[str, Any], fields: Fields) -> None:
+        self._fields = fields
+        self._skips = options.get("on_error") == "skip"
+
+    def files(self, path: str) -> list[FoundFile]:
+        """See SourceReader.files."""
+        return find_files(path)
+
+    @abstractmethod
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
+        """Yield (row, raw value, its bytes) of a partition; raise BadRow only where reading can't go on."""
+
+    @abstractmethod
+    def parse(self, place: str, row: int, raw: Any) -> Any:
+        """Return the row as text, or as a mapping of its fields; raises BadRow."""
+
+    def place(self, url: str, row: int) -> str:
+        """Return how a message names a row."""
+        return f"{url}, row {row}"
+
+    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+        """See SourceReader.read."""
+        batch = _Batch(self._fields.has_id)
+        for row, raw, num_bytes in self.raw_rows(url, start, end):
+            try:
+                self._take(batch, url, row, raw)
+            except BadRow as bad:
+                if not self._skips:
+                    raise
+                batch.bad.append(bad)
+            batch.num_bytes += num_bytes
+            if batch.num_bytes >= BATCH_BYTES:
+                yield batch.rows()
+                batch = _Batch(self._fields.has_id)
+        yield batch.rows()
+
+    def _take(self, batch: _Batch, url: str, row: int, raw: Any) -> None:
+        if isinstance(raw, BadRow):
+            raise raw
+        place = self.place(url, row)
+        value = self.parse(place, row, raw)
+        if not self._fields.keeps(place, row, value):
+            batch.num_filtered += 1
+            return
+        text, identifier = self._fields.text(place, row, value), self._fields.id(place, row, value)
+        batch.texts.append(text)
+        batch.ids.append(identifier)
+        batch.numbers.append(row)
+
+
+class _Batch:
+    """Rows that were read since the last batch."""
+
+    def __init__(self, has_id: bool) -> None:
+        self._has_id = has_id
+        self.texts: list[str | None] = []
+        self.ids: list[str | None] = []
+        self.numbers: list[int] = []
+        self.bad: list[BadRow] = []
+        self.num_filtered = self.num_bytes = 0
+
+    def rows(self) -> Rows:
+        ids = pa.array(self.ids, pa.large_string()) if self._has_id else None
+        texts, numbers = pa.array(self.texts, pa.large_string()), np.array(self.numbers, dtype=np.uint64)
+        return Rows(texts, numbers, ids, num_filtered=self.num_filtered, bad=tuple(self.bad))

@@ -1,0 +1,328 @@
+"""Tokenizers of a tokenizer.json: ids of the library, known and unknown ends of text, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiktoken
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers import Tokenizer, load_tokenizer
+
+CORPUS = ["lorem ipsum dolor sit amet, consectetur adipiscing elit", "Hello, world! It's 1234567.", "naïve café"] * 5
+
+
+@lru_cache
+def train_bpe() -> str:
+    """Return a byte-level BPE: two special tokens, and runs of spaces as tokens that are not special."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=[EOT, "<s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator(CORPUS, trainer)
+    library.add_tokens([AddedToken("   "), AddedToken("  ")])
+    return library.to_str()
+
+
+@lru_cache
+def train_wordpiece() -> str:
+    """Return a WordPiece with BERT's template, and truncation and padding declared."""
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer()
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    library.train_from_iterator(
+        CORPUS, trainers.WordPieceTrainer(vocab_size=150, special_tokens=special, show_progress=False)
+    )
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    library.enable_truncation(4)
+    library.enable_padding(length=16, pad_id=0, pad_token="[PAD]")
+    return library.to_str()
+
+
+@lru_cache
+def train_unigram() -> str:
+    """Return a Unigram with Metaspace, as T5 has it; `</s>` is one of its pieces, too."""
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.normalizer = normalizers.NFKC()
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=100, unk_token="<unk>", special_tokens=["<unk>", "</s>", "<s>"], show_progress=False
+    )
+    library.train_from_iterator(CORPUS, trainer)
+    return library.to_str()
+
+
+def ids_alone(json_text: str, text: str) -> list[int]:
+    """Return the ids that the library gives one text as ordinary text."""
+    library = _library(json_text)
+    ids: list[int] = library.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+@lru_cache
+def _library(json_text: str) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer.from_str(json_text)
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True
+    return library
+
+
+def write_json(folder: Path, content: str | dict[str, Any]) -> dict[str, Any]:
+    """Write a tokenizer.json and return the definition that names it."""
+    path = folder / "tokenizer.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return {"kind": "huggingface", "path": str(path)}
+
+
+def changed(json_text: str, change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json after `change` was made in it."""
+    content: dict[str, Any] = json.loads(json_text)
+    change(content)
+    return content
+
+
+class _HuggingFace(TokenizerConformance):
+    json_text: Callable[[], str]
+
+    @pytest.fixture
+    def definition(self, tmp_path: Path) -> dict[str, Any]:
+        return write_json(tmp_path, type(self).json_text())
+
+    def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
+        return ids_alone(type(self).json_text(), text)
+
+
+class TestByteLevelBpe(_HuggingFace):
+    json_text = staticmethod(train_bpe)
+    other_marks = ({"eot": "<s>"}, {"bos": "<s>"}, {"bos": EOT})
+
+
+class TestWordPiece(_HuggingFace):
+    json_text = staticmethod(train_wordpiece)
+    bos_ids = (2,)
+    spellings = ("[CLS]", "[SEP]", "[UNK]", "[PAD]", EOT)
+    other_marks = ({"eot": "[PAD]"}, {"bos": "[PAD]"}, {"eot": "[SEP]"})
+
+
+class TestUnigram(_HuggingFace):
+    json_text = staticmethod(train_unigram)
+    special_ids_stay_out = False  # the model itself has </s> among its pieces
+    other_marks = ({"eot": "<s>"}, {"bos": "<s>"})
+
+
+# The end of text, and what stands before a text
+
+
+def marks(definition: dict[str, Any], **fields: Any) -> list[int]:
+    """Return the ids of an empty document."""
+    return encode_each(load_tokenizer({**definition, **fields}), [""])[0]
+
+
+TEMPLATE = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2)),
+        processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
+        TEMPLATE,
+        processors.Sequence([processors.ByteLevel(), TEMPLATE]),
+    ],
+    ids=["bert", "roberta", "template", "sequence"],
+)
+def test_a_template_with_one_token_behind_the_text_gives_both_marks(processor: Any, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_wordpiece())
+    library.post_processor = processor
+    definition = write_json(tmp_path, library.to_str())
+    assert marks(definition) == [2, 3]
+    assert marks(definition, bos="[PAD]") == [0, 3]
+    assert marks(definition, eot="[PAD]") == [0]
+    assert marks(definition, eot="[SEP]", bos="[CLS]") == [2, 3]
+
+
+@pytest.mark.parametrize("single", ["[CLS] $A", "$A [SEP] [SEP]", "$A"])
+def test_a_template_without_one_token_behind_the_text_does_not_decide(single: str, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_wordpiece())
+    library.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    definition = write_json(tmp_path, library.to_str())
+    with pytest.raises(TokenizerError, match=r"can't be known; give tokenizer\.eot; .*: \[CLS\], \[PAD\], \[SEP\]"):
+        load_tokenizer(definition)
+    assert marks(definition, eot="[SEP]") == [3]
+
+
+def test_a_template_that_puts_an_unknown_id_is_refused(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_wordpiece())
+    library.post_processor = processors.BertProcessing(("[SEP]", 999), ("[CLS]", 2))
+    with pytest.raises(TokenizerError, match=r"its template puts ids \[2\], \[999\]"):
+        load_tokenizer(write_json(tmp_path, library.to_str()))
+
+
+def test_one_known_spelling_is_the_end_of_text_and_two_are_not(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_bpe())
+    assert marks(write_json(tmp_path, library.to_str())) == [library.token_to_id(EOT)]
+    library.add_special_tokens(["</s>"])
+    definition = write_json(tmp_path, library.to_str())
+    with pytest.raises(TokenizerError, match=r"can't be known.*: </s>, <s>, <\|endoftext\|>"):
+        load_tokenizer(definition)
+    assert marks(definition, eot="</s>") == [library.token_to_id("</s>")]
+
+
+@pytest.mark.parametrize("field", ["eot", "bos"])
+def test_a_mark_that_is_no_token_is_refused_with_those_there_are(field: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"'<nope>' is no token of it; .*: <s>, <\|endoftext\|>"):
+        load_tokenizer({**write_json(tmp_path, train_bpe()), field: "<nope>"})
+
+
+def test_the_size_of_the_vocabulary_counts_holes_and_added_tokens(tmp_path: Path) -> None:
+    plain = load_tokenizer(write_json(tmp_path, train_bpe()))
+    assert plain.vocab_size == 302  # 300 of the model, and two runs of spaces
+
+    def leave_a_hole(content: dict[str, Any]) -> None:
+        content["model"]["vocab"]["zq"] = 999
+
+    holed = load_tokenizer(write_json(tmp_path, changed(train_bpe(), leave_a_hole)))
+    assert holed.vocab_size == 1000
+
+
+def test_end_of_text_out_of_ordinary_text_moves_no_boundary(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer({**write_json(tmp_path, train_bpe()), "eot": "a"})
+    texts = ["a", "aaa", "", "banana"]
+    assert encode_each(tokenizer, texts) == [[*ids_alone(train_bpe(), text), tokenizer.eot_id] for text in texts]
+    assert encode_each(tokenizer, texts)[0] == [tokenizer.eot_id] * 2
+
+
+# Decoding
+
+
+def test_bytes_come_back_and_marks_are_spelled(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer({**write_json(tmp_path, train_bpe()), "bos": "<s>"})
+    for text, ids in zip(TEXTS, encode_each(tokenizer, TEXTS), strict=True):
+        assert tokenizer.decode(np.array(ids)) == f"<s>{normalizers.NFC().normalize_str(text)}{EOT}"
+
+
+def test_special_tokens_are_not_dropped_when_decoding(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, train_wordpiece()))
+    assert tokenizer.decode(np.array([2, 0, 1, 3, 2])) == f"[CLS][PAD] [UNK]{EOT}[CLS]"
+
+
+def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, train_unigram()))
+    ids = [i for document in encode_each(tokenizer, ["lorem ipsum", "dolor sit"]) for i in document]
+    assert tokenizer.decode(np.array(ids, np.uint16)) == f"lorem ipsum{EOT}dolor sit{EOT}"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", '{"a": 1}', "[1, 2]", "null", "\x00\xff", "version https://git-lfs.github.com/spec/v1\n", "[" * 10_000],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is no whole tokenizer\.json"):
+        load_tokenizer(write_json(tmp_path, content))
+
+
+def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+    whole = train_bpe()
+    for length in range(0, len(whole), len(whole) // 20):
+        with pytest.raises(TokenizerError, match="is no whole tokenizer"):
+            load_tokenizer(write_json(tmp_path, whole[:length]))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.json: No such file"):
+        load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
+    with pytest.raises(TokenizerError, match=r"give tokenizer\.path"):
+        load_tokenizer({"kind": "huggingface"})
+    with pytest.raises(TokenizerError, match=r"needs tokenizer\.json; there are: other"):
+        load_tokenizer({"kind": "huggingface"}, {"other": b""})
+
+
+@pytest.mark.parametrize("alphabet", ["abcdefgh", None])
+def test_a_bpe_that_drops_unknown_characters_is_refused(alphabet: str | None, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer(models.BPE())
+    if alphabet is None:  # byte-level, but trained without all bytes
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=100, special_tokens=[EOT], show_progress=False)
+    library.train_from_iterator([alphabet or "naïve café"], trainer)
+    assert len(library.encode("Я", add_special_tokens=False).ids) < (1 if alphabet else 2)  # of its two bytes
+    with pytest.raises(TokenizerError, match="drops characters that are not in its alphabet"):
+        load_tokenizer(write_json(tmp_path, library.to_str()))
+
+
+def test_a_bpe_with_an_unknown_token_or_byte_fallback_is_not_refused(tmp_path: Path) -> None:
+    byte_tokens = {f"<0x{i:02X}>": i for i in range(256)}
+    fallback = tokenizers.Tokenizer(models.BPE({**byte_tokens, EOT: 256}, [], byte_fallback=True))
+    unknown = tokenizers.Tokenizer(models.BPE({"[UNK]": 0, EOT: 1}, [], unk_token="[UNK]"))
+    for library in (fallback, unknown):
+        library.add_special_tokens([EOT])
+        ids = encode_each(load_tokenizer(write_json(tmp_path, library.to_str())), ["Я"])[0]
+        assert len(ids) >= 2
+    holed = tokenizers.Tokenizer(models.BPE({**byte_tokens, EOT: 256} | {"<0xD0>": 300}, [], byte_fallback=True))
+    vocabulary = {token: i for token, i in holed.get_vocab().items() if token != "<0xD0>"}
+    holed.model = models.BPE(vocabulary, [], byte_fallback=True)
+    with pytest.raises(TokenizerError, match="drops characters"):
+        load_tokenizer({**write_json(tmp_path, holed.to_str()), "eot": EOT})
+
+
+def test_ids_drawn_by_chance_are_refused(tmp_path: Path) -> None:
+    definition = write_json(tmp_path, changed(train_bpe(), lambda content: content["model"].update(dropout=0.1)))
+    with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1.*differ from run to run"):
+        load_tokenizer(definition)
+
+
+def test_a_model_without_a_token_for_the_unknown_is_refused_with_the_words_of_the_library(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer(models.WordLevel({"a": 0, EOT: 1}))
+    library.add_special_tokens([EOT])
+    with pytest.raises(TokenizerError, match=r"can't be encoded: WordLevel error: Missing \[UNK\]"):
+        load_tokenizer(write_json(tmp_path, library.to_str()))
+
+
+# Real files
+
+
+def from_data(data_dir: Path, name: str) -> tuple[Tokenizer, str]:
+    """Return the tokenizer of a real tokenizer.json, and its content."""
+    path = data_dir / "tokenizers" / name / "tokenizer.json"
+    if not path.is_file():
+        pytest.skip(f"needs real data: {path}")
+    return load_tokenizer({"kind": "huggingface", "path": str(path)}), path.read_text(encoding="utf-8")
+
+
+def test_gpt2_gives_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_cache: Path) -> None:
+    tokenizer, _ = from_data(data_dir, "gpt2")
+    encoding = tiktoken.get_encoding("gpt2")
+    texts = [*TEXTS, *real_texts(data_dir)]
+    assert encode_each(tokenizer, texts) == [[*encoding.encode_ordinary(text), 50256] for text in texts]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (50257, 50256)
+
+
+def test_gpt_neox_gives_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
+    tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
+    texts = [*TEXTS, *real_texts(data_dir)]
+    assert encode_each(tokenizer, texts) == [[*ids_alone(json_text, text), 0] for text in texts]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (50277, 0)
+    ids = encode_each(tokenizer, ["a        b<|padding|>"])[0]
+    assert 50270 in ids  # a run of eight spaces is one token, not special
+    assert 1 not in ids

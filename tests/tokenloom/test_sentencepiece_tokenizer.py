@@ -1,0 +1,172 @@
+"""Tokenizers of a SentencePiece model: ids of the library, marks, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import random
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from tests.support import count
+from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers import Tokenizer, load_tokenizer
+
+CORPUS = ["lorem ipsum dolor sit amet, consectetur adipiscing elit", "Hello, world! It's 1234567.", "naïve café"] * 5
+
+
+@lru_cache
+def train(model_type: str, **options: Any) -> bytes:
+    """Return a small model: <unk> 0, <s> 1, </s> 2, and a piece that its user defined."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(CORPUS),
+        model_writer=model,
+        model_type=model_type,
+        num_threads=1,
+        minloglevel=2,
+        user_defined_symbols=["<sep>"],
+        **{"vocab_size": 70, "hard_vocab_limit": False, **options},
+    )
+    return model.getvalue()
+
+
+def write_model(folder: Path, content: bytes) -> dict[str, Any]:
+    """Write a tokenizer.model and return the definition that names it."""
+    path = folder / "tokenizer.model"
+    path.write_bytes(content)
+    return {"kind": "sentencepiece", "path": str(path)}
+
+
+def ids_alone(model: bytes, text: str) -> list[int]:
+    """Return the ids that the library gives one text."""
+    ids: list[int] = _library(model).EncodeAsIds(text)
+    return ids
+
+
+@lru_cache
+def _library(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+class TestUnigramModel(TokenizerConformance):
+    spellings = ("<s>", "</s>", "<unk>", "<sep>", EOT)
+    other_marks = ({"eot": "<s>"}, {"bos": "<s>"}, {"eot": "<sep>"})
+
+    @pytest.fixture
+    def definition(self, tmp_path: Path) -> dict[str, Any]:
+        return write_model(tmp_path, train("unigram"))
+
+    def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
+        return ids_alone(train("unigram"), text)
+
+
+class TestBpeModelWithByteFallback(TokenizerConformance):
+    spellings = ("<s>", "</s>", "<unk>", "<0x41>", EOT)
+    bos_ids = (1,)
+    other_marks = ({"eot": "<s>"}, {"bos": None}, {"bos": "</s>"})
+
+    @pytest.fixture
+    def definition(self, tmp_path: Path) -> dict[str, Any]:
+        return {**write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340)), "bos": "<s>"}
+
+    def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
+        return ids_alone(train("bpe", byte_fallback=True, vocab_size=340), text)
+
+
+# The end of text
+
+
+def test_a_model_without_an_end_of_text_needs_one_given(tmp_path: Path) -> None:
+    definition = write_model(tmp_path, train("unigram", eos_id=-1))
+    with pytest.raises(TokenizerError, match=r"can't be known.*give tokenizer\.eot; .* special tokens: <s>$"):
+        load_tokenizer(definition)
+    assert load_tokenizer({**definition, "eot": "<sep>"}).eot_id == 2
+
+
+@pytest.mark.parametrize("field", ["eot", "bos"])
+@pytest.mark.parametrize("piece", ["<nope>", "<unk>", "<0x41>"])
+def test_a_mark_that_is_no_piece_of_its_own_is_refused(field: str, piece: str, tmp_path: Path) -> None:
+    definition = write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340))
+    with pytest.raises(TokenizerError, match=rf"'{piece}' is no piece of it.* special tokens: <s>, </s>"):
+        load_tokenizer({**definition, field: piece})
+
+
+def test_end_of_text_out_of_ordinary_text_moves_no_boundary(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer({**write_model(tmp_path, train("unigram")), "eot": "<sep>"})
+    texts = ["<sep>", "a<sep><sep>b", ""]
+    ids = encode_each(tokenizer, texts)
+    assert ids == [[*ids_alone(train("unigram"), text), tokenizer.eot_id] for text in texts]
+    assert [document.count(tokenizer.eot_id) for document in ids] == [2, 3, 1]
+
+
+# Decoding
+
+
+def test_control_pieces_are_spelled_where_the_library_drops_them(tmp_path: Path) -> None:
+    model = train("unigram", pad_id=3)
+    assert _library(model).DecodeIds([1, 3]) == ""
+    tokenizer = load_tokenizer(write_model(tmp_path, model))
+    assert tokenizer.decode(np.array([1, 3, 2], np.uint16)) == f"<s><pad>{EOT}"
+
+
+def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
+    definition = write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340))
+    tokenizer = load_tokenizer(definition)
+    texts = ["lorem ipsum", "dolor мир 👩", "sit"]
+    ids = [i for document in encode_each(tokenizer, texts) for i in document]
+    assert tokenizer.decode(np.array(ids, np.uint16)) == "".join(f"{text}{EOT}" for text in texts)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 100, b"hello\n", b'{"version": "1.0"}', bytes(range(256)) * 20, b"\n\x00"]
+)
+def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.model is no whole model file"):
+        load_tokenizer(write_model(tmp_path, content))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.model: No such file"):
+        load_tokenizer({"kind": "sentencepiece", "path": str(tmp_path / "nope.model")})
+
+
+def test_a_damaged_model_is_refused_or_makes_another_tokenizer_and_never_ends_the_process(tmp_path: Path) -> None:
+    whole = train("unigram")
+    known = load_tokenizer(write_model(tmp_path, whole)).fingerprint
+    num_refused = 0
+    for seed in range(count(100, 3000)):
+        damaged = bytearray(whole)
+        draw = random.Random(seed)
+        for _ in range(draw.choice([1, 3, 30])):
+            damaged[draw.randrange(len(damaged))] ^= draw.randrange(1, 256)
+        try:
+            assert load_tokenizer(write_model(tmp_path, bytes(damaged))).fingerprint != known
+        except TokenizerError as error:
+            num_refused += 1
+            assert "tokenizer.model" in str(error) or "can't be encoded" in str(error)
+    assert num_refused
+
+
+# Real files
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab_size"), [("mistral/tokenizer.model.v1", 32000), ("sentencepiece/test_model.model", 1000)]
+)
+def test_real_models_give_the_ids_of_the_library_for_real_text(name: str, vocab_size: int, data_dir: Path) -> None:
+    path = data_dir / "tokenizers" / name
+    if not path.is_file():
+        pytest.skip(f"needs real data: {path}")
+    tokenizer: Tokenizer = load_tokenizer({"kind": "sentencepiece", "path": str(path), "bos": "<s>"})
+    texts = [*TEXTS, *real_texts(data_dir)]
+    assert encode_each(tokenizer, texts) == [[1, *ids_alone(path.read_bytes(), text), 2] for text in texts]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, 2)

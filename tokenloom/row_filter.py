@@ -1,0 +1,94 @@
+"""Filters: comparisons on columns, such as `language == "en" and score >= 0.5`, as a small tree of values.
+
+A row is kept where the whole expression is true; a comparison with null, or with a column that a row lacks, is not.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+Scalar = str | int | float | bool
+_OPERATORS = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_HELP = (
+    'write comparisons of a column with a value, joined by and / or: language == "en" and score >= 0.5, '
+    'label in [1, 2], meta.source != "web"'
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`column operator value`; `column` may be dotted, the operator is one of == != < <= > >=."""
+
+    column: str
+    operator: str
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Several expressions, all of which (`is_all`) or one of which must hold."""
+
+    is_all: bool
+    parts: tuple[Filter, ...]
+
+
+Filter = Comparison | Junction
+
+
+def parse_filter(text: str) -> Filter:
+    """Return the tree of a filter; raises ValueError that says what may be written.
+
+    Example: 'a.b == "x" or n in [1, 2]' -> Junction(False, (Comparison("a.b", "==", "x"),
+    Junction(False, (Comparison("n", "==", 1), Comparison("n", "==", 2)))))
+    """
+    try:
+        return _tree(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"no comparison: {getattr(error, 'msg', error)}; {_HELP}") from error
+
+
+def columns_of(tree: Filter) -> list[str]:
+    """Return the columns that a filter reads, each once, in the order written."""
+    if isinstance(tree, Comparison):
+        return [tree.column]
+    return list(dict.fromkeys(column for part in tree.parts for column in columns_of(part)))
+
+
+def _tree(node: ast.expr) -> Filter:
+    if isinstance(node, ast.BoolOp):
+        return Junction(isinstance(node.op, ast.And), tuple(map(_tree, node.values)))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        column, operator, value = _column(node.left), node.ops[0], node.comparators[0]
+        if type(operator) in _OPERATORS:
+            return Comparison(column, _OPERATORS[type(operator)], _scalar(value))
+        if isinstance(operator, ast.In | ast.NotIn) and isinstance(value, ast.List | ast.Tuple) and value.elts:
+            is_in = isinstance(operator, ast.In)
+            same = "==" if is_in else "!="
+            return Junction(not is_in, tuple(Comparison(column, same, _scalar(item)) for item in value.elts))
+    raise ValueError(f"{ast.unparse(node)!r} is no comparison; {_HELP}")
+
+
+def _column(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_column(node.value)}.{node.attr}"
+    if isinstance(node, ast.Name):
+        return node.id
+    raise ValueError(f"{ast.unparse(node)!r} is no column; {_HELP}")
+
+
+def _scalar(node: ast.expr) -> Scalar:
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{ast.unparse(node)!r} is no value; {_HELP}") from error
+    if not isinstance(value, Scalar):
+        raise ValueError(f"{ast.unparse(node)!r} is no text, number, True or False; {_HELP}")
+    return value

@@ -1,0 +1,56 @@
+"""What all parts of a spec share: strict models that know which of their fields are paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
+# A password before the host, or a token or signature behind the path.
+SECRET_URL = re.compile(
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
+)
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+def _no_secret(value: str) -> str:
+    if SECRET_URL.search(value):
+        raise ValueError("a URL must not carry a password; give credentials in the environment")
+    return value
+
+
+Location = Annotated[str, Field(min_length=1), AfterValidator(_no_secret)]  # a local path or a URL
+
+
+class SpecModel(BaseModel):
+    """A part of a spec: unknown keys are errors, values are not converted.
+
+    `path_fields` names the fields that are local paths or URLs: made absolute before a build, and no part of its
+    identity, which the content of the files enters instead.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    path_fields: ClassVar[tuple[str, ...]] = ()
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, path) of every path that is given."""
+        for field in self.path_fields:
+            if path := getattr(self, field):
+                yield field, path
+
+    def with_paths(self, absolute: Callable[[str], str]) -> Self:
+        """Return the model with `absolute` applied to every path."""
+        return self.model_copy(update={field: absolute(path) for field, path in self.paths()})
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that decide the bytes of a version: JSON values, defaults and paths left out."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={field for field, _ in self.paths()})
+
+
+def is_absolute(path: str) -> bool:
+    """Return whether `path` is a URL or an absolute local path."""
+    return "://" in path or path.startswith("/")

@@ -1,0 +1,80 @@
+"""The kinds of tokenizers as a spec writes them; how each encodes stands in tokenizers/."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from tokenloom.spec_base import Location, Name, SpecModel
+
+
+class ByteTokenizer(SpecModel):
+    """UTF-8 bytes as ids; end of text is 255, a byte that no UTF-8 text contains."""
+
+    model_config = ConfigDict(title="Bytes")
+    kind: Literal["byte"] = "byte"
+    name: Name | None = Field(None, title="Name", description="Default: byte")
+
+
+class _WithMarks(SpecModel):
+    name: Name | None = Field(None, title="Name", description="Stands in the manifest; default: the kind")
+    eot: str | None = Field(None, title="End of text", description="Needed where it can't be known: <|endoftext|>")
+    bos: str | None = Field(None, title="Begin of text", description="Put before each document; default none")
+
+
+class TiktokenTokenizer(_WithMarks):
+    """A byte-pair encoding of tiktoken, by name or from local files."""
+
+    model_config = ConfigDict(title="tiktoken")
+    path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
+    kind: Literal["tiktoken"] = "tiktoken"
+    name: Name | None = Field(
+        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
+    )
+    ranks: str | None = Field(None, title="Ranks file", description="A .tiktoken file, or vocab.bpe")
+    encoder: str | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
+    pattern: str | None = Field(
+        None,
+        title="Pattern",
+        description="How text is cut before merging, with files: a tiktoken name or a regular expression",
+    )
+    special_tokens: dict[str, int] = Field({}, title="Special tokens", description="With files: name -> id")
+
+    @model_validator(mode="after")
+    def _one_definition(self) -> TiktokenTokenizer:
+        if self.ranks is None and self.name is None:
+            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
+        if self.ranks is None and (self.encoder or self.pattern or self.special_tokens):
+            raise ValueError("encoder, pattern and special_tokens go with ranks: a file of ranks")
+        if self.ranks is not None and self.encoder is None and self.pattern is None:
+            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or an expression")
+        if self.ranks is None:
+            from tiktoken import list_encoding_names
+
+            if self.name not in (known := sorted(list_encoding_names())):
+                raise ValueError(f"tiktoken knows no encoding {self.name!r}; allowed: {', '.join(known)}")
+        return self
+
+
+class HuggingFaceTokenizer(_WithMarks):
+    """A tokenizer.json of the Hugging Face library tokenizers: BPE, Unigram or WordPiece."""
+
+    model_config = ConfigDict(title="Hugging Face")
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    kind: Literal["huggingface"] = "huggingface"
+    path: Location = Field(title="File", description="tokenizer.json")
+
+
+class SentencePieceTokenizer(_WithMarks):
+    """A model file of SentencePiece."""
+
+    model_config = ConfigDict(title="SentencePiece")
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    kind: Literal["sentencepiece"] = "sentencepiece"
+    path: Location = Field(title="File", description="tokenizer.model")
+
+
+Tokenizer = Annotated[
+    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer, Field(discriminator="kind")
+]
