@@ -93,7 +93,8 @@ class Store:
         """Return the free bytes of the store's file system; None if it does not tell."""
         there = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
         try:
-            return shutil.disk_usage(there).free
+            usage = shutil.disk_usage(there)
+            return usage.free if usage.total else None  # no file system on a disk: /proc
         except OSError:
             return None
 

@@ -51,7 +51,6 @@ class DocumentRules(SpecModel):
     """What makes a row a document."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
-    transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
     min_chars: int = Field(1, ge=0, title="Least characters", description="Shorter texts are counted, not kept")
     max_chars: int | None = Field(None, ge=1, title="Most characters", description="Longer texts are counted, not kept")
     deduplicate: bool = Field(True, title="Drop duplicates", description="Of equal texts the first stays")
@@ -71,6 +70,7 @@ class DocumentRules(SpecModel):
         title="Largest document",
         description="In UTF-8 bytes; more is a bad row",
     )
+    transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
 
     @model_validator(mode="after")
     def _lengths(self) -> DocumentRules:

@@ -16,6 +16,7 @@ from tests.support import build, make_spec, write_parquet
 from tokenloom.errors import StoreError
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import filesystem
+from tokenloom.storage.filesystem import Store
 
 BIG_TEXTS = [f"{i} " + "0123456789" * 1000 for i in range(300)]  # 3 MB
 
@@ -86,11 +87,24 @@ def test_a_read_only_file_system_is_refused_and_builds_when_writable(tmp_path: P
 
 @pytest.mark.parametrize("size", ["64k", "1m", "4m", "5m"])
 def test_a_full_disk_is_refused_and_the_same_command_goes_on_when_there_is_space(
+    size: str, tmp_path: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "free_bytes", lambda self: None)  # as if another program took the space meanwhile
+    mount_memory(mounted, f"size={size}")
+    spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
+    assert_refused(spec, str(mounted), "No space left", "free space", error=StoreError)
+    subprocess.run(["mount", "-o", "remount,size=64m", str(mounted)], check=True)
+    assert_builds(spec, BIG_TEXTS)
+
+
+@pytest.mark.parametrize("size", ["64k", "5m"])
+def test_a_build_that_the_disk_can_not_hold_is_refused_before_it_writes(
     size: str, tmp_path: Path, mounted: Path
 ) -> None:
     mount_memory(mounted, f"size={size}")
     spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
-    assert_refused(spec, str(mounted), "No space left", "free space", error=StoreError)
+    assert_refused(spec, str(mounted), "the build writes about 6.0 MB", "free;", error=StoreError)
+    assert not list(mounted.rglob("*.spill"))
     subprocess.run(["mount", "-o", "remount,size=64m", str(mounted)], check=True)
     assert_builds(spec, BIG_TEXTS)
 

@@ -30,6 +30,12 @@ NAME = "0123456789abcdef"
 NUM_SPLITS = 3
 
 
+def make_ids(random: np.random.Generator, num_documents: int) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    """Return the lengths and bytes of random ids, a third of them empty."""
+    id_bytes = (random.integers(0, 9, num_documents) * (random.integers(0, 3, num_documents) > 0)).astype(np.uint32)
+    return id_bytes, random.integers(97, 123, int(id_bytes.sum())).astype(np.uint8)
+
+
 def make_documents(
     num_documents: int, key_bits: int, seed: int, dtype: type[np.unsignedinteger[Any]]
 ) -> SpillDocuments:
@@ -43,7 +49,15 @@ def make_documents(
     key[ends == 0], key[ends == 1] = 0, LAST_KEY
     tokens = random.integers(0, np.iinfo(dtype).max, int(num_tokens.sum()), dtype=dtype, endpoint=True)
     split = random.choice(NUM_SPLITS, num_documents, p=random.dirichlet([0.5] * NUM_SPLITS)).astype(np.uint8)
-    return SpillDocuments(split, key, words, np.arange(num_documents, dtype=np.uint64), num_tokens, tokens)
+    return SpillDocuments(
+        split,
+        key,
+        words,
+        np.arange(num_documents, dtype=np.uint64),
+        num_tokens,
+        tokens,
+        *make_ids(random, num_documents),
+    )
 
 
 def write(folder: Path, documents: SpillDocuments) -> Store:
@@ -57,12 +71,14 @@ def write(folder: Path, documents: SpillDocuments) -> Store:
     return store
 
 
-Row = tuple[int, int, int, int, list[int]]
+Row = tuple[int, int, int, int, list[int], str]
 
 
 def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -> list[Row]:
-    """The documents of a range in their order, (key, content high, content low, row, tokens), without any index."""
+    """The documents of a range in their order, (key, content high, content low, row, tokens, id), without any index."""
     ends = np.cumsum(documents.num_tokens, dtype=np.int64)
+    id_ends = np.cumsum(documents.id_bytes, dtype=np.int64)
+    ids = [documents.ids[a:b].tobytes().decode() for a, b in zip(id_ends - documents.id_bytes, id_ends, strict=True)]
     rows = zip(
         documents.split.tolist(),
         documents.key.tolist(),
@@ -70,20 +86,22 @@ def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -
         documents.row.tolist(),
         (ends - documents.num_tokens).tolist(),
         ends.tolist(),
+        ids,
         strict=True,
     )
     return sorted(
-        (key, high, low, row, documents.tokens[start:end].tolist())
-        for i, key, (high, low), row, start, end in rows
+        (key, high, low, row, documents.tokens[start:end].tolist(), identifier)
+        for i, key, (high, low), row, start, end, identifier in rows
         if i == split and start_key <= key < end_key
     )
 
 
 def read(spill: Spill, split: int, start_key: int, end_key: int) -> list[Row]:
     rows = spill.documents(split, start_key, end_key)
+    ids = [identifier or "" for identifier in spill.ids(rows).to_pylist()]
     found = []
-    for key, high, low, row, start, num_tokens, _ in rows.tolist():
-        found.append((key, high, low, row, spill.tokens(start, start + num_tokens).tolist()))
+    for (key, high, low, row, start, _, num_tokens, _), identifier in zip(rows.tolist(), ids, strict=True):
+        found.append((key, high, low, row, spill.tokens(start, start + num_tokens).tolist(), identifier))
     return found
 
 
@@ -156,15 +174,25 @@ def big_documents() -> SpillDocuments:
     content = random.integers(0, LAST_KEY, (num_documents, 2), dtype=np.uint64)
     split = random.integers(0, NUM_SPLITS, num_documents).astype(np.uint8)
     tokens = random.integers(0, 60_000, int(num_tokens.sum())).astype(np.uint16)
-    return SpillDocuments(split, key, content, np.arange(num_documents, dtype=np.uint64), num_tokens, tokens)
+    return SpillDocuments(
+        split,
+        key,
+        content,
+        np.arange(num_documents, dtype=np.uint64),
+        num_tokens,
+        tokens,
+        *make_ids(random, num_documents),
+    )
 
 
 def read_all(store: Store) -> None:
-    """Read every document and every token of the spill."""
+    """Read every document, every token and every id of the spill."""
     with Spill(store, NAME, 0) as spill:
         tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
         end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
         spill.tokens(0, end)
+        for table in tables:
+            spill.ids(table)
 
 
 def change(path: Path, position: int) -> None:
@@ -194,8 +222,10 @@ def test_no_changed_byte_of_a_large_spill_passes_in_any_section(tmp_path: Path) 
     num_bytes = path.stat().st_size
     (header_bytes,) = struct.unpack_from("<I", path.read_bytes(), 12)
     table_end = header_bytes + 60_000 * TABLE_DTYPE.itemsize
-    assert num_bytes - table_end == 2 * int(big_documents().num_tokens.sum()) > 2**21
-    sections = [(0, header_bytes), (header_bytes, table_end), (table_end, num_bytes)]
+    tokens_end = table_end + 2 * int(big_documents().num_tokens.sum())
+    assert tokens_end - table_end > 2**21
+    assert num_bytes - tokens_end == len(big_documents().ids) > 2**17
+    sections = [(0, header_bytes), (header_bytes, table_end), (table_end, tokens_end), (tokens_end, num_bytes)]
     random = np.random.default_rng(3)
     for start, end in sections:
         for position in [start, end - 1, *random.integers(start, end, count(12, 300)).tolist()]:

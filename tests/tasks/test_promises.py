@@ -17,7 +17,7 @@ from tokenloom.storage.filesystem import Store
 from tokenloom.storage.spill import Spill
 from tokenloom.storage.versions import dataset_store, load_manifest, published_versions
 from tokenloom.tasks import progress
-from tokenloom.tasks.merge import merge_documents
+from tokenloom.tasks.merge import MergeRules, merge_documents
 from tokenloom.tasks.shuffle import read_shard_record, record_path
 
 
@@ -104,8 +104,8 @@ def test_copies_of_one_text_do_not_wait_in_memory_for_the_merge(
         return concatenate(arrays, *rest, **named)
 
     monkeypatch.setattr("tokenloom.tasks.merge.np.concatenate", counted)
-    piece = merge_documents(store, read_assignment(store, version).spills, 0, 0, 2**64, deduplicate=True)
-    assert (len(piece.rows), piece.num_duplicates) == (201, 4999)
+    piece = merge_documents(store, read_assignment(store, version).spills, 0, 0, 2**64, MergeRules(deduplicate=True))
+    assert (len(piece.rows), piece.duplicates.num_documents) == (201, 4999)
     assert max(merged) == 201
 
 

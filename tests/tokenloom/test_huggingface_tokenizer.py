@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import tiktoken
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from tests.support import count
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
@@ -250,6 +252,24 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
             load_tokenizer(write_json(tmp_path, whole[:length]))
 
 
+@pytest.mark.parametrize("json_text", [train_bpe, train_wordpiece, train_unigram])
+def test_a_damaged_file_is_refused_or_makes_another_tokenizer(json_text: Callable[[], str], tmp_path: Path) -> None:
+    whole = json_text().encode()
+    known = load_tokenizer(write_json(tmp_path, json_text())).fingerprint
+    num_refused = 0
+    for seed in range(count(100, 2000)):
+        damaged, draw = bytearray(whole), random.Random(seed)
+        for _ in range(draw.choice([1, 2])):
+            damaged[draw.randrange(len(damaged))] = draw.choice(b'0123456789abc"{[,-\\\xff ')
+        try:
+            tokenizer = load_tokenizer({"kind": "huggingface"}, {"tokenizer.json": bytes(damaged)})
+            assert tokenizer.fingerprint != known or bytes(damaged) == whole
+            encode_each(tokenizer, TEXTS[:3])
+        except TokenizerError:
+            num_refused += 1
+    assert num_refused
+
+
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.json: No such file"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
@@ -297,6 +317,31 @@ def test_a_model_without_a_token_for_the_unknown_is_refused_with_the_words_of_th
     library.add_special_tokens([EOT])
     with pytest.raises(TokenizerError, match=r"can't be encoded: WordLevel error: Missing \[UNK\]"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
+
+
+@pytest.mark.parametrize("raised", [Exception, ValueError, type("PanicException", (BaseException,), {})])
+def test_what_the_library_raises_names_the_tokenizer(raised: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="tokenizer label: a text can't be encoded: why"):
+        encode_each(raising(tmp_path, raised("why")), ["text"])
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, MemoryError])
+def test_interrupts_and_lack_of_memory_stay_what_they_are(raised: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(raised):
+        encode_each(raising(tmp_path, raised("why")), ["text"])
+
+
+def raising(folder: Path, error: BaseException) -> Tokenizer:
+    """Return a tokenizer whose library raises `error` at every text."""
+
+    class Library:
+        def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> None:
+            raise error
+
+    tokenizer: Any = load_tokenizer({**write_json(folder, train_bpe()), "name": "label"})
+    tokenizer._library = Library()
+    made: Tokenizer = tokenizer
+    return made
 
 
 # Real files

@@ -42,7 +42,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("sed: 1\n", "spec.yaml:7: sed: unknown key (value 1). Did you mean seed? Allowed: dataset, store, sources,"),
         (
             "documents:\n  min_char: 5\n",
-            "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, dedup",
+            "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, max",
         ),
         ("seed: yes\n", "spec.yaml:7: seed: Input should be a valid integer; got True"),
         ("seed: 1.5\n", "spec.yaml:7: seed: Input should be a valid integer; got 1.5"),
@@ -63,7 +63,6 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, kind"),
         ("    pth: x\n", "spec.yaml:7: sources.1.pth: unknown key (value 'x'). Did you mean path?"),
         ("packs: [{packing: concat}]\n", "spec.yaml:7: packs: packs is not supported by this release; leave it out"),
-        ("documents: {on_error: skip}\n", "documents.on_error: on_error is not supported by this release"),
         ("documents: {on_error: ignore}\n", "documents.on_error: Input should be 'fail' or 'skip'; got 'ignore'"),
         ("5: 6\n", "Keys should be strings; got 5"),
     ],

@@ -10,6 +10,7 @@ core: 4.8 to 5.5 MB/s with short documents in runs of 0.25 MB (0.1 and 1 MB alik
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,8 +34,11 @@ from tokenloom.tokenizers.base import (
     text_runs,
     with_marks,
 )
+from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 
 _RUN_BYTES = 250_000
+_MAX_WHOLE_BYTES = 2_000_000
+_UINT32 = np.dtype(np.uint32)
 FILE = "tokenizer.json"
 # Every byte that UTF-8 has, in characters of one to four bytes that no trained alphabet holds all of.
 _CODES = [*range(0x100), *range(0x100, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000)]
@@ -55,7 +59,6 @@ class HuggingFaceTokenizer:
 
     kind = "huggingface"
     backend = f"tokenizers {tokenizers.__version__}"
-    max_text_bytes = 2_000_000
 
     def __init__(self, library: tokenizers.Tokenizer, name: str, marks: tuple[list[int], int], data: bytes) -> None:
         self.name = name
@@ -66,17 +69,31 @@ class HuggingFaceTokenizer:
         self._spelled = {i: library.id_to_token(i) or "" for i in self._bos_ids} | {self.eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest()}
         marked = {"eot": self.eot_id, "bos": self._bos_ids}
-        self.fingerprint = fingerprint(
-            definition | marked, self._encode_texts([PROBE], np.dtype(np.uint32))[0].tolist()
-        )
+        probe_ids = self._encode_texts([PROBE], _UINT32)[0].tolist()
+        self.fingerprint = fingerprint(definition | marked, probe_ids)
+        self._cut = self._agreed_cut()
+        self.max_text_bytes = _MAX_WHOLE_BYTES if self._cut is None else 2**31 - 1
+
+    def _agreed_cut(self) -> re.Pattern[str] | None:
+        cut = find_cut(self._library)
+        return cut if cut is not None and agrees(cut, lambda texts: self._encode_texts(texts, _UINT32)) else None
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
+        data, offsets = text_bytes(texts)
         parts = []
-        for start, end in text_runs(text_bytes(texts)[1], _RUN_BYTES):
-            ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
+        for start, end in text_runs(offsets, _RUN_BYTES):
+            if self._cut is not None and end - start == 1:
+                ids = [self._encode_long(data[offsets[start] : offsets[end]], self._cut, dtype)]
+            else:
+                ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
             parts.append(with_marks(ids, self._bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)
+
+    def _encode_long(self, text: NDArray[np.uint8], cut: re.Pattern[str], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the ids of one text, (num_bytes,) UTF-8, part by part."""
+        parts = (str(text[start:end].data, "utf-8") for start, end in cut_text(text, cut))
+        return np.concatenate([self._encode_texts([part], dtype)[0] for part in parts])
 
     def _encode_texts(self, texts: list[str], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
         with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
@@ -103,9 +120,9 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Hu
     library.no_truncation()
     library.no_padding()
     library.encode_special_tokens = True
-    _refuse_chance(library, label)
-    _refuse_loss(library, label)
     with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
+        _refuse_chance(library, label)
+        _refuse_loss(library, label)
         marks = _marks(library, label, definition.get("eot"), definition.get("bos"))
     return HuggingFaceTokenizer(library, str(definition.get("name") or "huggingface"), marks, data)
 

@@ -1,0 +1,288 @@
+"""Arrow IPC files, streams or files with a footer, and folders of them that datasets.save_to_disk wrote.
+
+`row` is the number of the row in its file; partitions are runs of record batches. Local files are mapped into memory,
+so that batches that are not wanted cost next to nothing, but for compressed ones: those are decompressed to be gone
+over. Nothing of a batch is looked at before its offsets are checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+
+from tokenloom.errors import InputError
+from tokenloom.storage.fingerprints import remote_fingerprint
+from tokenloom.tasks.sources.base import PARTITION_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import FoundFile, input_bytes, is_local, match, open_input
+
+_FILE_MAGIC = b"ARROW1"
+_FEATHER_1 = b"FEA1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_STATE, _DICT = "state.json", "dataset_dict.json"
+_NO_DATA = (_STATE, _DICT, "dataset_info.json")  # what save_to_disk writes beside the data
+_MEND = "mend the file, make it again or leave it out"
+
+
+class Reader:
+    """Reads Arrow files and saved datasets.
+
+    Args:
+        options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._columns = Columns(options)
+
+    def files(self, path: str) -> list[FoundFile]:
+        """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files, in its order.
+
+        Raises InputError if nothing matches, or a folder that is no saved dataset.
+        """
+        pattern = path.rstrip("/")
+        root, found = match(pattern)
+        files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
+        for name, info in found:
+            is_folder = info["type"] == "directory"
+            if not is_folder and PurePosixPath(name).name in _NO_DATA:
+                continue
+            for data in _saved(name, pattern) if is_folder else [name]:
+                files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
+        if not files:
+            raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
+        return list(files.values())
+
+    @contextmanager
+    def _open(self, url: str) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Open a file: its record batches, with the top columns that are needed."""
+        with _open_source(url) as source:
+            is_file = _has_footer(source, url)
+            names = self._columns.needed(_reader(source, url, is_file).schema, url)
+            yield _batches(source, url, is_file, names)
+
+    def _num_rows(self, url: str) -> tuple[list[int], list[int]]:
+        """Return the rows and the bytes of each record batch."""
+        with self._open(url) as batches:
+            counts = [(batch.num_rows, sum(map(_num_bytes, batch.columns))) for batch in batches]
+        return [num_rows for num_rows, _ in counts], [num_bytes for _, num_bytes in counts]
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See SourceReader.partitions; `start` and `end` count record batches."""
+        cuts: list[PartitionRange] = []
+        start, num_bytes, num_rows = 0, 0, 0
+        counts = list(zip(*self._num_rows(url), strict=True))
+        for i, (batch_rows, batch_bytes) in enumerate(counts):
+            if num_bytes and num_bytes + batch_bytes > PARTITION_BYTES:
+                cuts.append(PartitionRange(start, i, num_bytes, num_rows))
+                start, num_bytes, num_rows = i, 0, 0
+            num_bytes, num_rows = num_bytes + batch_bytes, num_rows + batch_rows
+        if start < len(counts):
+            cuts.append(PartitionRange(start, len(counts), num_bytes, num_rows))
+        return cuts
+
+    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+        """See SourceReader.read; `start` and `end` count record batches."""
+        with self._open(url) as batches:
+            row = index = 0
+            for index, batch in enumerate(batches, start=1):
+                if index > start:
+                    _check_batch(batch, f"{url}, record batch {index - 1}")
+                    yield from self._columns.rows(batch, row, url)
+                row += batch.num_rows
+                if index == end:
+                    return
+            if index < end:
+                raise InputError(f"{url}: {index} record batches where {end} were planned; it changed: build again")
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """See SourceReader.locate: the record batches that hold `rows`."""
+        ends = np.cumsum(self._num_rows(url)[0])
+        batches = np.unique(np.searchsorted(ends, np.array(rows), side="right"))
+        return [(int(batch), int(batch) + 1) for batch in batches]
+
+
+def found_file(path: str, name: str, pattern: str) -> FoundFile:
+    """Return a file of the file system of `pattern`; raises InputError if it is missing.
+
+    Args:
+        path: of the source's root.
+        name: where it lies, as that file system spells it.
+        pattern: a path or URL of the same file system.
+    """
+    if is_local(pattern):
+        return FoundFile(path, name, input_bytes(name), None)
+    filesystem, _ = fsspec.core.url_to_fs(pattern)
+    url = str(filesystem.unstrip_protocol(name))
+    try:
+        info = filesystem.info(name)
+    except OSError as error:
+        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
+    return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
+
+
+def _saved(folder: str, pattern: str) -> list[str]:
+    """Return the data files of a saved dataset, none for another folder where a wildcard matched it."""
+    filesystem, _ = fsspec.core.url_to_fs(pattern) if not is_local(pattern) else (fsspec.filesystem("file"), "")
+    if filesystem.exists(f"{folder}/{_DICT}"):
+        splits = _json(filesystem, f"{folder}/{_DICT}").get("splits") or ["?"]
+        raise InputError(
+            f"{folder}: several splits, saved by datasets: {', '.join(map(str, splits))}; give one: "
+            f"path: {folder}/{splits[0]}"
+        )
+    if not filesystem.exists(f"{folder}/{_STATE}"):
+        if any(c in pattern for c in "*?["):
+            return []
+        raise InputError(
+            f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "
+            "to mean its files"
+        )
+    state = _json(filesystem, f"{folder}/{_STATE}")
+    if state.get("_indices_data_files"):
+        raise InputError(f"{folder}: saved with indices, by an old release of datasets; load it and save it again")
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
+    if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
+        raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")
+    return [f"{folder}/{name}" for name in names]
+
+
+def _json(filesystem: Any, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(filesystem.cat_file(name))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: can't be read: {error}; save the dataset again") from error
+    return value if isinstance(value, dict) else {}
+
+
+@contextmanager
+def _open_source(url: str) -> Iterator[Any]:
+    """Open a file for pyarrow, mapped into memory if it is local."""
+    with open_input(url) as file:
+        if not is_local(url):
+            yield pa.PythonFile(file, "r")
+            return
+        if input_bytes(url) == 0:
+            raise InputError(f"{url}: the file is empty, which no Arrow file is; {_MEND}")
+    with pa.memory_map(url.removeprefix("file://").removeprefix("local://")) as source:
+        yield source
+
+
+def _has_footer(source: Any, url: str) -> bool:
+    """Return whether a file is one with a footer; else it is a stream."""
+    magic = source.read(len(_FILE_MAGIC))
+    if magic.startswith(_FEATHER_1):
+        raise InputError(f"{url}: Feather version 1, which Arrow no longer reads; write it again with version 2")
+    return bool(magic == _FILE_MAGIC)
+
+
+def _reader(source: Any, url: str, is_file: bool, included: list[int] | None = None) -> Any:
+    """Return pyarrow's reader of a file with all columns, or with the `included` ones."""
+    source.seek(0)
+    options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+    try:
+        reader = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source, options=options)
+        _check_names(reader.schema)
+        return reader
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
+        raise InputError(f"{url}: no readable Arrow file: {error}; {_MEND}") from error
+
+
+def _check_names(fields: pa.Schema | pa.StructType) -> None:
+    """Look at the name of each column, also inside of structs: one that is no UTF-8 raises ValueError."""
+    for field in fields:
+        if isinstance(field.name, str) and pa.types.is_struct(field.type):
+            _check_names(field.type)
+
+
+def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches with the columns that hold the dotted `names`; checks the end of a stream."""
+    reader = _reader(source, url, is_file)
+    fields = reader.schema.names
+    tops = list(dict.fromkeys(name if name in fields else name.split(".")[0] for name in names))
+    if not (is_file and _lies_mapped(source, reader)):
+        reader = _reader(source, url, is_file, [i for i, field in enumerate(fields) if field in tops])
+    index = 0
+    while not is_file or index < reader.num_record_batches:
+        try:
+            batch = reader.get_batch(index) if is_file else reader.read_next_batch()
+        except StopIteration:
+            _check_end(source, url)
+            return
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{url}, record batch {index}: can't be read: {error}; {_MEND}") from error
+        yield batch.select(tops)
+        index += 1
+
+
+def _lies_mapped(source: Any, reader: Any) -> bool:
+    """Return whether the batches of a file with a footer are used where they are mapped.
+
+    Then all columns cost nothing, while pyarrow copies those that it is asked for: 450 MB for a batch of that size.
+    """
+    if not isinstance(source, pa.MemoryMappedFile) or not reader.num_record_batches:
+        return False
+    try:
+        columns = reader.get_batch(0).columns
+    except (pa.ArrowException, OSError):
+        return False  # told where the batch is read
+    source.seek(0)
+    mapped = source.read_buffer()
+    buffers = [buffer for column in columns for buffer in column.buffers() if buffer is not None and buffer.size]
+    return all(mapped.address <= buffer.address < mapped.address + mapped.size for buffer in buffers)
+
+
+def _check_end(source: Any, url: str) -> None:
+    """Check that a stream ends where its file does: one that is cut between two batches reads like a shorter one."""
+    end, size = source.tell(), source.size()
+    source.seek(max(0, end - len(_END_OF_STREAM)))
+    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
+        raise InputError(f"{url}: no end of stream after its last record batch: the file is cut off; {_MEND}")
+    if end != size:
+        raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {_MEND}")
+
+
+def _num_bytes(column: pa.Array) -> int:
+    """Return the bytes of a column by its buffers alone, which are not checked yet."""
+    num_bytes = sum(int(buffer.size) for buffer in column.buffers() if buffer is not None)
+    if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
+        num_bytes += len(column) * _num_bytes(column.dictionary) // len(column.dictionary)
+    return num_bytes
+
+
+def _check_batch(batch: pa.RecordBatch, place: str) -> None:
+    try:
+        batch.validate()
+        for column in batch.columns:
+            _check(column)
+    except (pa.ArrowException, IndexError) as error:
+        raise InputError(f"{place}: damaged: {error}; {_MEND}") from error
+
+
+def _check(values: pa.Array) -> None:
+    """Check all offsets of an array whose lengths were; strings may hold bytes that are no UTF-8 (see Columns)."""
+    kind, types = values.type, pa.types
+    if types.is_struct(kind):
+        for i in range(kind.num_fields):
+            _check(values.field(i))
+    elif types.is_dictionary(kind):
+        pa.DictionaryArray.from_arrays(values.indices, pa.nulls(len(values.dictionary))).validate(full=True)
+        _check(values.dictionary)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        offsets = values.offsets.to_numpy()
+        if len(values) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(values.values)):
+            raise pa.ArrowInvalid("offsets of lists are out of order")
+        _check(values.values)
+    elif types.is_fixed_size_list(kind):
+        _check(values.values)
+    elif types.is_string(kind) or types.is_large_string(kind):
+        values.view(pa.binary() if types.is_string(kind) else pa.large_binary()).validate(full=True)
+    elif types.is_string_view(kind):
+        values.view(pa.binary_view()).validate(full=True)
+    else:
+        values.validate(full=True)

@@ -1,0 +1,291 @@
+"""Datasets of the Hugging Face hub, local folders of data files, and files through a builder of the package datasets.
+
+The package says which data files a split has and reads them as a stream; a partition is a data file, `row` the number
+of the row in it. With `take`, all files are one stream: the first file's one partition, `row` counts through it.
+
+Parquet files are read by parquet.py: the package decodes whole row groups (1.6 GB for one of 450 MB, whatever its
+batch_size; parquet.py 0.19 GB) and knows no partition smaller than a file.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.sources import parquet
+from tokenloom.tasks.sources.arrow import found_file
+from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import PINNED, FoundFile, input_bytes, is_local, match
+
+_BUILDERS = ("arrow", "csv", "json", "parquet", "text")
+_STREAM_ROWS = 16  # at a time from the package: few, as each may be a large text
+_HUB_SECONDS = 30
+_HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
+
+
+class Reader:
+    """Reads what the package datasets can stream.
+
+    Args:
+        options: see SourceReader; `name`, `config`, `split`, `revision`, `data_files` and `take` besides.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._take: int | None = options.get("take")
+        self._columns = Columns(options)
+        self._parquet = parquet.Reader(options)
+
+    def files(self, path: str) -> list[FoundFile]:
+        """See SourceReader.files: the data files of the split, at the commit that `revision` names now.
+
+        Raises InputError if dataset, config, split, revision or files are not there, or the hub can't be reached.
+        """
+        name, data_files = str(self._options["name"]), self._options.get("data_files")
+        if _is_on_hub(name):
+            commit = _commit(name, self._options.get("revision"))
+            return [_pinned(url, commit) for url in self._dataset(commit).urls]
+        urls = self._dataset(None).urls
+        if name in _BUILDERS:
+            root = _root(str(data_files))
+            return [found_file(url.removeprefix(root), url, url) for url in urls]
+        folder = f"{Path(name).resolve()}/"
+        return [found_file(url.removeprefix(folder), url, url) for url in urls]
+
+    def _dataset(self, commit: str | None) -> _Dataset:
+        get = self._options.get
+        load = _load if commit is None else _load_pinned  # what is on this machine may change
+        return load(str(get("name")), get("config"), str(get("split") or "train"), get("data_files"), commit)
+
+    def _opened(self, url: str) -> tuple[_Dataset, int]:
+        """Return the dataset that a file belongs to, and the file's position in it."""
+        found = _HUB_URL.match(url)
+        dataset = self._dataset(found[1] if found else None)
+        if url not in dataset.urls:
+            raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
+        return dataset, dataset.urls.index(url)
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See SourceReader.partitions: the file; row groups of parquet; of a stream, all in its first file."""
+        dataset, index = self._opened(url)
+        if self._take is None and dataset.is_parquet:
+            return self._parquet.partitions(url)
+        if not self._is_stream(dataset):
+            return [PartitionRange(0, 1, input_bytes(url), None)]
+        return [PartitionRange(0, 1, sum(map(input_bytes, dataset.urls)), None)] if index == 0 else []
+
+    def _is_stream(self, dataset: _Dataset) -> bool:
+        return self._take is not None or (not dataset.is_parquet and dataset.num_shards() != len(dataset.urls))
+
+    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+        """See SourceReader.read."""
+        dataset, index = self._opened(url)
+        if dataset.is_parquet and self._take is None:
+            yield from self._parquet.read(url, start, end)
+        elif dataset.is_parquet:
+            yield from _first(self._parquet_stream(dataset.urls), int(self._take or 0))
+        else:
+            yield from self._streamed(dataset, url, None if self._is_stream(dataset) else index)
+
+    def _parquet_stream(self, urls: list[str]) -> Iterator[Rows]:
+        first_row = 0
+        for url in urls:
+            num_rows = 0
+            for part in self._parquet.partitions(url):
+                for rows in self._parquet.read(url, part.start, part.end):
+                    num_rows += rows.num_read
+                    yield _moved(rows, first_row)
+            first_row += num_rows
+
+    def _streamed(self, dataset: _Dataset, url: str, index: int | None) -> Iterator[Rows]:
+        row, schema = 0, None
+        for table in _gathered(dataset.tables(url, index, self._take)):
+            if table.schema != schema:
+                self._columns.needed(table.schema, url)
+                schema = table.schema
+            for batch in table.to_batches():
+                yield from self._columns.rows(batch, row, url)
+                row += len(batch)
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """See SourceReader.locate: the row groups of parquet that hold `rows`, else the whole file or stream."""
+        dataset, _ = self._opened(url)
+        return self._parquet.locate(url, rows) if dataset.is_parquet and self._take is None else [(0, 1)]
+
+
+class _Dataset:
+    """One split of a dataset, as the package's builder knows it."""
+
+    def __init__(self, builder: Any, split: str, name: str) -> None:
+        files = {str(key): list(map(str, urls)) for key, urls in (builder.config.data_files or {}).items()}
+        if not files.get(split):
+            raise InputError(f"{name}: no split {split!r}; its splits are: {', '.join(files) or 'none'}. Set split:")
+        self.urls = files[split]
+        self._builder, self._split = builder, split
+        self.is_parquet = type(builder.config).__name__ == "ParquetConfig"
+
+    def num_shards(self) -> int:
+        """Return into how many parts the package can cut the split."""
+        try:
+            return int(self._stream(self.urls[0]).num_shards)
+        except RuntimeError:  # the package: "Sharding is ambiguous"
+            return 0
+
+    def tables(self, url: str, index: int | None, take: int | None) -> Iterator[pa.Table]:
+        """Yield tables of a few rows of one file, of all (`index` None), or of their first `take` rows."""
+        rows = self._stream(url)
+        if index is not None:
+            rows = rows.shard(num_shards=len(self.urls), index=index)
+        tables = iter((rows if take is None else rows.take(take)).with_format("arrow").iter(batch_size=_STREAM_ROWS))
+        while True:
+            try:
+                table = next(tables, None)
+            except Exception as error:  # what the package's builders raise has no common root
+                raise _not_read(url if index is not None else f"{url} or a file behind it", error) from error
+            if table is None:
+                return
+            yield table
+
+    def _stream(self, url: str) -> Any:
+        if is_local(url) and not input_bytes(url):  # the package stops at an empty file
+            raise InputError(f"{url}: the file is empty; leave it out")
+        try:
+            return self._builder.as_streaming_dataset(self._split)
+        except Exception as error:  # as above
+            raise _not_read(url, error) from error
+
+
+def _is_on_hub(name: str) -> bool:
+    return name not in _BUILDERS and not name.startswith("/")
+
+
+def _library(name: str) -> Any:
+    """Return the package, told to keep quiet: no progress bars, no counting of loads over the network."""
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name}: Hugging Face datasets need a package that is not installed: pip install 'tokenloom[huggingface]'"
+        ) from error
+    datasets.disable_progress_bars()
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    return datasets
+
+
+def _commit(name: str, revision: str | None) -> str:
+    """Return the commit that a revision of a dataset on the hub names now; the only question to the network."""
+    _library(name)
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS).sha)
+    except Exception as error:  # of its HTTP library too, whose errors have another root
+        raise InputError(
+            f"{name}, revision {revision or 'main'}: the Hugging Face hub can't say its commit: "
+            f"{_said(error)}; check name, revision, network and HF_TOKEN, or download it and give its folder"
+        ) from error
+
+
+def _load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> _Dataset:
+    """Open a dataset; raises InputError that says what there is."""
+    if not _is_on_hub(name) and name not in _BUILDERS:
+        _check_folder(name)
+    library = _library(name)
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # the package makes one, to cache what it is not asked for here
+            builder = library.load_dataset_builder(
+                name, config, data_files=data_files, revision=commit, cache_dir=folder
+            )
+    except Exception as error:  # its errors have no common root
+        raise InputError(
+            f"{name}, config {config or 'default'}: no dataset that can be opened: {_said(error)}. Check name, config "
+            "and data_files"
+        ) from error
+    return _Dataset(builder, split, name)
+
+
+_load_pinned = lru_cache(maxsize=8)(_load)
+
+
+def _check_folder(name: str) -> None:
+    folder = Path(name)
+    if not folder.is_dir():
+        raise InputError(f"{name}: no such folder; check name, or give the name of a dataset on the hub: org/name")
+    if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
+        raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
+
+
+def _pinned(url: str, commit: str) -> FoundFile:
+    found = _HUB_URL.match(url)
+    if found is None or found[1] != commit:
+        raise InputError(f"{url}: a data file outside of the dataset's commit {commit}; download it, give its folder")
+    return FoundFile(url[found.end() :], url, input_bytes(url), PINNED + commit)
+
+
+def _root(data_files: str) -> str:
+    """Return the start of the URLs of a builder's files: up to the last "/" before the first wildcard."""
+    return match(data_files)[0]
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('. ')}"
+
+
+def _not_read(url: str, error: Exception) -> InputError:
+    step = "check the file" if is_local(url) else "check the network and the file, and build again"
+    return InputError(f"{url}: can't be read: {_said(error)}; {step}")
+
+
+def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Join small tables of one schema to about BATCH_BYTES."""
+    pending: list[pa.Table] = []
+    num_bytes = 0
+    for table in tables:
+        if pending and (num_bytes + table.nbytes > BATCH_BYTES or table.schema != pending[0].schema):
+            yield pa.concat_tables(pending).combine_chunks()
+            pending, num_bytes = [], 0
+        pending.append(table)
+        num_bytes += table.nbytes
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
+
+
+def _moved(rows: Rows, first_row: int) -> Rows:
+    """Return rows with numbers that count from `first_row` on."""
+    bad = tuple(BadRow(str(one), one.row + first_row, one.reason, one.num_rows) for one in rows.bad)
+    return replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
+
+
+def _first(batches: Iterator[Rows], num_rows: int) -> Iterator[Rows]:
+    """Yield what the batches say of their first `num_rows` rows."""
+    start = 0
+    for rows in batches:
+        end = start + rows.num_read
+        if end > num_rows:
+            yield _cut(rows, start, num_rows)
+            return
+        yield rows
+        if end == num_rows:
+            return
+        start = end
+
+
+def _cut(rows: Rows, start: int, end: int) -> Rows:
+    """Return what a batch that speaks for the rows from `start` on says of those before `end`."""
+    count = int(np.searchsorted(rows.rows, np.uint64(end)))
+    bad = tuple(
+        BadRow(str(one), one.row, one.reason, min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end
+    )
+    num_filtered = end - start - count - sum(one.num_rows for one in bad)
+    ids = None if rows.ids is None else rows.ids[:count]
+    return Rows(rows.texts[:count], rows.rows[:count], ids, num_filtered, min(rows.num_not_read, num_filtered), bad)

@@ -1,0 +1,322 @@
+"""What every kind of source must do, as one class of tests: a kind's tests are a small subclass of it.
+
+Rows are written by the subclass, then read through nothing but the protocol SourceReader.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.sources import Rows, SourceReader, make_reader
+from tokenloom.tasks.sources.base import BATCH_BYTES, REASONS
+
+Row = dict[str, Any]
+Keeps = Callable[[Row], bool]
+
+TEXTS = [
+    "plain",
+    "",
+    "nul \0 inside",
+    "one\r\ntwo\nthree\rfour",
+    "emoji \U0001f469\u200d\U0001f680 and e\u0301, \u2028 too",
+    "1 MB " * 200_000,
+    "<|endoftext|>",
+    'quotes " and , commas; \\backslash \\n',
+    " spaces around ",
+    "\ufeffmark",
+]
+FILTERS: list[tuple[str, Keeps]] = [
+    ('lang == "en"', lambda row: row["lang"] == "en"),
+    ('lang != "en"', lambda row: row["lang"] is not None and row["lang"] != "en"),
+    ("score < 0.5", lambda row: row["score"] is not None and row["score"] < 0.5),
+    ("score >= 0.5", lambda row: row["score"] is not None and row["score"] >= 0.5),
+    ('lang in ["de", "fr"]', lambda row: row["lang"] in ("de", "fr")),
+    ('lang not in ["de", "fr"]', lambda row: row["lang"] is not None and row["lang"] not in ("de", "fr")),
+    (
+        'lang == "en" and score > 0.25',
+        lambda row: row["lang"] == "en" and row["score"] is not None and row["score"] > 0.25,
+    ),
+    (
+        'lang == "en" or score <= 0.25',
+        lambda row: row["lang"] == "en" or (row["score"] is not None and row["score"] <= 0.25),
+    ),
+    ('lang == "none of them"', lambda row: False),
+]
+
+
+def make_rows(texts: Sequence[str | None]) -> list[Row]:
+    """Return rows with these texts, and an id, a score and a language that their position gives."""
+    return [
+        {"text": text, "id": f"id-{i}", "score": i % 7 / 7, "lang": ("en", "de", "fr")[i % 3]}
+        for i, text in enumerate(texts)
+    ]
+
+
+def texts_of(batches: Sequence[Rows]) -> list[str | None]:
+    """Return the texts of batches."""
+    return [text for batch in batches for text in batch.texts.to_pylist()]
+
+
+class SourceConformance:
+    """The tests of one kind; a subclass says how its files are written and what it can't hold."""
+
+    kind: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+    module: ClassVar[str | None] = None  # whose PARTITION_BYTES cuts, if not the kind's own
+    has_columns = True  # ids, filters, a name for the text
+    has_nulls = True
+    holds_empty_file = False  # no bytes at all are no rows
+    tells_truncation = True  # a file that is cut off anywhere is an error
+    is_cut = False  # into several partitions a file, if it is large
+    num_located = 1000  # rows that are looked for one by one
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        """Write rows, return the path for SourceReader.files."""
+        raise NotImplementedError
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path | None:
+        """Write texts that need not be UTF-8; None if the kind can't hold them."""
+        return None
+
+    def expected(self, rows: Sequence[Row]) -> list[str | None]:
+        """Return the texts that must be read."""
+        return [row["text"] for row in rows]
+
+    # What the tests are written with
+
+    def options_for(self, path: Path) -> dict[str, Any]:
+        """Return what the source's spec says beside its path."""
+        return {}
+
+    def reader(self, path: Path, **options: Any) -> SourceReader:
+        """Return a reader of the kind."""
+        default = {"text": "text" if self.has_columns else None, "delimiter": ",", "max_bytes": 2**28, "split": "train"}
+        return make_reader({"kind": self.kind, **default, **self.options, **self.options_for(path), **options})
+
+    def urls(self, reader: SourceReader, path: Path) -> list[str]:
+        """Return the files of a source."""
+        return [file.url for file in reader.files("" if self.kind == "huggingface" else str(path))]
+
+    def batches(self, path: Path, **options: Any) -> list[Rows]:
+        """Read all files, partition by partition."""
+        reader = self.reader(path, **options)
+        return [
+            batch
+            for url in self.urls(reader, path)
+            for part in reader.partitions(url)
+            for batch in reader.read(url, part.start, part.end)
+        ]
+
+    @pytest.fixture
+    def small_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Cut after a few rows."""
+        module = import_module(self.module or type(make_reader(self._bare())).__module__)
+        if hasattr(module, "PARTITION_BYTES"):
+            monkeypatch.setattr(module, "PARTITION_BYTES", 700)
+
+    def _bare(self) -> dict[str, Any]:
+        return {"kind": self.kind, "text": "text", "delimiter": ",", "max_bytes": 1, **self.options}
+
+    # Rows
+
+    def test_texts_come_back_exactly(self, tmp_path: Path) -> None:
+        rows = make_rows(TEXTS)
+        assert texts_of(self.batches(self.write(tmp_path, rows))) == self.expected(rows)
+
+    def test_every_row_comes_once_and_in_order(self, tmp_path: Path, small_partitions: None) -> None:
+        rows = make_rows([f"text number {i} " * (i % 9 + 1) for i in range(97)])
+        path = self.write(tmp_path, rows)
+        reader = self.reader(path)
+        texts: list[str | None] = []
+        for url in self.urls(reader, path):
+            numbers: list[int] = []
+            for part in reader.partitions(url):
+                for batch in reader.read(url, part.start, part.end):
+                    numbers += batch.rows.tolist()
+                    texts += batch.texts.to_pylist()
+                    assert batch.rows.dtype.name == "uint64"
+                    assert batch.num_read == len(batch.rows) == len(batch.texts)
+            assert numbers == sorted(set(numbers))
+        assert texts == self.expected(rows)
+
+    def test_partitions_cover_a_file_and_are_the_same_again(self, tmp_path: Path, small_partitions: None) -> None:
+        path = self.write(tmp_path, make_rows([f"text number {i} " * 5 for i in range(60)]))
+        reader = self.reader(path)
+        for url in self.urls(reader, path):
+            parts = reader.partitions(url)
+            assert parts == self.reader(path).partitions(url)
+            assert parts[0].start == 0
+            assert (len(parts) > 2) is self.is_cut
+            assert all(part.start < part.end and part.num_bytes > 0 for part in parts)
+            assert all(a.end == b.start for a, b in pairwise(parts))
+            for part in parts:
+                if part.num_rows is not None:
+                    assert part.num_rows == sum(b.num_read for b in reader.read(url, part.start, part.end))
+
+    def test_a_null_text_is_null(self, tmp_path: Path) -> None:
+        if not self.has_nulls:
+            pytest.skip("the kind has no nulls")
+        rows = make_rows(["one", None, "three", None])
+        assert texts_of(self.batches(self.write(tmp_path, rows))) == ["one", None, "three", None]
+
+    def test_batches_stay_small(self, tmp_path: Path) -> None:
+        rows = make_rows([f"{i:6d}" * 25_000 for i in range(80)])
+        batches = self.batches(self.write(tmp_path, rows))
+        assert texts_of(batches) == self.expected(rows)
+        assert max(sum(map(len, batch.texts.to_pylist())) for batch in batches) <= BATCH_BYTES + 150_000
+
+    # Finding rows again
+
+    def test_every_row_is_found_where_locate_says(self, tmp_path: Path, small_partitions: None) -> None:
+        path = self.write(tmp_path, make_rows([f"text number {i} " * (i % 5 + 1) for i in range(40)]))
+        reader = self.reader(path)
+        for url in self.urls(reader, path):
+            texts = dict(self._read(reader, url, [(p.start, p.end) for p in reader.partitions(url)]))
+            numbers = list(texts)
+            chosen = random.Random(0).sample(numbers, min(self.num_located, len(numbers)))
+            subsets = [sorted(random.Random(i).sample(numbers, 1 + i % len(numbers))) for i in range(8)]
+            for wanted in [[row] for row in chosen] + subsets:
+                ranges = reader.locate(url, wanted)
+                assert all(a[1] <= b[0] for a, b in pairwise(ranges))
+                found = list(self._read(reader, url, ranges))
+                assert {row: text for row, text in found if row in wanted} == {row: texts[row] for row in wanted}
+                assert all(texts[row] == text for row, text in found)
+
+    def _read(
+        self, reader: SourceReader, url: str, ranges: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, str | None]]:
+        for start, end in ranges:
+            for batch in reader.read(url, start, end):
+                yield from zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
+
+    # Columns
+
+    def _needs_columns(self) -> None:
+        if not self.has_columns:
+            pytest.skip("the kind has no columns")
+
+    @pytest.mark.parametrize(("written", "keeps"), FILTERS, ids=[written for written, _ in FILTERS])
+    def test_a_filter_keeps_what_python_would(self, tmp_path: Path, written: str, keeps: Keeps) -> None:
+        self._needs_columns()
+        rows = make_rows([f"text {i}" for i in range(50)])
+        if self.has_nulls:
+            for i in range(0, 50, 5):
+                rows[i]["lang"] = None
+                rows[(i + 2) % 50]["score"] = None
+        batches = self.batches(self.write(tmp_path, rows), filter=written)
+        assert texts_of(batches) == [row["text"] for row in rows if keeps(row)]
+        assert sum(batch.num_read for batch in batches) == 50
+        assert sum(batch.num_filtered for batch in batches) == sum(not keeps(row) for row in rows)
+
+    @pytest.mark.parametrize("is_integer", [False, True])
+    def test_ids_come_as_text(self, tmp_path: Path, is_integer: bool) -> None:
+        self._needs_columns()
+        rows = make_rows([f"text {i}" for i in range(20)])
+        if is_integer:
+            rows = [{**row, "id": 2**53 + i} for i, row in enumerate(rows)]
+        batches = self.batches(self.write(tmp_path, rows), id="id", filter='lang == "en"')
+        ids = [i for batch in batches if batch.ids is not None for i in batch.ids.to_pylist()]
+        assert ids == [str(row["id"]) for row in rows if row["lang"] == "en"]
+        assert all(batch.ids is None for batch in self.batches(self.write(tmp_path, rows)))
+
+    def test_a_text_column_that_is_missing_is_told(self, tmp_path: Path) -> None:
+        self._needs_columns()
+        path = self.write(tmp_path, make_rows(["one", "two"]))
+        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*Set text:") as told:
+            self.batches(path, text="body")
+        assert str(tmp_path) in str(told.value)
+
+    # Bad files
+
+    def _first_file(self, tmp_path: Path) -> tuple[Path, Path]:
+        path = self.write(tmp_path, make_rows([f"text number {i} " * 20 for i in range(200)]))
+        return path, Path(self.urls(self.reader(path), path)[0])
+
+    def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="missing"):
+            self.batches(tmp_path / "missing")
+        path, file = self._first_file(tmp_path)
+        reader = self.reader(path)
+        part = reader.partitions(str(file))[0]
+        file.unlink()
+        with pytest.raises(InputError, match=file.name):
+            reader.partitions(str(file))
+        with pytest.raises(InputError, match=file.name):
+            list(reader.read(str(file), part.start, part.end))
+
+    def test_an_empty_file_is_told_or_has_no_rows(self, tmp_path: Path) -> None:
+        path, file = self._first_file(tmp_path)
+        file.write_bytes(b"")
+        if self.holds_empty_file:
+            assert texts_of(self.batches(path)) in ([], [""])
+            return
+        with pytest.raises(InputError, match=file.name):
+            self.batches(path)
+
+    def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path) -> None:
+        if not self.tells_truncation:
+            pytest.skip("a part of such a file is such a file")
+        path, file = self._first_file(tmp_path)
+        whole = file.read_bytes()
+        cuts = [1, 100, len(whole) // 3, len(whole) // 2, len(whole) - 9, len(whole) - 1]
+        for end in cuts:
+            file.write_bytes(whole[:end])
+            with pytest.raises(InputError, match=file.name):
+                self.batches(path)
+
+    def test_random_bytes_are_told(self, tmp_path: Path) -> None:
+        path, file = self._first_file(tmp_path)
+        for seed in range(10):
+            file.write_bytes(random.Random(seed).randbytes(100_000))
+            with pytest.raises(InputError, match=file.name):
+                self.batches(path)
+
+    def test_damaged_bytes_are_told_or_texts_come(self, tmp_path: Path) -> None:
+        path, file = self._first_file(tmp_path)
+        whole = file.read_bytes()
+        for seed in range(15):
+            chance, damaged = random.Random(seed), bytearray(whole)
+            for _ in range(3):
+                damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+            file.write_bytes(damaged)
+            try:
+                batches = self.batches(path, encoding_errors="replace")
+            except InputError as error:
+                assert file.name in str(error)
+            else:
+                assert sum(batch.num_read for batch in batches) > 0
+
+    # Bytes that are no UTF-8
+
+    def _invalid(self, folder: Path) -> Path:
+        path = self.write_invalid(folder, [b"good one", b"bad \xff\xfe one", "good tóo".encode()])
+        if path is None:
+            pytest.skip("the kind holds only UTF-8")
+        return path
+
+    def test_invalid_utf8_fails(self, tmp_path: Path) -> None:
+        path = self._invalid(tmp_path)
+        with pytest.raises(BadRow, match="invalid UTF-8") as told:
+            self.batches(path)
+        assert told.value.reason == "invalid_utf8"
+        assert str(tmp_path) in str(told.value)
+
+    def test_invalid_utf8_is_replaced_where_asked(self, tmp_path: Path) -> None:
+        batches = self.batches(self._invalid(tmp_path), encoding_errors="replace")
+        assert texts_of(batches) == ["good one", "bad \ufffd\ufffd one", "good tóo"]
+
+    def test_invalid_utf8_is_left_out_where_asked(self, tmp_path: Path) -> None:
+        batches = self.batches(self._invalid(tmp_path), on_error="skip")
+        assert texts_of(batches) == ["good one", "good tóo"]
+        bad = [one for batch in batches for one in batch.bad]
+        assert [one.reason for one in bad] == ["invalid_utf8"]
+        assert bad[0].reason in REASONS
+        assert sum(batch.num_read for batch in batches) == 3

@@ -1,0 +1,239 @@
+"""Hugging Face datasets: which files, which split, which commit, how many rows, and what is told when it is not so."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import write_jsonl, write_parquet
+from tests.tasks.source_conformance import texts_of
+from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader
+from tokenloom.tasks.sources.files import PINNED, input_bytes
+
+pytest.importorskip("datasets")
+_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def _no_network_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whoever asks the network fails; the home is empty."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+def reader_of(name: Path | str, **options: Any) -> SourceReader:
+    """Return a reader of the kind."""
+    return make_reader(
+        {"kind": "huggingface", "name": str(name), "text": "text", "split": "train", "max_bytes": 2**28, **options}
+    )
+
+
+def batches_of(name: Path | str, **options: Any) -> list[Rows]:
+    """Read a whole split."""
+    reader = reader_of(name, **options)
+    return [
+        batch
+        for file in reader.files("")
+        for part in reader.partitions(file.url)
+        for batch in reader.read(file.url, part.start, part.end)
+    ]
+
+
+def read(name: Path | str, **options: Any) -> list[str | None]:
+    """Return the texts of a whole split."""
+    return texts_of(batches_of(name, **options))
+
+
+def three_files(folder: Path) -> Path:
+    """Write a folder of three parquet files of ten rows, in groups of four."""
+    for i in range(3):
+        write_parquet(folder / f"train-{i}.parquet", [f"text {i} {k}" for k in range(10)], group_rows=4)
+    return folder
+
+
+# Files and splits
+
+
+def test_a_folder_of_parquet_files(data_dir: Path) -> None:
+    paths = sorted((data_dir / "ag_news").glob("*.parquet"))
+    wanted = [text for path in paths for text in pq.read_table(path, columns=["text"])["text"].to_pylist()]
+    assert read(data_dir / "ag_news") == wanted
+    assert [file.path for file in reader_of(data_dir / "ag_news").files("")] == [path.name for path in paths]
+
+
+def test_the_splits_of_a_folder_are_its_own(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "train.jsonl", ["a"])
+    write_jsonl(tmp_path / "test.jsonl", ["b", "c"])
+    assert read(tmp_path, split="test") == ["b", "c"]
+    with pytest.raises(InputError, match="no split 'validation'; its splits are: train, test"):
+        read(tmp_path, split="validation")
+
+
+def test_configs_are_those_of_the_card(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "small" / "one.jsonl", ["a"])
+    write_jsonl(tmp_path / "large" / "one.jsonl", ["a", "b"])
+    configs = "".join(f"- config_name: {name}\n  data_files: {name}/*.jsonl\n" for name in ("small", "large"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    assert read(tmp_path, config="large") == ["a", "b"]
+    assert [file.path for file in reader_of(tmp_path, config="small").files("")] == ["small/one.jsonl"]
+    with pytest.raises(InputError, match=r"config huge: .*'huge' not found.*small.*large"):
+        read(tmp_path, config="huge")
+
+
+def test_data_files_of_a_folder(tmp_path: Path) -> None:
+    three_files(tmp_path)
+    files = reader_of(tmp_path, data_files="*-1.parquet").files("")
+    assert [(file.path, file.num_bytes) for file in files] == [
+        ("train-1.parquet", (tmp_path / "train-1.parquet").stat().st_size)
+    ]
+    with pytest.raises(InputError, match=str(tmp_path)):
+        read(tmp_path, data_files="nothing*")
+
+
+def test_builders_read_files_from_anywhere(data_dir: Path, tmp_path: Path) -> None:
+    stories = str(data_dir / "tinystories" / "*.jsonl.gz")
+    assert len(read("json", data_files=stories, text="story")) == 1600
+    assert [file.path for file in reader_of("json", data_files=stories).files("")] == ["stories.jsonl.gz"]
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.txt").write_text("one\ntwo\n")
+    assert read("text", data_files=f"{tmp_path}/*/a.txt") == ["one", "two"]
+    assert reader_of("text", data_files=f"{tmp_path}/*/a.txt").files("")[0].path == "deep/a.txt"
+
+
+def test_a_partition_is_a_file_or_row_groups_of_it(tmp_path: Path) -> None:
+    three_files(tmp_path)
+    write_jsonl(tmp_path / "a.jsonl", ["x"] * 5)
+    reader = reader_of(tmp_path, data_files="*.parquet")
+    parts = [reader.partitions(file.url) for file in reader.files("")]
+    assert [(part.start, part.end, part.num_rows) for each in parts for part in each] == [(0, 3, 10)] * 3
+    reader = reader_of("json", data_files=str(tmp_path / "a.jsonl"))
+    (part,) = reader.partitions(reader.files("")[0].url)
+    assert (part.start, part.end, part.num_rows) == (0, 1, None)
+
+
+# Take
+
+
+@pytest.mark.parametrize("take", [1, 9, 10, 11, 25, 30, 1000])
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_take_reads_the_first_rows_of_one_stream(tmp_path: Path, take: int, form: str) -> None:
+    options: dict[str, Any] = {"name": three_files(tmp_path)}
+    if form == "json":
+        for i in range(3):
+            write_jsonl(tmp_path / "lines" / f"{i}.jsonl", [f"text {i} {k}" for k in range(10)])
+        options = {"name": "json", "data_files": str(tmp_path / "lines" / "*.jsonl")}
+    reader = reader_of(**options, take=take)
+    first, *rest = reader.files("")
+    (part,) = reader.partitions(first.url)
+    assert part.num_bytes == sum(file.num_bytes for file in (first, *rest))
+    assert all(reader.partitions(file.url) == [] for file in rest)
+    batches = list(reader.read(first.url, part.start, part.end))
+    assert texts_of(batches) == [f"text {i} {k}" for i in range(3) for k in range(10)][:take]
+    assert [row for batch in batches for row in batch.rows.tolist()] == list(range(min(take, 30)))
+    assert reader.locate(first.url, [0]) == [(0, 1)]
+
+
+def test_take_counts_rows_before_the_filter(tmp_path: Path) -> None:
+    batches = batches_of(three_files(tmp_path), take=13, filter="number >= 8")
+    assert texts_of(batches) == ["text 0 8", "text 0 9"]
+    assert sum(batch.num_read for batch in batches) == 13
+    assert sum(batch.num_filtered for batch in batches) == 11
+    with_ids = batches_of(three_files(tmp_path), take=13, id="number")
+    ids = [i for batch in with_ids if batch.ids is not None for i in batch.ids.to_pylist()]
+    assert ids == [str(i % 10) for i in range(13)]
+
+
+# What is not there
+
+
+def test_a_saved_dataset_is_of_another_kind(data_dir: Path) -> None:
+    with pytest.raises(InputError, match=r"read it with kind: arrow and path: "):
+        read(data_dir / "hf_arrow" / "boolq" / "none" / "validation")
+
+
+def test_a_folder_that_is_missing_or_empty_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        read(tmp_path / "missing")
+    with pytest.raises(InputError, match="no dataset that can be opened"):
+        read(tmp_path)
+
+
+def test_a_file_that_is_gone_since_is_told(tmp_path: Path) -> None:
+    three_files(tmp_path)
+    reader = reader_of(tmp_path)
+    url = reader.files("")[1].url
+    Path(url).unlink()
+    with pytest.raises(InputError, match=f"{url}: no longer a data file"):
+        reader.partitions(url)
+
+
+def test_an_error_of_the_package_is_told_with_its_cause(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(InputError, match=f"{path}: can't be read: .*JSON parse error") as told:
+        read("json", data_files=str(path), on_error="skip")
+    assert told.value.__cause__ is not None
+    assert not isinstance(told.value, BadRow)
+
+
+# The hub
+
+
+def test_a_hub_that_does_not_answer_is_told() -> None:
+    with pytest.raises(InputError, match=r"org/name, revision v1: the Hugging Face hub can't say .*network"):
+        read("org/name", revision="v1")
+
+
+def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    three_files(tmp_path)
+    urls = [f"hf://datasets/org/name@{_COMMIT}/data/train-{i}.parquet" for i in range(3)]
+    asked: list[tuple[str, str | None]] = []
+
+    class Builder:
+        class config:  # noqa: N801  (as the package names it)
+            data_files = {"train": urls}  # noqa: RUF012
+
+    Builder.config.__name__ = "ParquetConfig"
+
+    def load(name: str, config: str | None, **options: Any) -> Any:
+        asked.append((name, options["revision"]))
+        builder = Builder()
+        builder.config = Builder.config()  # type: ignore[assignment,misc]
+        return builder
+
+    def commit(name: str, revision: str | None) -> str:
+        asked.append((name, revision))
+        return _COMMIT
+
+    def local(url: str) -> str:
+        return str(tmp_path / url.rsplit("/", 1)[-1])
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
+    monkeypatch.setattr(hugging_face, "_commit", commit)
+    monkeypatch.setattr(hugging_face, "input_bytes", lambda url: input_bytes(local(url)))
+    hugging_face._load_pinned.cache_clear()
+    reader = reader_of("org/name", revision="main", split="train")
+    files = reader.files("")
+    assert [file.url for file in files] == urls
+    assert [file.path for file in files] == [f"data/train-{i}.parquet" for i in range(3)]
+    assert {file.fingerprint for file in files} == {PINNED + _COMMIT}
+    assert asked == [("org/name", "main"), ("org/name", _COMMIT)]
+
+    other = reader_of("org/name", revision="main", split="train")  # in a worker: the URL says the commit
+    monkeypatch.setattr(hugging_face, "_commit", lambda name, revision: pytest.fail("asked again"))
+    parquet = other._parquet  # type: ignore[attr-defined]
+    read_there = parquet.read
+    monkeypatch.setattr(parquet, "read", lambda url, start, end: read_there(local(url), start, end))
+    assert texts_of(list(other.read(urls[1], 0, 2))) == [f"text 1 {k}" for k in range(8)]
+    hugging_face._load_pinned.cache_clear()

@@ -1,0 +1,463 @@
+"""Each kind of source against the same tests, and all of them against each other and on real data."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import count
+from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
+from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.sources import arrow, make_reader
+
+_SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """Return rows as a table; ids are text or integers."""
+    table = pa.Table.from_pylist(rows, _SCHEMA)
+    return table.add_column(1, "id", pa.array([row["id"] for row in rows]))
+
+
+def raw_table(texts: list[bytes]) -> pa.Table:
+    """Return texts as a string column, whatever their bytes."""
+    return pa.table({"text": pa.array(texts, pa.binary()).view(pa.string())})
+
+
+def json_lines(rows: Sequence[Row]) -> bytes:
+    """Return rows as JSON lines."""
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+
+def raw_lines(texts: list[bytes]) -> bytes:
+    """Return texts as JSON lines, whatever their bytes."""
+    return b"".join(b'{"text": "' + text + b'"}\n' for text in texts)
+
+
+def written(path: Path, data: bytes) -> Path:
+    """Write a file, return its path."""
+    path.write_bytes(data)
+    return path
+
+
+class TestParquet(SourceConformance):
+    kind = "parquet"
+    is_cut = True
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        pq.write_table(table_of(rows), folder / "a.parquet", row_group_size=10)
+        return folder / "a.parquet"
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        pq.write_table(raw_table(texts), folder / "a.parquet")
+        return folder / "a.parquet"
+
+
+class TestJsonLines(SourceConformance):
+    kind = "jsonl"
+    holds_empty_file = is_cut = True
+    tells_truncation = False
+    suffix = ".jsonl"
+    compress: Callable[[bytes], bytes] = staticmethod(bytes)
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        return written(folder / f"a{self.suffix}", type(self).compress(json_lines(rows)))
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return written(folder / f"a{self.suffix}", type(self).compress(raw_lines(texts)))
+
+    def test_a_text_column_that_is_missing_is_told(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, make_rows(["one", "two"]))
+        with pytest.raises(BadRow, match=r"'body'.*text, id, score, lang.*Set text:") as told:
+            self.batches(path, text="body")
+        assert str(path) in str(told.value)
+        assert told.value.reason == "missing_key"
+
+
+class _Compressed:
+    holds_empty_file = is_cut = False
+    tells_truncation = True
+
+
+class TestJsonLinesGzip(_Compressed, TestJsonLines):
+    suffix = ".jsonl.gz"
+    compress = staticmethod(gzip.compress)
+
+
+class TestJsonLinesBzip2(_Compressed, TestJsonLines):
+    suffix = ".jsonl.bz2"
+    compress = staticmethod(bz2.compress)
+
+
+class TestJsonLinesZstd(_Compressed, TestJsonLines):
+    suffix = ".jsonl.zst"
+    compress = staticmethod(lambda data: pa.Codec("zstd").compress(data, asbytes=True))
+
+
+class TestJsonArray(TestJsonLines):
+    suffix = ".json"
+    tells_truncation = True
+    is_cut = False
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        return written(folder / "a.json", json.dumps(rows, ensure_ascii=False, indent=1).encode())
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return written(folder / "a.json", b"[" + raw_lines(texts).replace(b"}\n{", b"},\n{") + b"]")
+
+
+class TestCsv(SourceConformance):
+    kind = "csv"
+    has_nulls = False
+    tells_truncation = False
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        with (folder / "a.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["text", "id", "score", "lang"], quoting=csv.QUOTE_ALL)
+            writer.writeheader()
+            writer.writerows(rows)
+        return folder / "a.csv"
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return written(folder / "a.csv", b"text,id\n" + b"".join(text + b",1\n" for text in texts))
+
+
+class TestTextWithSeparator(SourceConformance):
+    kind = "text"
+    options = {"separator": "<|next|>"}  # noqa: RUF012
+    has_columns = has_nulls = tells_truncation = False
+    holds_empty_file = is_cut = True
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        text = "\n<|next|>\n".join(row["text"] or "" for row in rows)
+        return written(folder / "a.txt", text.encode())
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return written(folder / "a.txt", b"<|next|>".join(texts))
+
+    def expected(self, rows: Sequence[Row]) -> list[str | None]:
+        """Where nothing but line ends stands between two separators there is no row."""
+        return [text.strip("\r\n") for row in rows if (text := row["text"]) and text.strip("\r\n")]
+
+
+class TestArrowStream(SourceConformance):
+    kind = "arrow"
+    is_cut = True
+    new_file = staticmethod(pa.ipc.new_stream)
+
+    def write_table(self, folder: Path, table: pa.Table) -> Path:
+        """Write a table in record batches of ten rows."""
+        with pa.OSFile(str(folder / "a.arrow"), "wb") as file, type(self).new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=10)
+        return folder / "a.arrow"
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        return self.write_table(folder, table_of(rows))
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return self.write_table(folder, raw_table(texts))
+
+
+class TestArrowFile(TestArrowStream):
+    new_file = staticmethod(pa.ipc.new_file)
+
+
+class TestArrowFolder(SourceConformance):
+    kind = "arrow"
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        datasets = pytest.importorskip("datasets")
+        datasets.disable_progress_bars()
+        datasets.Dataset(table_of(rows)).save_to_disk(folder / "saved", num_shards=2 if len(rows) > 1 else 1)
+        return folder / "saved"
+
+
+class TestArrayRecord(SourceConformance):
+    kind = "arrayrecord"
+    is_cut = True
+    has_columns = has_nulls = False
+
+    def write_records(self, folder: Path, records: list[bytes]) -> Path:
+        """Write records."""
+        module = pytest.importorskip("array_record.python.array_record_module")
+        writer = module.ArrayRecordWriter(str(folder / "a.array_record"), "group_size:3")
+        for record in records:
+            writer.write(record)
+        writer.close()
+        return folder / "a.array_record"
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        return self.write_records(folder, [row["text"].encode() for row in rows])
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return self.write_records(folder, texts)
+
+
+class TestArrayRecordOfJson(TestArrayRecord):
+    has_columns = has_nulls = True
+    test_a_text_column_that_is_missing_is_told = TestJsonLines.test_a_text_column_that_is_missing_is_told
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        return self.write_records(folder, [json.dumps(row, ensure_ascii=False).encode() for row in rows])
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return self.write_records(folder, raw_lines(texts).split(b"\n")[:-1])
+
+
+class _HuggingFace(SourceConformance):
+    kind = "huggingface"
+    num_located = 3
+
+
+class TestHuggingFaceJson(_HuggingFace):
+    tells_truncation = False
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        pytest.importorskip("datasets")
+        return written(folder / "a.jsonl", json_lines(rows))
+
+    def options_for(self, path: Path) -> dict[str, Any]:
+        return {"name": "json", "data_files": str(path)}
+
+
+class TestHuggingFaceFolder(_HuggingFace):
+    is_cut = True
+    module = "tokenloom.tasks.sources.parquet"
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        pytest.importorskip("datasets")
+        half = len(rows) // 2
+        (folder / "set").mkdir(exist_ok=True)
+        pq.write_table(table_of(rows[:half]), folder / "set" / "train-0.parquet", row_group_size=10)
+        pq.write_table(table_of(rows[half:]), folder / "set" / "train-1.parquet", row_group_size=10)
+        return folder / "set"
+
+    def options_for(self, path: Path) -> dict[str, Any]:
+        return {"name": str(path)}
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        (folder / "set").mkdir()
+        pq.write_table(raw_table(texts), folder / "set" / "a.parquet")
+        return folder / "set"
+
+
+# All kinds against each other
+
+_KINDS: list[SourceConformance] = [
+    TestParquet(),
+    TestJsonLines(),
+    TestJsonLinesGzip(),
+    TestJsonLinesBzip2(),
+    TestJsonLinesZstd(),
+    TestJsonArray(),
+    TestCsv(),
+    TestArrowStream(),
+    TestArrowFile(),
+    TestArrowFolder(),
+    TestArrayRecord(),
+    TestArrayRecordOfJson(),
+    TestHuggingFaceFolder(),
+]
+
+
+@settings(max_examples=count(8, 200), deadline=None)
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=12))
+def test_the_same_rows_give_the_same_texts_in_every_kind(texts: list[str]) -> None:
+    for kind in _KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            assert texts_of(kind.batches(kind.write(Path(folder), make_rows(texts)))) == texts, type(kind)
+
+
+# Real data
+
+
+def read_real(path: Path | str, **options: Any) -> list[str | None]:
+    """Return the texts of a source of real data."""
+    reader = make_reader({"text": "text", "delimiter": ",", "separator": None, "max_bytes": 2**28, **options})
+    return [
+        text
+        for file in reader.files(str(path))
+        for part in reader.partitions(file.url)
+        for batch in reader.read(file.url, part.start, part.end)
+        for text in batch.texts.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "column", "num_rows"),
+    [("boolq/none", "passage", 3270), ("sciq/none", "support", 1000), ("openbookqa/main", "choices.text", 500)],
+)
+def test_saved_datasets(data_dir: Path, folder: str, column: str, num_rows: int) -> None:
+    path = data_dir / "hf_arrow" / folder / "validation"
+    texts = read_real(path, kind="arrow", text=column)
+    assert len(texts) == num_rows
+    with pa.memory_map(str(path / "data-00000-of-00001.arrow")) as file:
+        wanted = pa.ipc.open_stream(file).read_all().to_pylist()
+    first, *rest = column.split(".")
+    assert texts == ["\n".join(row[first][rest[0]]) if rest else row[first] for row in wanted]
+
+
+def test_a_list_column_is_its_lines(data_dir: Path) -> None:
+    path = data_dir / "multilingual" / "tang_poems.parquet"
+    table = pq.read_table(path)
+    column = next(field.name for field in table.schema if pa.types.is_list(field.type))
+    assert read_real(path, kind="parquet", text=column) == ["\n".join(lines) for lines in table[column].to_pylist()]
+
+
+def test_a_filter_on_a_nested_key(data_dir: Path) -> None:
+    path = data_dir / "webtext" / "dclm_sample.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    scores = sorted(row["language_id_whole_page_fasttext"]["en"] for row in rows)
+    middle = scores[len(scores) // 2]
+    texts = read_real(path, kind="jsonl", filter=f"language_id_whole_page_fasttext.en >= {middle}")
+    assert texts == [row["text"] for row in rows if row["language_id_whole_page_fasttext"]["en"] >= middle]
+    assert 0 < len(texts) < len(rows)
+
+
+def test_three_forms_of_the_same_stories(data_dir: Path) -> None:
+    folder = data_dir / "tinystories"
+    lines = read_real(folder / "stories.jsonl.gz", kind="jsonl", text="story")
+    split = read_real(folder / "stories_endoftext.txt", kind="text", separator="<|endoftext|>")
+    array = read_real(folder / "stories_first500.json", kind="jsonl", text="story")
+    assert len(lines) == len(split) == 1600
+    assert array == lines[:500]
+    assert [text and text.strip() for text in split] == [text and text.strip() for text in lines]
+
+
+def test_a_nested_key_with_odd_characters(tmp_path: Path) -> None:
+    rows = [{"story": "s", "instruction": {"prompt:": f"prompt {i}", "words": []}} for i in range(5)]
+    path = written(tmp_path / "a.json", json.dumps(rows).encode())
+    assert read_real(path, kind="jsonl", text="instruction.prompt:") == [f"prompt {i}" for i in range(5)]
+
+
+def test_one_declaration_in_many_languages(data_dir: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(data_dir / "multilingual" / "udhr2.zip") as archive:
+        archive.extractall(tmp_path)
+    paths = sorted(tmp_path.rglob("*.txt"))
+    texts = read_real(tmp_path / "**" / "*.txt", kind="text")
+    assert len(texts) == len(paths) > 300
+    assert texts == [path.read_bytes().decode() for path in paths]
+
+
+# What only one kind has
+
+
+def test_the_splits_of_a_saved_dataset_are_named(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    written(tmp_path / "set" / "dataset_dict.json", b'{"splits": ["train", "test"]}')
+    with pytest.raises(InputError, match=f"train, test; give one: path: {tmp_path}/set/train"):
+        read_real(tmp_path / "set", kind="arrow")
+
+
+def test_the_files_of_a_saved_dataset_come_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for name in ("one", "two", "unlisted"):
+        TestArrowStream().write(tmp_path / "set", make_rows([name])).rename(tmp_path / "set" / f"{name}.arrow")
+    state = {"_data_files": [{"filename": "two.arrow"}, {"filename": "one.arrow"}]}
+    written(tmp_path / "set" / "state.json", json.dumps(state).encode())
+    reader = make_reader({"kind": "arrow", "text": "text"})
+    for pattern in (tmp_path / "set", f"{tmp_path}/set/", tmp_path / "s*"):
+        assert [file.path for file in reader.files(str(pattern))] == ["set/two.arrow", "set/one.arrow"]
+    assert read_real(tmp_path / "set", kind="arrow") == ["two", "one"]
+
+
+@pytest.mark.parametrize(
+    "state", [b"", b"[]", b"{}", b'{"_data_files": [{"filename": "../a.arrow"}]}', b'{"_data_files": [1]}']
+)
+def test_a_saved_dataset_without_a_list_of_files_is_told(tmp_path: Path, state: bytes) -> None:
+    (tmp_path / "set").mkdir()
+    written(tmp_path / "set" / "state.json", state)
+    with pytest.raises(InputError, match=r"state\.json"):
+        read_real(tmp_path / "set", kind="arrow")
+
+
+def test_a_folder_that_is_no_saved_dataset_is_told(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    with pytest.raises(InputError, match=r"write .*/set/\*.arrow"):
+        read_real(tmp_path / "set", kind="arrow")
+    with pytest.raises(InputError, match="no Arrow file"):
+        read_real(tmp_path / "*", kind="arrow")
+
+
+def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    rows = make_rows([f"text {i}" for i in range(30)])
+    for kind in (TestArrowStream(), TestArrowFile(), TestArrowFolder()):
+        path = kind.write(tmp_path, rows)
+        for file in [path] if path.is_file() else sorted(path.iterdir()):
+            fsspec.filesystem("memory").pipe(f"/sets/{file.relative_to(tmp_path)}", file.read_bytes())
+        found = make_reader({"kind": "arrow", "text": "text"}).files(f"memory://sets/{path.name}")
+        assert found[0].path == (path.name if path.is_file() else f"{path.name}/data-00000-of-00002.arrow")
+        assert found[0].fingerprint == "etag:1"
+        assert read_real(f"memory://sets/{path.name}", kind="arrow") == [row["text"] for row in rows]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_record_batches(tmp_path: Path, compression: str) -> None:
+    table = table_of(make_rows([f"text {i} " * 50 for i in range(300)]))
+    for new_file in (pa.ipc.new_stream, pa.ipc.new_file):
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.OSFile(str(tmp_path / "a"), "wb") as file, new_file(file, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=100)
+        assert read_real(tmp_path / "a", kind="arrow") == table["text"].to_pylist()
+
+
+def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
+    batches = [pa.record_batch({"text": pa.array([f"a{i}", "b", f"a{i}"]).dictionary_encode()}) for i in range(3)]
+    with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    assert read_real(tmp_path / "a", kind="arrow") == [text for i in range(3) for text in (f"a{i}", "b", f"a{i}")]
+
+
+def test_two_streams_in_one_file_are_told(tmp_path: Path) -> None:
+    path = TestArrowStream().write(tmp_path, make_rows(["one", "two"]))
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(InputError, match="bytes after its end of stream"):
+        read_real(path, kind="arrow")
+
+
+@pytest.mark.parametrize("values", [["a" * 9, "b" * 9], [["a" * 9], ["b" * 9]]])
+def test_offsets_out_of_order_are_told(tmp_path: Path, values: list[Any]) -> None:
+    table = pa.table({"text": values})
+    offsets = table["text"].chunk(0).buffers()[1].to_pybytes()
+    with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    data = (tmp_path / "a").read_bytes()
+    assert data.count(offsets) == 1
+    broken = offsets[:4] + (1 << 30).to_bytes(4, "little") + offsets[8:]
+    written(tmp_path / "a", data.replace(offsets, broken))
+    with pytest.raises(InputError, match="record batch 0: damaged"):
+        read_real(tmp_path / "a", kind="arrow")
+
+
+def test_array_records_of_another_machine_are_refused() -> None:
+    with pytest.raises(InputError, match="this machine only; copy the files"):
+        read_real("s3://bucket/a", kind="arrayrecord")
+
+
+def test_an_array_record_file_without_records_has_no_rows(tmp_path: Path) -> None:
+    assert read_real(TestArrayRecord().write(tmp_path, []), kind="arrayrecord", text=None) == []
+
+
+def test_a_record_that_is_too_large_is_told_or_left_out(tmp_path: Path) -> None:
+    path = TestArrayRecord().write_records(tmp_path, [b"small", b"x" * 100, b"last"])
+    options = {"kind": "arrayrecord", "text": None, "max_bytes": 50}
+    with pytest.raises(BadRow, match=r"record 1: more than 50 bytes; raise documents.max_bytes") as told:
+        read_real(path, **options)
+    assert told.value.reason == "too_large"
+    assert read_real(path, **options, on_error="skip") == ["small", "last"]
