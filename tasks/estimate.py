@@ -12,7 +12,6 @@ from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.documents import SCHEMA
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.spill import TABLE_DTYPE
 from tokenloom.tasks.assign import cut_split
@@ -23,11 +22,12 @@ from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_docume
 from tokenloom.tokenizers.base import text_bytes
 
 _NUM_SAMPLES = 16
-_READ_BYTES = 8_000_000  # of text, about
+_READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which looks like text that was read
 _ENCODE_BYTES = 1_000_000
 _OTHER_STEPS = 1.15  # of the time of encoding, for all steps (docs/evidence.md)
 _SURELY_BYTES = 60  # on disk for each byte of input: more than any kind of input takes
 _DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
+_ID_BYTES = 4  # in shards, for each document, and the id itself
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Sample:
     share: float
     text_bytes: int
     num_documents: int
+    id_bytes: int
     encoded_bytes: int
     num_tokens: int
     seconds: float
@@ -78,12 +79,13 @@ def sample_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
 def sample_partition(job: TokenizeJob) -> Sample:
     """Read the head of a partition and encode the first of it; errors as tokenize_partition."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    num_bytes = num_documents = num_rows = encoded_bytes = num_tokens = 0
+    num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
     seconds, share = 0.0, 1.0
     with following_position() as position:
         for rows in read_documents(job, tokenizer.max_text_bytes):
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
             num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read
+            id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])
             if encoded_bytes < _ENCODE_BYTES and len(texts):
                 texts = texts.slice(0, max(1, len(texts) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
                 start = time.perf_counter()
@@ -93,7 +95,7 @@ def sample_partition(job: TokenizeJob) -> Sample:
             if num_bytes >= _READ_BYTES:
                 share = _share(job, num_rows, position() or job.start + num_bytes)
                 break
-    return Sample(share, num_bytes, num_documents, encoded_bytes, num_tokens, seconds)
+    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds)
 
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
@@ -105,36 +107,56 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
 
 def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
     """Return what a build makes, from samples of its sources and the records of what is encoded."""
-    missing = set(plan.missing)
-    tokens = documents = new_tokens = new_documents = 0.0
-    seconds = 0.0
+    total, new, seconds = _Amount(), _Amount(), 0.0
+    by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
         mine = {part.spill for part in parts}
         rates = _Rates([(job, sample) for job, sample in samples if job.spill in mine])
         for part in parts:
-            if part in missing:
+            if part.spill not in by_spill and part.spill in plan.cached:
+                by_spill[part.spill] = _recorded(plan, part)
+            elif part.spill not in by_spill:
                 text = rates.text_bytes * part.num_bytes
-                new_tokens, new_documents = new_tokens + rates.tokens * text, new_documents + rates.documents * text
+                by_spill[part.spill] = rates.amount.times(text)
+                new.add(by_spill[part.spill])
                 seconds += rates.seconds * text
-            else:
-                counts = _recorded(plan.store, part)
-                tokens, documents = tokens + counts["tokens"], documents + counts["documents"]
-    tokens, documents = int(tokens + new_tokens), int(documents + new_documents)
+            total.add(by_spill[part.spill])
     width = token_dtype(plan.tokenizer["vocab_size"]).itemsize
     in_spill, in_shard = _DOCUMENT_BYTES
+    in_shard += _ID_BYTES if total.id_bytes else 0
     return Estimate(
-        num_tokens=tokens,
-        num_documents=documents,
-        num_shards=_num_shards(plan, tokens),
-        spill_bytes=int(new_tokens * width + new_documents * in_spill),
-        shard_bytes=0 if plan.published else int(tokens * width + documents * in_shard),
+        num_tokens=int(total.tokens),
+        num_documents=int(total.documents),
+        num_shards=_num_shards(plan, int(total.tokens)),
+        spill_bytes=new.num_bytes(width, in_spill),
+        shard_bytes=0 if plan.published else total.num_bytes(width, in_shard),
         seconds=seconds * _OTHER_STEPS / max(1, num_workers),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
     )
 
 
+@dataclass
+class _Amount:
+    """So many documents, the tokens of them, the bytes of their ids."""
+
+    documents: float = 0.0
+    tokens: float = 0.0
+    id_bytes: float = 0.0
+
+    def add(self, other: _Amount) -> None:
+        self.documents += other.documents
+        self.tokens += other.tokens
+        self.id_bytes += other.id_bytes
+
+    def times(self, factor: float) -> _Amount:
+        return _Amount(self.documents * factor, self.tokens * factor, self.id_bytes * factor)
+
+    def num_bytes(self, token_bytes: int, document_bytes: int) -> int:
+        return int(self.tokens * token_bytes + self.documents * document_bytes + self.id_bytes)
+
+
 class _Rates:
-    """Of one source: text for each byte of a partition; tokens, documents, seconds for each byte of text."""
+    """Of one source: text for each byte of a partition; documents and their tokens, seconds for each byte of text."""
 
     def __init__(self, samples: Sequence[tuple[TokenizeJob, Sample]]) -> None:
         def ratio(above: float, below: float) -> float:
@@ -144,14 +166,21 @@ class _Rates:
         text = sum(sample.text_bytes for sample in found)
         encoded = sum(sample.encoded_bytes for sample in found)
         self.text_bytes = ratio(text, sum(job.num_bytes * sample.share for job, sample in samples))
-        self.documents = ratio(sum(sample.num_documents for sample in found), text)
-        self.tokens = ratio(sum(sample.num_tokens for sample in found), encoded)
+        self.amount = _Amount(
+            documents=ratio(sum(sample.num_documents for sample in found), text),
+            tokens=ratio(sum(sample.num_tokens for sample in found), encoded),
+            id_bytes=ratio(sum(sample.id_bytes for sample in found), text),
+        )
         self.seconds = ratio(sum(sample.seconds for sample in found), encoded)
 
 
-def _recorded(store: Store, partition: Partition) -> dict[str, int]:
-    record: dict[str, Any] = read_record(store, partition.spill) or {"spills": []}
-    return {name: sum(sum(spill[name]) for spill in record["spills"]) for name in ("tokens", "documents")}
+def _recorded(plan: BuildPlan, partition: Partition) -> _Amount:
+    record: dict[str, Any] = read_record(plan.store, partition.spill) or {"spills": []}
+    amount = _Amount(*(sum(sum(spill[name]) for spill in record["spills"]) for name in ("documents", "tokens")))
+    if plan.inputs[partition.input_index].options.get("id"):
+        rest = amount.num_bytes(token_dtype(plan.tokenizer["vocab_size"]).itemsize, _DOCUMENT_BYTES[0])
+        amount.id_bytes = sum(spill["bytes"] for spill in record["spills"]) - rest
+    return amount
 
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:

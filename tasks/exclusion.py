@@ -6,6 +6,7 @@ They are dropped by the shuffle, from what is encoded already: a rebuild after a
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from tokenloom.tasks.sources.files import open_decompressed
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16
+_CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex alone reads over blanks
 _HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: mend the line'
 
 
@@ -52,7 +54,7 @@ def _content_of(line: str) -> bytes:
         if isinstance(text, str):
             return xxhash.xxh3_128_digest(text.encode())
         value = value.get("content")
-    if not isinstance(value, str) or len(value) != 32:
+    if not isinstance(value, str) or not _CONTENT.fullmatch(value):
         raise ValueError(f"{str(value)[:40]!r} is neither a text nor a content hash")
     return bytes.fromhex(value)
 

@@ -41,10 +41,10 @@ def load_transform(name: str) -> Transform:
     module, _, attribute = name.partition(":")
     try:
         function = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except Exception as error:  # whatever the user's module raises
         raise SpecError(
-            f"documents.transform.function: {name} can't be imported: {error}; install its package where workers run, "
-            "or put its folder on PYTHONPATH"
+            f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {error}; install its "
+            "package where workers run, or put its folder on PYTHONPATH"
         ) from error
     if not callable(function):
         raise SpecError(f"documents.transform.function: {name} is no function")
@@ -121,7 +121,7 @@ def _without_large(rows: Rows, rules: RulesJob, url: str, max_bytes: int) -> Row
     if not bad:
         return rows
     if rules.on_error != "skip":
-        raise bad[0]
+        raise min(bad, key=lambda row: row.row)
     return replace(_only(rows, ~is_bad), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))
 
 

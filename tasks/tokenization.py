@@ -58,8 +58,15 @@ class _Pending:
     parts: list[SpillDocuments] = field(default_factory=list)
     text_bytes: int = 0
 
+    def add(self, documents: SpillDocuments, num_bytes: int, tally: _Tally) -> None:
+        self.parts.append(documents)
+        self.text_bytes += num_bytes
+        tally.report(num_bytes, len(documents.tokens))
+
     def take(self) -> SpillDocuments:
         parts, self.parts, self.text_bytes = self.parts, [], 0
+        if len(parts) == 1:
+            return parts[0]
         joined = {
             name: np.concatenate([getattr(part, name) for part in parts])
             for name in ("split", "key", "content", "row", "num_tokens", "tokens", "id_bytes", "ids")
@@ -122,10 +129,8 @@ def _encode_partition(
         record["not_read"] += rows.num_not_read
         quarantine.add(rows.bad)
         if len(rows.rows):
-            documents, num_bytes = _encode(rows, job, tokenizer)
-            pending.parts.append(documents)
-            pending.text_bytes += num_bytes
-            tally.report(num_bytes, len(documents.tokens))
+            pending.add(*_encode(rows, job, tokenizer), tally)
+        del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
             record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
     if pending.parts:
@@ -135,15 +140,22 @@ def _encode_partition(
 
 
 def read_documents(job: TokenizeJob, max_text_bytes: int) -> Iterator[Rows]:
-    """Yield the documents of a partition in batches, with counts of the rows left out; at most `job.limit`."""
-    left = job.limit
-    for rows in make_reader(job.file.options).read(job.file.url, job.start, job.end):
-        documents = keep_documents(rows, job.rules, job.file.url, max_text_bytes)
-        if left is not None and len(documents.rows) >= left:
-            yield documents.head(left)
+    """Return the documents of a partition in batches, with counts of the rows left out; at most `job.limit`."""
+
+    def keep(rows: Rows) -> Rows:
+        return keep_documents(rows, job.rules, job.file.url, max_text_bytes)
+
+    # `map` keeps nothing of what went through, which may be large; a generator's frame would.
+    documents = map(keep, make_reader(job.file.options).read(job.file.url, job.start, job.end))
+    return documents if job.limit is None else _first(documents, job.limit)
+
+
+def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
+    for documents in batches:
+        yield documents.head(limit)
+        limit -= len(documents.rows)
+        if limit <= 0:
             return
-        left = left if left is None else left - len(documents.rows)
-        yield documents
 
 
 def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[str]:

@@ -6,6 +6,7 @@ A row is kept where the whole expression is true; a comparison with null, or wit
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 Scalar = str | int | float | bool
@@ -55,11 +56,13 @@ def parse_filter(text: str) -> Filter:
         raise ValueError(f"no comparison: {getattr(error, 'msg', error)}; {_HELP}") from error
 
 
-def columns_of(tree: Filter) -> list[str]:
-    """Return the columns that a filter reads, each once, in the order written."""
+def comparisons_of(tree: Filter) -> Iterator[Comparison]:
+    """Yield the comparisons of a filter in the order written."""
     if isinstance(tree, Comparison):
-        return [tree.column]
-    return list(dict.fromkeys(column for part in tree.parts for column in columns_of(part)))
+        yield tree
+    else:
+        for part in tree.parts:
+            yield from comparisons_of(part)
 
 
 def _tree(node: ast.expr) -> Filter:
@@ -91,4 +94,12 @@ def _scalar(node: ast.expr) -> Scalar:
         raise ValueError(f"{ast.unparse(node)!r} is no value; {_HELP}") from error
     if not isinstance(value, Scalar):
         raise ValueError(f"{ast.unparse(node)!r} is no text, number, True or False; {_HELP}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} is no number of 64 bits; {_HELP}")
+    if isinstance(value, str) and not _is_unicode(value):
+        raise ValueError(f"{value!r} holds half a surrogate pair, which no text does; {_HELP}")
     return value
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.row_filter import Comparison, Filter, columns_of, parse_filter
+from tokenloom.row_filter import Comparison, Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -60,10 +61,10 @@ class Columns:
                     f"{url}: column {self.id!r} is {kind}; an id is a string or an integer. Set id: to such a column"
                 )
             names.append(self.id)
-        filters = columns_of(self.filter) if self.filter else []
-        for name in filters:
-            _field_type(schema, name, url, "filter")
-        return list(dict.fromkeys([*names, *filters]))
+        for comparison in comparisons_of(self.filter) if self.filter else []:
+            _check_comparable(schema, comparison, url)
+            names.append(comparison.column)
+        return list(dict.fromkeys(names))
 
     def expression(self, schema: pa.Schema) -> pc.Expression | None:
         """Return the filter as an expression over a file's columns, None if there is none."""
@@ -235,11 +236,38 @@ def _mask(batch: pa.RecordBatch, tree: Filter) -> pa.Array:
     values = _pick(batch, tree.column)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    return pc.call_function(_KERNELS[tree.operator], [values, pa.scalar(tree.value)])
+    return pc.call_function(_KERNELS[tree.operator], [values, _scalar(tree, values.type)])
+
+
+def _check_comparable(schema: pa.Schema, comparison: Comparison, url: str) -> None:
+    kind = _value_type(_field_type(schema, comparison.column, url, "filter"))
+    try:
+        pc.call_function(_KERNELS[comparison.operator], [pa.array([], kind), _scalar(comparison, kind)])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(
+            f"{url}: the filter can't compare column {comparison.column!r}, which is {kind}, with "
+            f"{comparison.value!r}; check the value's type"
+        ) from error
+
+
+def _scalar(comparison: Comparison, kind: pa.DataType) -> pa.Scalar:
+    """Return the value to compare a column of type `kind` with.
+
+    An integer is of the column's own type where that can hold it: Arrow would read uint64 as int64, and no integer as
+    decimal(38, 2).
+    """
+    value = comparison.value
+    if type(value) is int and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        with suppress(pa.ArrowInvalid, OverflowError):
+            return pa.scalar(value, kind)
+    return pa.scalar(value)
 
 
 def _expression(schema: pa.Schema, tree: Filter) -> pc.Expression:
     if not isinstance(tree, Comparison):
         parts = (_expression(schema, part) for part in tree.parts)
         return reduce(operator.and_ if tree.is_all else operator.or_, parts)
-    return _COMPARE[tree.operator](pc.field(*_path(schema, tree.column)), tree.value)
+    kind = _value_type(_field_type(schema, tree.column, "", "filter"))
+    if tree.operator == "!=" and pa.types.is_floating(kind):
+        return pc.scalar(True)  # a NaN, which statistics leave out, is unlike every value
+    return _COMPARE[tree.operator](pc.field(*_path(schema, tree.column)), _scalar(tree, kind))

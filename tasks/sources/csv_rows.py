@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenloom.errors import BadRow, InputError
+from tokenloom.row_filter import columns_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.records import RecordReader
 
-_LINE_BYTES = 2**22
+_MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each
 
 
 class Reader(RecordReader):
@@ -29,9 +30,10 @@ class Reader(RecordReader):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields(options, parses_numbers=True))
-        self._columns = [options["text"], *([options["id"]] if options.get("id") else [])]
+        filtered = columns_of(parse_filter(options["filter"])) if options.get("filter") else []
+        named = [("filter", column) for column in filtered] + [(key, options.get(key)) for key in ("id", "text")]
+        self._columns = {str(column): key for key, column in named if column}  # the key that names each
         self._delimiter = str(options["delimiter"])
-        self._max_line_bytes = 2 * int(options["max_bytes"]) + _LINE_BYTES
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions: the whole file."""
@@ -41,7 +43,7 @@ class Reader(RecordReader):
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows."""
-        csv.field_size_limit(max(csv.field_size_limit(), self._max_line_bytes))
+        csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
         with open_decompressed(url) as file:
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             rows = csv.reader(self._lines(url, text), delimiter=self._delimiter, strict=True)
@@ -59,20 +61,18 @@ class Reader(RecordReader):
                 text.detach()
 
     def _lines(self, url: str, text: io.TextIOWrapper) -> Iterator[str]:
-        while line := text.readline(self._max_line_bytes):
-            if len(line) == self._max_line_bytes:
-                raise InputError(
-                    f"{url}: a line of {self._max_line_bytes:,} characters or more; raise documents.max_bytes or mend "
-                    "the file"
-                )
+        while line := text.readline(_MAX_FIELD):
+            if len(line) == _MAX_FIELD:
+                raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or mend the file")
             yield line
 
     def _header(self, url: str, header: list[str]) -> list[str]:
-        for column in self._columns:
+        for column, key in self._columns.items():
             if header.count(column) != 1:
                 found = "two columns" if column in header else "no column"
-                names = ", ".join(header[:50]) or "none"
-                raise InputError(f"{url}: {found} {column!r}; its columns are: {names}. Set text: to one of them")
+                names = ", ".join(name[:100] for name in header[:50]) or "none"
+                printable = names.encode("utf-8", "backslashreplace").decode()
+                raise InputError(f"{url}: {found} {column!r}; its columns are: {printable}. Set {key}: to one of them")
         return header
 
     def parse(self, place: str, row: int, raw: Any) -> Any:

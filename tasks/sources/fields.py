@@ -108,7 +108,7 @@ class Fields:
             return False
         try:
             if is_spelled:
-                found = float(found)
+                found = _spelled(found)
             if _kind(found) is not _kind(wanted):
                 raise ValueError(f"{type(found).__name__} and {type(wanted).__name__}")
         except ValueError as error:
@@ -119,6 +119,14 @@ class Fields:
                 "bad_filter",
             ) from error
         return _COMPARE[comparison.operator](found, wanted)
+
+
+def _spelled(text: str) -> int | float:
+    """Return the number that a text spells, an integer exactly; raises ValueError."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _kind(value: Any) -> type:

@@ -1,10 +1,10 @@
 """Datasets of the Hugging Face hub, local folders of data files, and files through a builder of the package datasets.
 
-The package says which data files a split has and reads them as a stream; a partition is a data file, `row` the number
-of the row in it. With `take`, all files are one stream: the first file's one partition, `row` counts through it.
-
-Parquet files are read by parquet.py: the package decodes whole row groups (1.6 GB for one of 450 MB, whatever its
-batch_size; parquet.py 0.19 GB) and knows no partition smaller than a file.
+The package says which data files a split has. Parquet, Arrow, JSON and CSV files are then read by the readers of those
+kinds, and cut as they cut them. Of the package's own: its parquet decodes whole row groups (1.6 GB for one of 450 MB,
+whatever its batch_size; parquet.py 0.2 GB), its JSON makes "2020-01-01 00:00:00" of a text "2020-01-01", its CSV makes
+null of a text "NA". What else it knows is read through it as a stream: a partition is a data file, `row` the number of
+the row in it. With `take`, all files are one stream: the first file's one partition, `row` counts through it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import parquet
+from tokenloom.errors import InputError
+from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.arrow import found_file
-from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, SourceReader
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import PINNED, FoundFile, input_bytes, is_local, match
+from tokenloom.tasks.sources.joined import read_first
 
+_KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
+_NO_MATTER = {"name", "version", "data_dir", "data_files", "description", "features", "delimiter", "sep", "chunksize"}
+_EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # or nested
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")
 _STREAM_ROWS = 16  # at a time from the package: few, as each may be a large text
 _HUB_SECONDS = 30
+_Item = TypeVar("_Item")
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
 
 
@@ -44,7 +48,6 @@ class Reader:
         self._options = options
         self._take: int | None = options.get("take")
         self._columns = Columns(options)
-        self._parquet = parquet.Reader(options)
 
     def files(self, path: str) -> list[FoundFile]:
         """See SourceReader.files: the data files of the split, at the commit that `revision` names now.
@@ -54,7 +57,7 @@ class Reader:
         name, data_files = str(self._options["name"]), self._options.get("data_files")
         if _is_on_hub(name):
             commit = _commit(name, self._options.get("revision"))
-            return [_pinned(url, commit) for url in self._dataset(commit).urls]
+            return list(_told(name, (_pinned(url, commit) for url in self._dataset(commit).urls)))
         urls = self._dataset(None).urls
         if name in _BUILDERS:
             root = _root(str(data_files))
@@ -75,37 +78,40 @@ class Reader:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
         return dataset, dataset.urls.index(url)
 
-    def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions: the file; row groups of parquet; of a stream, all in its first file."""
-        dataset, index = self._opened(url)
-        if self._take is None and dataset.is_parquet:
-            return self._parquet.partitions(url)
-        if not self._is_stream(dataset):
-            return [PartitionRange(0, 1, input_bytes(url), None)]
-        return [PartitionRange(0, 1, sum(map(input_bytes, dataset.urls)), None)] if index == 0 else []
+    def _own(self, dataset: _Dataset) -> SourceReader | None:
+        """Return our reader of the dataset's files, None if they are read through the package."""
+        if dataset.kind is None:
+            return None
+        return make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
 
-    def _is_stream(self, dataset: _Dataset) -> bool:
-        return self._take is not None or (not dataset.is_parquet and dataset.num_shards() != len(dataset.urls))
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See SourceReader.partitions: those of the file's kind, or the file; of a stream, all in its first file."""
+        return list(_told(url, self._partitions(url)))
+
+    def _partitions(self, url: str) -> Iterator[PartitionRange]:
+        dataset, index = self._opened(url)
+        own = self._own(dataset)
+        if own is not None and self._take is None:
+            yield from own.partitions(url)
+        elif self._take is None and dataset.num_shards() == len(dataset.urls):
+            yield PartitionRange(0, 1, input_bytes(url), None)
+        elif index == 0:
+            yield PartitionRange(0, 1, sum(map(input_bytes, dataset.urls)), None)
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read."""
-        dataset, index = self._opened(url)
-        if dataset.is_parquet and self._take is None:
-            yield from self._parquet.read(url, start, end)
-        elif dataset.is_parquet:
-            yield from _first(self._parquet_stream(dataset.urls), int(self._take or 0))
-        else:
-            yield from self._streamed(dataset, url, None if self._is_stream(dataset) else index)
+        yield from self._read(url, start, end) if is_local(url) else _told(url, self._read(url, start, end))
 
-    def _parquet_stream(self, urls: list[str]) -> Iterator[Rows]:
-        first_row = 0
-        for url in urls:
-            num_rows = 0
-            for part in self._parquet.partitions(url):
-                for rows in self._parquet.read(url, part.start, part.end):
-                    num_rows += rows.num_read
-                    yield _moved(rows, first_row)
-            first_row += num_rows
+    def _read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+        dataset, index = self._opened(url)
+        own = self._own(dataset)
+        if own is None:
+            is_stream = self._take is not None or dataset.num_shards() != len(dataset.urls)
+            yield from self._streamed(dataset, url, None if is_stream else index)
+        elif self._take is None:
+            yield from own.read(url, start, end)
+        else:
+            yield from read_first(own, self._options, dataset.urls, self._take)
 
     def _streamed(self, dataset: _Dataset, url: str, index: int | None) -> Iterator[Rows]:
         row, schema = 0, None
@@ -118,9 +124,9 @@ class Reader:
                 row += len(batch)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """See SourceReader.locate: the row groups of parquet that hold `rows`, else the whole file or stream."""
-        dataset, _ = self._opened(url)
-        return self._parquet.locate(url, rows) if dataset.is_parquet and self._take is None else [(0, 1)]
+        """See SourceReader.locate: as the file's kind does, else the whole file or stream."""
+        own = self._own(self._opened(url)[0])
+        return [(0, 1)] if own is None or self._take is not None else own.locate(url, rows)
 
 
 class _Dataset:
@@ -132,7 +138,8 @@ class _Dataset:
             raise InputError(f"{name}: no split {split!r}; its splits are: {', '.join(files) or 'none'}. Set split:")
         self.urls = files[split]
         self._builder, self._split = builder, split
-        self.is_parquet = type(builder.config).__name__ == "ParquetConfig"
+        self.kind = _kind(builder.config, self.urls)
+        self.delimiter = str(getattr(builder.config, "sep", ","))
 
     def num_shards(self) -> int:
         """Return into how many parts the package can cut the split."""
@@ -142,27 +149,34 @@ class _Dataset:
             return 0
 
     def tables(self, url: str, index: int | None, take: int | None) -> Iterator[pa.Table]:
-        """Yield tables of a few rows of one file, of all (`index` None), or of their first `take` rows."""
+        """Return tables of a few rows of one file, of all (`index` None), or of their first `take` rows."""
         rows = self._stream(url)
         if index is not None:
             rows = rows.shard(num_shards=len(self.urls), index=index)
         tables = iter((rows if take is None else rows.take(take)).with_format("arrow").iter(batch_size=_STREAM_ROWS))
-        while True:
-            try:
-                table = next(tables, None)
-            except Exception as error:  # what the package's builders raise has no common root
-                raise _not_read(url if index is not None else f"{url} or a file behind it", error) from error
-            if table is None:
-                return
-            yield table
+        return _told(url if index is not None else f"{url} or a file behind it", tables)
 
     def _stream(self, url: str) -> Any:
         if is_local(url) and not input_bytes(url):  # the package stops at an empty file
             raise InputError(f"{url}: the file is empty; leave it out")
         try:
             return self._builder.as_streaming_dataset(self._split)
-        except Exception as error:  # as above
+        except Exception as error:  # what the package's builders raise has no common root
             raise _not_read(url, error) from error
+
+
+def _kind(config: Any, urls: list[str]) -> str | None:
+    """Return our kind of source for the files of a config; None if they need what only the package does."""
+    kind = _KINDS.get(type(config).__name__)
+    if kind in ("parquet", None):
+        return kind
+    default = type(config)()
+    is_special = any(
+        getattr(config, field.name) != getattr(default, field.name)
+        for field in fields(config)
+        if field.name not in _NO_MATTER
+    )
+    return None if is_special or any(url.endswith(_EXTRACTED) or "::" in url for url in urls) else kind
 
 
 def _is_on_hub(name: str) -> bool:
@@ -246,6 +260,20 @@ def _not_read(url: str, error: Exception) -> InputError:
     return InputError(f"{url}: can't be read: {_said(error)}; {step}")
 
 
+def _told(place: str, items: Iterator[_Item]) -> Iterator[_Item]:
+    """Yield items, and tell any error of the package or the network as an InputError."""
+    while True:
+        try:
+            item = next(items, None)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # of builders and of the HTTP library: no common root
+            raise _not_read(place, error) from error
+        if item is None:
+            return
+        yield item
+
+
 def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Join small tables of one schema to about BATCH_BYTES."""
     pending: list[pa.Table] = []
@@ -258,34 +286,3 @@ def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         num_bytes += table.nbytes
     if pending:
         yield pa.concat_tables(pending).combine_chunks()
-
-
-def _moved(rows: Rows, first_row: int) -> Rows:
-    """Return rows with numbers that count from `first_row` on."""
-    bad = tuple(BadRow(str(one), one.row + first_row, one.reason, one.num_rows) for one in rows.bad)
-    return replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
-
-
-def _first(batches: Iterator[Rows], num_rows: int) -> Iterator[Rows]:
-    """Yield what the batches say of their first `num_rows` rows."""
-    start = 0
-    for rows in batches:
-        end = start + rows.num_read
-        if end > num_rows:
-            yield _cut(rows, start, num_rows)
-            return
-        yield rows
-        if end == num_rows:
-            return
-        start = end
-
-
-def _cut(rows: Rows, start: int, end: int) -> Rows:
-    """Return what a batch that speaks for the rows from `start` on says of those before `end`."""
-    count = int(np.searchsorted(rows.rows, np.uint64(end)))
-    bad = tuple(
-        BadRow(str(one), one.row, one.reason, min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end
-    )
-    num_filtered = end - start - count - sum(one.num_rows for one in bad)
-    ids = None if rows.ids is None else rows.ids[:count]
-    return Rows(rows.texts[:count], rows.rows[:count], ids, num_filtered, min(rows.num_not_read, num_filtered), bad)

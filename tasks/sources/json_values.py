@@ -30,7 +30,10 @@ def parse_json(place: str, row: int, data: bytes, encoding_errors: str) -> Any:
     try:
         return json.loads(data.decode("utf-8", "replace" if encoding_errors == "replace" else "strict"))
     except UnicodeDecodeError as error:
-        message = f"{place}: invalid UTF-8 at byte {error.start} of it; mend the line"
+        message = (
+            f"{place}: invalid UTF-8 at byte {error.start} of it; mend the line, or set "
+            "documents.encoding_errors: replace"
+        )
         raise BadRow(message, row, "invalid_utf8") from error
     except RecursionError as error:
         raise BadRow(f"{place}: JSON nested too deep to be read; mend the line", row, "invalid_json") from error
@@ -120,6 +123,8 @@ class _Window:
                 may_go_on = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
                 if self._is_end or not may_go_on:
                     raise self.error(f"no JSON: {error.msg}") from error
+            except ValueError as error:  # an integer of more than 4,300 digits
+                raise self.error(f"no JSON: {error}") from error
             else:
                 if end < len(self._text) or self._is_end:  # else a number may go on
                     num_chars, self._at = end - self._at, end

@@ -57,10 +57,17 @@ class Reader(RecordReader):
                     yield offset, line, num_bytes
 
     def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes | BadRow, int]]:
+        offset = start
         if start > 0:  # a line that begins before `start` belongs to the range before
-            file.seek(start - 1)
-            start += self._read_line(url, file, start - 1)[1] - 1
-        yield from self._split(url, file, start, end)
+            offset = start - 1
+            file.seek(offset)
+            while offset < end and (piece := file.readline(_READ_BYTES)):
+                offset += len(piece)
+                if piece.endswith(b"\n"):
+                    break
+            else:
+                return  # the line goes on behind this range
+        yield from self._split(url, file, offset, end)
 
     def _read_line(self, url: str, file: IO[bytes], offset: int) -> tuple[bytes | BadRow, int]:
         """Return the line at `offset` and its bytes; one that is far too long is read over and is a BadRow."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,13 +44,15 @@ class Reader:
         with open_input(url) as file:
             try:
                 opened = pq.ParquetFile(
-                    file,
+                    _Reads(file, url),
                     buffer_size=_BUFFER_BYTES,
                     pre_buffer=False,
                     page_checksum_verification=True,
                     read_dictionary=dictionary,
                 )
                 schema = opened.schema_arrow
+            except InputError:
+                raise
             except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
                 raise InputError(
                     f"{url}: no readable parquet file: {_said(error)}. Mend or leave out the file"
@@ -135,8 +137,8 @@ class Reader:
             except (pa.ArrowException, OSError) as error:
                 place = f"{url}, row group {group}, after row {read} of it"
                 message = f"{place}: can't be decoded: {_said(error)}. Mend or leave out the file"
-                if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-                    raise InputError(message) from error  # not by its bytes
+                if isinstance(error, MemoryError):
+                    raise InputError(message) from error
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
                 if not self._skips:
                     raise bad from error
@@ -155,6 +157,22 @@ class Reader:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         groups = np.unique(np.searchsorted(np.cumsum(counts), np.array(rows), side="right"))
         return [(int(group), int(group) + 1) for group in groups]
+
+
+class _Reads:
+    """A file whose reads fail with InputError, so that what the disk or the network does is no damage of a page."""
+
+    def __init__(self, file: IO[bytes], url: str) -> None:
+        self._file, self._url = file, url
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        try:
+            return self._file.read(num_bytes)
+        except OSError as error:
+            raise InputError(f"{self._url}: can't be read: {error.strerror or error}; check the file") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _text_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:

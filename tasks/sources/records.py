@@ -51,13 +51,14 @@ class RecordReader(ABC):
                 self._take(batch, url, row, raw)
             except BadRow as bad:
                 if not self._skips:
+                    yield batch.take()  # a row before this one may be bad by the rules: the first is told
                     raise
                 batch.bad.append(bad)
             batch.num_bytes += num_bytes
+            del raw  # what is yielded must not wait here in other forms: it may be large
             if batch.num_bytes >= BATCH_BYTES:
-                yield batch.rows()
-                batch = _Batch(self._fields.has_id)
-        yield batch.rows()
+                yield batch.take()
+        yield batch.take()
 
     def _take(self, batch: _Batch, url: str, row: int, raw: Any) -> None:
         if isinstance(raw, BadRow):
@@ -78,13 +79,19 @@ class _Batch:
 
     def __init__(self, has_id: bool) -> None:
         self._has_id = has_id
+        self._clear()
+
+    def _clear(self) -> None:
         self.texts: list[str | None] = []
         self.ids: list[str | None] = []
         self.numbers: list[int] = []
         self.bad: list[BadRow] = []
         self.num_filtered = self.num_bytes = 0
 
-    def rows(self) -> Rows:
+    def take(self) -> Rows:
+        """Return the rows and begin anew."""
         ids = pa.array(self.ids, pa.large_string()) if self._has_id else None
         texts, numbers = pa.array(self.texts, pa.large_string()), np.array(self.numbers, dtype=np.uint64)
-        return Rows(texts, numbers, ids, num_filtered=self.num_filtered, bad=tuple(self.bad))
+        rows = Rows(texts, numbers, ids, num_filtered=self.num_filtered, bad=tuple(self.bad))
+        self._clear()
+        return rows

@@ -87,7 +87,10 @@ class Reader(RecordReader):
         try:
             return raw.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
-            message = f"{place}: invalid UTF-8 at byte {error.start} of it; a text source is UTF-8: mend it"
+            message = (
+                f"{place}: invalid UTF-8 at byte {error.start} of it; a text source is UTF-8: mend it, or set "
+                "documents.encoding_errors: replace"
+            )
             raise BadRow(message, row, "invalid_utf8") from error
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
@@ -110,6 +113,10 @@ class _Pieces:
         """Return the bytes up to the next separator, None if they are more than max_bytes, and how many."""
         searched = dropped = 0
         while (at := self._buffer.find(self._separator, searched)) < 0:
+            if len(self._buffer) > self._max_bytes + _READ_BYTES:  # too large: keep only what may begin a separator
+                excess = len(self._buffer) - len(self._separator) + 1
+                del self._buffer[:excess]
+                dropped += excess
             data = self._file.read(_READ_BYTES)
             searched = max(0, len(self._buffer) - len(self._separator) + 1)
             if not data:
@@ -117,10 +124,6 @@ class _Pieces:
                 at = len(self._buffer)
                 break
             self._buffer += data
-            if len(self._buffer) > self._max_bytes + 2 * _READ_BYTES:  # too large: keep only what a separator may need
-                excess = len(self._buffer) - len(self._separator)
-                del self._buffer[:excess]
-                dropped, searched = dropped + excess, 0
         num_bytes = dropped + at
         piece = bytes(self._buffer[:at]) if not dropped and at <= self._max_bytes else None
         del self._buffer[: at + len(self._separator)]

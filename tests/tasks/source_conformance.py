@@ -266,7 +266,7 @@ class SourceConformance:
             pytest.skip("a part of such a file is such a file")
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
-        cuts = [1, 100, len(whole) // 3, len(whole) // 2, len(whole) - 9, len(whole) - 1]
+        cuts = [1, 100, len(whole) // 3, len(whole) // 2, len(whole) - 9, len(whole) - 8, len(whole) - 1]
         for end in cuts:
             file.write_bytes(whole[:end])
             with pytest.raises(InputError, match=file.name):

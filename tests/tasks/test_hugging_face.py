@@ -12,7 +12,7 @@ import pytest
 from tests.support import write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader
+from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader, parquet
 from tokenloom.tasks.sources.files import PINNED, input_bytes
 
 pytest.importorskip("datasets")
@@ -117,20 +117,36 @@ def test_a_partition_is_a_file_or_row_groups_of_it(tmp_path: Path) -> None:
     assert [(part.start, part.end, part.num_rows) for each in parts for part in each] == [(0, 3, 10)] * 3
     reader = reader_of("json", data_files=str(tmp_path / "a.jsonl"))
     (part,) = reader.partitions(reader.files("")[0].url)
+    assert (part.start, part.end) == (0, (tmp_path / "a.jsonl").stat().st_size)
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    reader = reader_of("text", data_files=str(tmp_path / "a.txt"))
+    (part,) = reader.partitions(reader.files("")[0].url)
     assert (part.start, part.end, part.num_rows) == (0, 1, None)
+
+
+def test_files_read_through_the_package_are_partitions(tmp_path: Path) -> None:
+    for i in range(3):
+        (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
+    reader = reader_of("text", data_files=str(tmp_path / "*.txt"))
+    for i, file in enumerate(reader.files("")):
+        assert texts_of(list(reader.read(file.url, 0, 1))) == [f"text {i} {k}" for k in range(10)]
 
 
 # Take
 
 
 @pytest.mark.parametrize("take", [1, 9, 10, 11, 25, 30, 1000])
-@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("form", ["parquet", "json", "text"])
 def test_take_reads_the_first_rows_of_one_stream(tmp_path: Path, take: int, form: str) -> None:
     options: dict[str, Any] = {"name": three_files(tmp_path)}
     if form == "json":
         for i in range(3):
             write_jsonl(tmp_path / "lines" / f"{i}.jsonl", [f"text {i} {k}" for k in range(10)])
         options = {"name": "json", "data_files": str(tmp_path / "lines" / "*.jsonl")}
+    if form == "text":
+        for i in range(3):
+            (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
+        options = {"name": "text", "data_files": str(tmp_path / "*.txt")}
     reader = reader_of(**options, take=take)
     first, *rest = reader.files("")
     (part,) = reader.partitions(first.url)
@@ -177,12 +193,30 @@ def test_a_file_that_is_gone_since_is_told(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_package_is_told_with_its_cause(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a"}\n{"text": \n')
-    with pytest.raises(InputError, match=f"{path}: can't be read: .*JSON parse error") as told:
-        read("json", data_files=str(path), on_error="skip")
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"good\n" * 10 + b"\xff\n")
+    with pytest.raises(InputError, match=f"{path}: can't be read: UnicodeDecodeError") as told:
+        read("text", data_files=str(path), on_error="skip")
     assert told.value.__cause__ is not None
     assert not isinstance(told.value, BadRow)
+
+
+def test_texts_are_never_taken_for_something_else(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["plain"])
+    write_jsonl(tmp_path / "b.jsonl", ["2020-01-01"])  # the package: 2020-01-01 00:00:00
+    for take in (None, 5):
+        assert read("json", data_files=f"{tmp_path}/*.jsonl", take=take) == ["plain", "2020-01-01"]
+    (tmp_path / "c.csv").write_text("text\nNA\n1\nnull\n")  # the package: null, "1.0", null
+    for take in (None, 5):
+        assert read("csv", data_files=str(tmp_path / "c.csv"), take=take) == ["NA", "1", "null"]
+
+
+def test_bad_rows_of_a_stream_are_counted_by_their_position(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["zero", "one"])
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": \n{"text": "three"}\n{"text": "four"}\n')
+    batches = batches_of("json", data_files=f"{tmp_path}/*.jsonl", take=4, on_error="skip")
+    assert texts_of(batches) == ["zero", "one", "three"]
+    assert [(bad.row, bad.reason) for batch in batches for bad in batch.bad] == [(2, "invalid_json")]
 
 
 # The hub
@@ -194,23 +228,18 @@ def test_a_hub_that_does_not_answer_is_told() -> None:
 
 
 def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
+    import datasets  # type: ignore[import-untyped]
 
     three_files(tmp_path)
     urls = [f"hf://datasets/org/name@{_COMMIT}/data/train-{i}.parquet" for i in range(3)]
     asked: list[tuple[str, str | None]] = []
 
-    class Builder:
-        class config:  # noqa: N801  (as the package names it)
-            data_files = {"train": urls}  # noqa: RUF012
-
-    Builder.config.__name__ = "ParquetConfig"
+    config = type("ParquetConfig", (), {"data_files": {"train": urls}})
+    builder = type("Builder", (), {"config": config()})
 
     def load(name: str, config: str | None, **options: Any) -> Any:
         asked.append((name, options["revision"]))
-        builder = Builder()
-        builder.config = Builder.config()  # type: ignore[assignment,misc]
-        return builder
+        return builder()
 
     def commit(name: str, revision: str | None) -> str:
         asked.append((name, revision))
@@ -232,8 +261,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
 
     other = reader_of("org/name", revision="main", split="train")  # in a worker: the URL says the commit
     monkeypatch.setattr(hugging_face, "_commit", lambda name, revision: pytest.fail("asked again"))
-    parquet = other._parquet  # type: ignore[attr-defined]
-    read_there = parquet.read
-    monkeypatch.setattr(parquet, "read", lambda url, start, end: read_there(local(url), start, end))
+    read_there = parquet.Reader.read
+    monkeypatch.setattr(parquet.Reader, "read", lambda self, url, start, end: read_there(self, local(url), start, end))
     assert texts_of(list(other.read(urls[1], 0, 2))) == [f"text 1 {k}" for k in range(8)]
     hugging_face._load_pinned.cache_clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import json
 import tempfile
 import zipfile
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import arrow, make_reader
+from tokenloom.tasks.sources import arrow, files, make_reader
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 
@@ -224,7 +225,10 @@ class _HuggingFace(SourceConformance):
 
 
 class TestHuggingFaceJson(_HuggingFace):
+    module = "tokenloom.tasks.sources.jsonl"
+    is_cut = holds_empty_file = True
     tells_truncation = False
+    test_a_text_column_that_is_missing_is_told = TestJsonLines.test_a_text_column_that_is_missing_is_told
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         pytest.importorskip("datasets")
@@ -232,6 +236,26 @@ class TestHuggingFaceJson(_HuggingFace):
 
     def options_for(self, path: Path) -> dict[str, Any]:
         return {"name": "json", "data_files": str(path)}
+
+    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
+        return written(folder / "a.jsonl", raw_lines(texts))
+
+
+class TestHuggingFaceText(_HuggingFace):
+    """The one that is read through the package; a line is a row."""
+
+    has_columns = has_nulls = tells_truncation = False
+
+    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
+        pytest.importorskip("datasets")
+        return written(folder / "a.txt", "".join(f"{row['text']}\n" for row in rows).encode())
+
+    def options_for(self, path: Path) -> dict[str, Any]:
+        return {"name": "text", "data_files": str(path), "text": "text"}
+
+    def expected(self, rows: Sequence[Row]) -> list[str | None]:
+        lines = "".join(f"{row['text']}\n" for row in rows).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        return [*lines[:-1]]
 
 
 class TestHuggingFaceFolder(_HuggingFace):
@@ -461,3 +485,20 @@ def test_a_record_that_is_too_large_is_told_or_left_out(tmp_path: Path) -> None:
         read_real(path, **options)
     assert told.value.reason == "too_large"
     assert read_real(path, **options, on_error="skip") == ["small", "last"]
+
+
+def test_a_network_error_is_no_bad_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NetworkError(OSError):
+        """Without a number, like those of object stores."""
+
+    class Breaking(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() < 1000:
+                raise NetworkError("reset by peer")
+            return super().read(-1 if size is None else size)
+
+    path = TestParquet().write(tmp_path, make_rows([f"{i} " * 100 for i in range(100)]))
+    monkeypatch.setattr(files, "open_file", lambda url: Breaking(url))
+    with pytest.raises(InputError, match="reset by peer") as told:
+        read_real(path, kind="parquet", on_error="skip")
+    assert not isinstance(told.value, BadRow)

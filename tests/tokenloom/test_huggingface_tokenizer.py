@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import tiktoken
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.support import count
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
 from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers import Tokenizer, load_tokenizer, long_texts
 
 CORPUS = ["lorem ipsum dolor sit amet, consectetur adipiscing elit", "Hello, world! It's 1234567.", "naïve café"] * 5
 
@@ -231,6 +236,230 @@ def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_json(tmp_path, train_unigram()))
     ids = [i for document in encode_each(tokenizer, ["lorem ipsum", "dolor sit"]) for i in document]
     assert tokenizer.decode(np.array(ids, np.uint16)) == f"lorem ipsum{EOT}dolor sit{EOT}"
+
+
+# Long texts, cut where their ids stay what they are
+
+ANY_SIZE, WHOLE = 2**31 - 1, 2_000_000
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+)
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+
+
+def byte_level(*patterns: str, behavior: str = "isolated", invert: bool = False) -> Any:
+    """Return the pre-tokenizer of Llama 3 and later: expressions, then bytes."""
+    splits = [pre_tokenizers.Split(Regex(pattern), behavior, invert) for pattern in patterns]
+    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def gpt2_bytes(*before: Any, add_prefix_space: bool = False) -> Any:
+    """Return the pre-tokenizer of GPT-2, behind others."""
+    return pre_tokenizers.Sequence([*before, pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)])
+
+
+LOCAL = {
+    "gpt2": (gpt2_bytes(), normalizers.NFC()),
+    "gpt2-prefix": (gpt2_bytes(add_prefix_space=True), None),
+    "gpt2-split": (byte_level(GPT2), normalizers.NFD()),
+    "starcoder": (gpt2_bytes(pre_tokenizers.Digits(individual_digits=True)), None),
+    "merged": (gpt2_bytes(pre_tokenizers.Punctuation("merged_with_previous")), None),
+    "cl100k": (byte_level(CL100K), normalizers.NFKC()),
+    "cl100k-removed": (byte_level(CL100K, behavior="removed", invert=True), normalizers.NFKD()),
+    "o200k": (byte_level(O200K), None),
+    "deepseek": (byte_level(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK), None),
+    "bloom": (byte_level(BLOOM), None),
+    "bert": (pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer()),
+    "bert-bytes": (gpt2_bytes(), normalizers.BertNormalizer()),
+    "whitespace": (
+        pre_tokenizers.Whitespace(),
+        normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]),
+    ),
+    "whitespace-split": (pre_tokenizers.WhitespaceSplit(), None),
+}
+PIECES = [
+    *("a", "B", "foo", "я", "й", "字", "가", "ᄀ", "ก", "ำ", "क", "ב", "é", "が", "ﬁ", "ﷺ", "İ", "Σ", "1", "23", "٣"),
+    *(
+        " ",
+        " ",
+        "  ",
+        "    ",
+        "\n",
+        "\r\n",
+        "\n\n",
+        "\t",
+        "\u3000",
+        "\u00a0",
+        "\x00",
+        "\ufffd",
+        "\u200d",
+        "👩",
+        "\U000e0001",
+    ),
+    *("'s", "'LL", "we'll", "'", ".", ",", ", ", "，", "。", "(", "/", "|", "-", "\u0301", "\u0338", EOT, "<s>"),
+]
+STRESS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+
+
+@lru_cache
+def train_local(kind: str) -> str:
+    """Return a BPE with the pre-tokenizer and normalizer of `kind`, trained on pieces of all kinds."""
+    draw = random.Random(1)
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    library.pre_tokenizer, normalizer = LOCAL[kind]
+    if normalizer is not None:
+        library.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000, special_tokens=["<unk>", EOT, "<s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator(["".join(draw.choices(PIECES, k=40)) for _ in range(300)], trainer)
+    library.add_tokens(["  ", "    ", "foo", ", "])  # no two that normalize to one: the library would choose by chance
+    return library.to_str()
+
+
+def check_parts(tokenizer: Tokenizer, json_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that texts have the ids of the library after they were cut as often as can be."""
+    monkeypatch.setattr(long_texts, "PART_BYTES", 4)
+    monkeypatch.setattr(long_texts, "_WINDOW_BYTES", 8)
+    monkeypatch.setattr("tokenloom.tokenizers.huggingface_json._RUN_BYTES", 4)
+    assert tokenizer.max_text_bytes == ANY_SIZE
+
+    @settings(max_examples=count(100, 3000), deadline=None)
+    @given(st.lists(STRESS, max_size=3))
+    def check(texts: list[str]) -> None:
+        assert encode_each(tokenizer, texts) == [[*ids_alone(json_text, t), tokenizer.eot_id] for t in texts]
+
+    check()
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_parts_of_a_text_have_the_ids_of_the_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_parts(load_tokenizer(write_json(tmp_path, train_local(kind))), train_local(kind), monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox-20b"])
+def test_parts_of_a_text_have_the_ids_of_the_whole_with_real_files(
+    name: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_parts(*from_data(data_dir, name), monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_real_book_that_is_long_has_the_ids_of_the_whole(data_dir: Path) -> None:
+    tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
+    books = pq.read_table(data_dir / "longdocs" / "gutenberg.parquet")["text"].to_pylist()
+    book = max(books, key=len)
+    assert len(book.encode()) > WHOLE
+    assert encode_each(tokenizer, [book, "last"])[0] == [*ids_alone(json_text, book), 0]
+
+
+@given(STRESS, st.integers(4, 40))
+@settings(max_examples=count(200, 5000), deadline=None)
+def test_parts_cover_a_text_and_end_at_the_first_cut(text: str, part_bytes: int) -> None:
+    cut, data = re.compile(r"(?<=[a-zя字]) "), text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_texts, "PART_BYTES", part_bytes)
+        patch.setattr(long_texts, "_WINDOW_BYTES", 8)
+        parts = list(long_texts.cut_text(np.frombuffer(data, np.uint8), cut))
+    cuts = [len(text[: match.start()].encode()) for match in cut.finditer(text)]
+    expected = [0]
+    while later := [place for place in cuts if place >= expected[-1] + part_bytes]:
+        expected.append(later[0])
+    assert parts == list(zip(expected, [*expected[1:], len(data)], strict=True))
+
+
+def test_letters_at_a_cut_are_letters_in_every_normal_form() -> None:
+    pattern = re.compile(f"[{long_texts.LETTERS}{long_texts.CHINESE}]")
+    letters = [letter for letter in map(chr, range(0x110000)) if pattern.match(letter)]
+    assert len(letters) > 30_000
+    for letter in letters:
+        forms = unicodedata.normalize("NFKD", letter + letter.lower() + letter.upper())
+        assert {unicodedata.category(character)[0] for character in forms} == {"L"}
+
+
+def with_pre_tokenizer(*steps: Any) -> Callable[[tokenizers.Tokenizer], None]:
+    """Return what gives a tokenizer these pre-tokenizers."""
+    return lambda library: setattr(library, "pre_tokenizer", pre_tokenizers.Sequence(list(steps)))
+
+
+def with_normalizer(normalizer: Any) -> Callable[[tokenizers.Tokenizer], None]:
+    """Return what gives a tokenizer this normalizer."""
+    return lambda library: setattr(library, "normalizer", normalizer)
+
+
+def with_token(content: str, **flags: bool) -> Callable[[tokenizers.Tokenizer], None]:
+    """Return what gives a tokenizer one more added token."""
+
+    def change(library: tokenizers.Tokenizer) -> None:
+        library.add_tokens([AddedToken(content, **flags)])
+
+    return change
+
+
+NOT_LOCAL = {
+    "metaspace": with_pre_tokenizer(pre_tokenizers.Metaspace()),
+    "no pre-tokenizer": with_pre_tokenizer(),
+    "bytes alone": with_pre_tokenizer(pre_tokenizers.ByteLevel(use_regex=False)),
+    "bytes first": with_pre_tokenizer(pre_tokenizers.ByteLevel(use_regex=False), pre_tokenizers.Whitespace()),
+    "digits alone": with_pre_tokenizer(pre_tokenizers.Digits()),
+    "split at a string": with_pre_tokenizer(pre_tokenizers.Split(" ", "merged_with_previous"), gpt2_bytes()),
+    "words of two": with_pre_tokenizer(byte_level(r"\p{L}+ \p{L}+|" + GPT2)),
+    "looks behind": with_pre_tokenizer(byte_level(r"(?<=a) b|" + GPT2)),
+    "merged matches": with_pre_tokenizer(byte_level(GPT2, behavior="contiguous")),
+    "spaces in a gap": with_pre_tokenizer(byte_level(r" ?\p{L}+|\p{N}")),
+    "unknown behind known": with_pre_tokenizer(byte_level(r"\p{N}{1,3}", r"\w \w")),
+    "replace": with_normalizer(normalizers.Replace("a b", "c")),
+    "prepend": with_normalizer(normalizers.Sequence([normalizers.NFC(), normalizers.Prepend("▁")])),
+    "token with a space": with_token("a b"),
+    "token with a comma": with_token("a,"),
+    "normalized token with a space": with_token("字a", normalized=True),
+    "special token with a space": with_token("a b", special=True),
+    "token that strips left": with_token("foo", lstrip=True),
+    "token that strips right": with_token("foo", rstrip=True),
+    "token of one word": with_token(" foo", single_word=True),
+}
+
+
+@pytest.mark.parametrize("case", NOT_LOCAL)
+def test_a_tokenizer_that_is_not_known_to_be_local_takes_short_texts_only(case: str, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_local("bert-bytes"))
+    NOT_LOCAL[case](library)
+    tokenizer = load_tokenizer(write_json(tmp_path, library.to_str()))
+    assert tokenizer.max_text_bytes == WHOLE
+    text = "lorem ipsum, dolor " * 20_000
+    assert encode_each(tokenizer, [text])[0][:-1] == ids_alone(library.to_str(), text)
+
+
+def test_flags_of_special_tokens_and_steps_behind_the_separator_do_not_matter(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_local("gpt2"))
+    library.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, single_word=True)])
+    behind = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")  # as Falcon has it
+    library.pre_tokenizer = gpt2_bytes(pre_tokenizers.Punctuation("contiguous"))
+    with_pre_tokenizer(library.pre_tokenizer, pre_tokenizers.Digits(), behind)(library)
+    assert load_tokenizer(write_json(tmp_path, library.to_str())).max_text_bytes == ANY_SIZE
+
+
+def test_a_library_that_does_not_agree_is_given_short_texts_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = r"\p{L}+ \p{L}+"
+    monkeypatch.setattr(long_texts, "_ALTERNATIVES", [*long_texts._ALTERNATIVES, wrong])
+    library = tokenizers.Tokenizer.from_str(train_local("cl100k"))
+    library.pre_tokenizer = byte_level(f"{wrong}|{CL100K}")
+    assert long_texts.find_cut(library) is not None
+    assert load_tokenizer(write_json(tmp_path, library.to_str())).max_text_bytes == WHOLE
 
 
 # What is refused

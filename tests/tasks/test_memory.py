@@ -1,0 +1,116 @@
+"""Memory of a worker: 1 GB and four times its largest document, whatever the input; measured in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import count
+from tokenloom.tasks.sources import jsonl
+
+pytestmark = pytest.mark.slow
+MILLION = 1_000_000
+ROOT = Path(__file__).parent.parent.parent
+
+
+def encode(store: Path, url: str | Path, options: dict[str, Any], **case: Any) -> tuple[dict[str, int], str]:
+    """Encode a file in a process of its own; return what the driver prints, and its error."""
+    given = {"store": str(store), "url": str(url), "options": {"max_bytes": 2**28, **options}, **case}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.memory_driver", json.dumps(given)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return (json.loads(done.stdout) if done.returncode == 0 else {}), done.stderr
+
+
+def random_text(num_bytes: int) -> str:
+    """Return text that no compression and no dictionary makes small."""
+    return np.random.default_rng(0).integers(33, 127, num_bytes, np.uint8).tobytes().decode()
+
+
+def assert_bounded(found: dict[str, int], largest: int) -> None:
+    assert found["peak_bytes"] <= 1000 * MILLION + 4 * largest
+
+
+def test_a_row_group_of_any_length_is_read_in_pieces(tmp_path: Path) -> None:
+    num_rows = count(300_000, MILLION)  # 1 GB in the full run
+    text = random_text(1000 * num_rows)
+    texts = pa.array([text[i * 1000 : (i + 1) * 1000] for i in range(num_rows)])
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=num_rows)
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 1
+    found, error = encode(tmp_path / "store", tmp_path / "a.parquet", {"kind": "parquet"})
+    assert found["documents"] == num_rows, error
+    assert_bounded(found, 1000)
+
+
+@pytest.mark.parametrize(("num_copies", "num_bytes"), [(MILLION, 200), (count(500, 5000), MILLION)])
+def test_copies_of_one_document_that_a_dictionary_holds_once_are_decoded_in_pieces(
+    num_copies: int, num_bytes: int, tmp_path: Path
+) -> None:
+    copies = pa.DictionaryArray.from_arrays(pa.array(np.zeros(num_copies, np.int32)), pa.array(["x" * num_bytes]))
+    pq.write_table(pa.table({"text": copies}), tmp_path / "a.parquet", row_group_size=num_copies)
+    assert (tmp_path / "a.parquet").stat().st_size < 200_000
+    found, error = encode(tmp_path / "store", tmp_path / "a.parquet", {"kind": "parquet"})
+    assert found["documents"] == num_copies, error
+    assert_bounded(found, num_bytes)
+
+
+def write_one_large(kind: str, path: Path, text: str) -> dict[str, Any]:
+    """Write a small document, `text`, a small document; return the options to read them."""
+    texts = ["a", text, "b"]
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    elif kind == "array":
+        path.write_text(json.dumps([{"text": text} for text in texts]))
+    else:
+        path.write_text("<|endoftext|>".join(texts))
+    return {"kind": "jsonl" if kind == "array" else kind, "separator": "<|endoftext|>"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "array", "text"])
+def test_a_large_document_takes_four_times_its_bytes_or_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    num_bytes = count(200, 500) * MILLION
+    options = write_one_large(kind, tmp_path / "a", random_text(num_bytes).replace("<|", "__"))
+    found, error = encode(tmp_path / "store", tmp_path / "a", options | {"max_bytes": 2**30})
+    assert found["documents"] == 3, error
+    assert_bounded(found, num_bytes)
+    found, error = encode(tmp_path / "other", tmp_path / "a", options)
+    assert not found
+    assert "documents.max_bytes" in error
+    assert str(tmp_path / "a") in error
+
+
+@pytest.mark.timeout(3600)
+def test_a_compressed_file_of_any_length_becomes_spills_in_constant_memory(tmp_path: Path) -> None:
+    """1 GB of JSON lines in the plain run, 50 GB in the full one, made by a generator: one .gz that can't be cut."""
+    gigabytes = count(1, 50)
+    url = f"generated://{gigabytes}.jsonl.gz"
+    found, error = encode(tmp_path / "store", url, {"kind": "jsonl"}, documents={"min_chars": 1000})
+    assert found["read"] > gigabytes * 900_000, error
+    assert found["documents"] == found["read"] // 8 == found["read"] - found["filtered"]
+    assert found["spills"] >= 2 * gigabytes - 1
+    assert_bounded(found, 0)
+    assert found["peak_bytes"] < 600 * MILLION  # as for a small file
+
+
+def test_a_line_of_100_mb_is_a_document_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    text = random_text(100 * MILLION)
+    path.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": "after"}) + "\n")
+    reader = jsonl.Reader({"text": "text", "max_bytes": 2**28})
+    parts = reader.partitions(str(path))
+    texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part.start, part.end)]
+    assert [line for batch in texts for line in batch] == [text, "after"]

@@ -1,0 +1,261 @@
+"""Filters: what may be written, and that every reader keeps the rows that plain Python keeps."""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import count
+from tokenloom.row_filter import Comparison, Junction, comparisons_of, parse_filter
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.fields import Fields
+
+Row = dict[str, Any]
+Rule = tuple[str, Callable[[Row], bool]]  # a filter as a spec writes it, and what it means
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SMALL = st.integers(-3, 3)
+_INTEGERS = _SMALL | st.sampled_from([2**63 - 1, -(2**63), 2**53 + 1])
+_FLOATS = st.sampled_from([-1.5, -0.0, 0.0, 0.1, 0.8, 1.0, 2.5, 1e300])
+_WORDS = st.sampled_from(["", "a", "b", "ab", "é", "漢", "😀", "\uffff", "it's", 'say "x"', "a\\b\n"])
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "n": _INTEGERS,
+    "x": _FLOATS | _SMALL,
+    "s": _WORDS,
+    "flag": st.booleans(),
+    "meta.lang": _WORDS,
+    "meta.inner.n": _SMALL,
+}
+_NUMBERS = ("n", "x")
+_OPTIONS = {"text": "text", "id": None, "on_error": "fail", "encoding_errors": "fail", "max_bytes": 10**6}
+_SCHEMA = pa.schema(
+    [
+        ("text", pa.string()),
+        ("n", pa.int64()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("flag", pa.bool_()),
+        ("meta", pa.struct([("lang", pa.string()), ("inner", pa.struct([("n", pa.int8())]))])),
+    ]
+)
+
+
+def value_of(row: Row, column: str) -> Any:
+    """Return the value of a dotted column, None where a row has none."""
+    value: Any = row
+    for part in column.split("."):
+        value = None if value is None else value[part]
+    return value
+
+
+def comparison(column: str, sign: str, value: Any) -> Rule:
+    """Return `column sign value`, false for null."""
+    return (
+        f"{column} {sign} {value!r}",
+        lambda row: value_of(row, column) is not None and _OPERATORS[sign](value_of(row, column), value),
+    )
+
+
+def membership(column: str, is_in: bool, values: list[Any]) -> Rule:
+    """Return `column in values` or `column not in values`, false for null."""
+    spelled = f"{column} {'in' if is_in else 'not in'} [{', '.join(map(repr, values))}]"
+    return (
+        spelled,
+        lambda row: (
+            value_of(row, column) is not None and any(value_of(row, column) == value for value in values) == is_in
+        ),
+    )
+
+
+def junction(is_all: bool, parts: list[Rule]) -> Rule:
+    """Return rules joined by `and` or `or`."""
+    spelled = (" and " if is_all else " or ").join(f"({part})" for part, _ in parts)
+    return spelled, lambda row: (all if is_all else any)([holds(row) for _, holds in parts])
+
+
+def rules(columns: tuple[str, ...]) -> st.SearchStrategy[Rule]:
+    """Return random filters over some columns, with what they mean."""
+
+    def leaf(column: str) -> st.SearchStrategy[Rule]:
+        values = _VALUES[column]
+        compared = st.builds(comparison, st.just(column), st.sampled_from(list(_OPERATORS)), values)
+        return compared | st.builds(
+            membership, st.just(column), st.booleans(), st.lists(values, min_size=1, max_size=3)
+        )
+
+    return st.recursive(
+        st.sampled_from(columns).flatmap(leaf),
+        lambda inner: st.builds(junction, st.booleans(), st.lists(inner, min_size=2, max_size=3)),
+        max_leaves=6,
+    )
+
+
+_FOUND_FLOATS = _FLOATS | _SMALL.map(float) | st.sampled_from([float("nan"), float("inf"), -float("inf")])
+_ROWS: st.SearchStrategy[list[Row]] = st.lists(
+    st.fixed_dictionaries(
+        {
+            "text": st.just("text"),
+            "n": st.none() | _INTEGERS,
+            "x": st.none() | _FOUND_FLOATS,
+            "s": st.none() | _WORDS,
+            "flag": st.none() | st.booleans(),
+            "meta": st.none()
+            | st.fixed_dictionaries(
+                {"lang": st.none() | _WORDS, "inner": st.none() | st.fixed_dictionaries({"n": st.none() | _SMALL})}
+            ),
+        }
+    ),
+    max_size=12,
+)
+
+
+def kept_by_columns(options: Row, table: pa.Table) -> list[int]:
+    """Return the rows of a table that the columnar reader keeps."""
+    columns = Columns(options)
+    columns.needed(table.schema, "a.parquet")
+    batches = table.combine_chunks().to_batches()
+    return [int(row) for batch in batches for rows in columns.rows(batch, 0, "a.parquet") for row in rows.rows]
+
+
+@settings(max_examples=count(200, 5000), deadline=None)
+@given(rule=rules(tuple(_VALUES)), rows=_ROWS)
+def test_a_filter_means_the_same_for_values_for_columns_and_for_python(rule: Rule, rows: list[Row]) -> None:
+    text, holds = rule
+    options = _OPTIONS | {"filter": text}
+    wanted = [i for i, row in enumerate(rows) if holds(row)]
+    fields = Fields(options)
+    assert [i for i, row in enumerate(rows) if fields.keeps("place", i, row)] == wanted
+    table = pa.Table.from_pylist(rows, _SCHEMA)
+    assert kept_by_columns(options, table) == wanted
+    if len(table):
+        coded = table.set_column(3, "s", table["s"].combine_chunks().dictionary_encode())
+        assert kept_by_columns(options, coded) == wanted
+
+
+@settings(max_examples=count(100, 2000), deadline=None)
+@given(rule=rules(_NUMBERS), rows=_ROWS)
+def test_a_filter_reads_numbers_that_are_spelled_as_text(rule: Rule, rows: list[Row]) -> None:
+    text, holds = rule
+    fields = Fields(_OPTIONS | {"filter": text}, parses_numbers=True)
+    spelled = [{k: "" if row[k] is None else repr(row[k]) for k in _NUMBERS} for row in rows]
+    wanted = [i for i, row in enumerate(rows) if holds(row)]
+    assert [i for i, row in enumerate(spelled) if fields.keeps("place", i, row)] == wanted
+
+
+@settings(max_examples=count(100, 2000), deadline=None)
+@given(rule=rules(tuple(_VALUES)), rows=_ROWS, group_rows=st.integers(1, 4), x32=st.booleans(), sort=st.booleans())
+def test_skipping_row_groups_changes_no_kept_row(
+    rule: Rule, rows: list[Row], group_rows: int, x32: bool, sort: bool
+) -> None:
+    table = pa.Table.from_pylist(rows, _SCHEMA)
+    if x32:  # 0.8 as float32 is another number than 0.8
+        table = table.set_column(2, "x", table["x"].cast(pa.float32()))
+    if sort:  # so that groups can be told apart
+        table = table.sort_by("n")
+    text, holds = rule
+    wanted = [i for i, row in enumerate(table.to_pylist()) if holds(row)]
+    reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        pq.write_table(table, file.name, row_group_size=group_rows)
+        batches = [
+            batch for part in reader.partitions(file.name) for batch in reader.read(file.name, part.start, part.end)
+        ]
+    assert [int(row) for batch in batches for row in batch.rows] == wanted
+    assert sum(batch.num_read for batch in batches) == len(rows)
+    assert sum(batch.num_filtered for batch in batches) == len(rows) - len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("stored", "value"),
+    [
+        (pa.array([1, 2**63, 2**64 - 1, None], pa.uint64()), 1),
+        (pa.array([1, 100, -100, None], pa.int8()), 300),
+        (pa.array([1, 2, 3, None], pa.int32()), 2.5),
+        (pa.array([1, 3, 5, None], pa.int64()).cast(pa.decimal128(38, 2)), 3),
+        (pa.array([b"a", b"b", b"\xff", None], pa.binary()), "b"),
+        (pa.array(["a", "b", "\U0001f600", None], pa.large_string()), "b"),
+        (pa.array(["a", "b", "c", None], pa.string()).dictionary_encode(), "b"),
+    ],
+    ids=lambda item: str(item.type) if isinstance(item, pa.Array) else repr(item),
+)
+@pytest.mark.parametrize("sign", list(_OPERATORS))
+def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any, sign: str) -> None:
+    found = [item.encode() if isinstance(item, str) else item for item in stored.to_pylist()]
+    wanted_value = value.encode() if isinstance(value, str) else value
+    wanted = [i for i, item in enumerate(found) if item is not None and _OPERATORS[sign](item, wanted_value)]
+    table = pa.table({"text": ["a", "b", "c", "d"], "c": stored})
+    assert kept_by_columns(_OPTIONS | {"filter": f"c {sign} {value!r}"}, table) == wanted
+
+
+# What may be written
+
+
+def test_a_filter_is_read_into_a_tree_of_comparisons() -> None:
+    tree = parse_filter(' a.b == "x" and (n not in [1, -2.5] or flag == True) ')
+    members = Junction(True, (Comparison("n", "!=", 1), Comparison("n", "!=", -2.5)))
+    assert tree == Junction(
+        True, (Comparison("a.b", "==", "x"), Junction(False, (members, Comparison("flag", "==", True))))
+    )
+    assert [item.column for item in comparisons_of(tree)] == ["a.b", "n", "n", "flag"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "score",
+        "score >=",
+        "0 < score < 1",
+        "not a == 1",
+        '"en" == language',
+        "a == b",
+        "a in []",
+        'a in "en"',
+        "a in [[1]]",
+        "a == None",
+        "a == b'x'",
+        "a == 1j",
+        "a is 1",
+        "f(a) == 1",
+        "a[0] == 1",
+        "a == 1; b == 2",
+        "a = 1",
+        "a == 9223372036854775808",
+        "a in [1, -9223372036854775809]",
+        'a == "\\ud800"',
+        "__import__('os').system('true') == 1",
+        "(" * 5000 + "a == 1" + ")" * 5000,
+        "a == " + "-" * 20000 + "1",
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_is_no_filter_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r'language == "en" and score >= 0\.5'):
+        parse_filter(text)
+
+
+@settings(max_examples=count(200, 5000), deadline=None)
+@given(st.text(alphabet=st.sampled_from("ab .=<>!()[],'\"\\01andorit\n\ud800é"), max_size=30) | st.text(max_size=30))
+def test_any_text_is_a_filter_or_a_value_error(text: str) -> None:
+    try:
+        tree = parse_filter(text)
+    except ValueError:
+        return
+    assert list(comparisons_of(tree))
