@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.row_filter import columns_of, parse_filter
+from tokenloom.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
@@ -30,8 +30,8 @@ class Reader(RecordReader):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields(options, parses_numbers=True))
-        filtered = columns_of(parse_filter(options["filter"])) if options.get("filter") else []
-        named = [("filter", column) for column in filtered] + [(key, options.get(key)) for key in ("id", "text")]
+        compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
+        named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
         self._columns = {str(column): key for key, column in named if column}  # the key that names each
         self._delimiter = str(options["delimiter"])
 
