@@ -82,7 +82,7 @@ def sample_partition(job: TokenizeJob) -> Sample:
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
     seconds, share = 0.0, 1.0
     with following_position() as position:
-        for rows in read_documents(job, tokenizer.max_text_bytes):
+        for rows in read_documents(job, tokenizer):
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
             num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read
             id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, SpecError
 from tokenloom.tasks.sources import Rows
-from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tokenizers.base import Tokenizer, text_bytes
 
 MAX_ID_BYTES = 1024  # so that those of a million documents fit into one Arrow array
 Transform = Callable[[str], str | None]
@@ -77,14 +77,14 @@ def _checked(text: Any) -> str | None:
     return text
 
 
-def keep_documents(rows: Rows, rules: RulesJob, url: str, max_text_bytes: int) -> Rows:
+def keep_documents(rows: Rows, rules: RulesJob, url: str, tokenizer: Tokenizer) -> Rows:
     """Return the batch with documents alone; the other rows are in its `num_filtered` and `bad`.
 
     Args:
         rows: as they were read.
         rules: of the build.
         url: of their file.
-        max_text_bytes: the longest text that the tokenizer takes.
+        tokenizer: that must take the texts.
 
     Raises:
         BadRow: a document or id is too large, unless the rules skip such rows.
@@ -99,7 +99,7 @@ def keep_documents(rows: Rows, rules: RulesJob, url: str, max_text_bytes: int) -
         kept = pc.and_(kept, pc.less_equal(num_chars, rules.max_chars).fill_null(False))
     documents = _only(rows, kept.to_numpy(zero_copy_only=False))
     documents = replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
-    return _without_large(documents, rules, url, min(rules.max_bytes, max_text_bytes))
+    return _without_large(documents, rules, url, tokenizer)
 
 
 def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
@@ -110,10 +110,15 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids)
 
 
-def _without_large(rows: Rows, rules: RulesJob, url: str, max_bytes: int) -> Rows:
-    lengths = np.diff(text_bytes(rows.texts)[1])
-    bad = [_too_large(url, int(rows.rows[i]), int(lengths[i]), rules, max_bytes) for i in _above(lengths, max_bytes)]
-    is_bad = lengths > max_bytes
+def _without_large(rows: Rows, rules: RulesJob, url: str, tokenizer: Tokenizer) -> Rows:
+    data, offsets = text_bytes(rows.texts)
+    lengths = np.diff(offsets)
+    bad = [_too_large(url, int(rows.rows[i]), int(lengths[i]), rules) for i in _above(lengths, rules.max_bytes)]
+    is_bad = lengths > rules.max_bytes
+    for i in _above(np.where(is_bad, 0, lengths), tokenizer.max_text_bytes):
+        if not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
+            bad.append(_too_long(url, int(rows.rows[i]), int(lengths[i]), tokenizer))
+            is_bad[i] = True
     if rows.ids is not None:
         id_bytes = np.diff(text_bytes(rows.ids.fill_null(""))[1])
         bad += [_long_id(url, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
@@ -129,15 +134,19 @@ def _above(sizes: NDArray[np.int64], most: int) -> list[int]:
     return np.flatnonzero(sizes > most).tolist()
 
 
-def _too_large(url: str, row: int, num_bytes: int, rules: RulesJob, max_bytes: int) -> BadRow:
-    which = (
-        "documents.max_bytes; raise it"
-        if max_bytes == rules.max_bytes
-        else "more would take this tokenizer too much memory"
-    )
+def _too_large(url: str, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
     return BadRow(
-        f"{url}, row {row}: a document of {num_bytes:,} bytes; the largest allowed has {max_bytes:,} ({which}), or "
-        "cut the document",
+        f"{url}, row {row}: a document of {num_bytes:,} bytes; the largest allowed has {rules.max_bytes:,} "
+        "(documents.max_bytes); raise it or cut the document",
+        row,
+        "too_large",
+    )
+
+
+def _too_long(url: str, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
+    return BadRow(
+        f"{url}, row {row}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) takes "
+        f"{tokenizer.max_text_bytes:,} at once, more would take too much memory; cut the document",
         row,
         "too_large",
     )

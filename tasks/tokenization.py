@@ -123,7 +123,7 @@ def _encode_partition(
 ) -> dict[str, Any]:
     pending, tally = _Pending(), _Tally(job.num_bytes)
     record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "spills": []}
-    for rows in read_documents(job, tokenizer.max_text_bytes):
+    for rows in read_documents(job, tokenizer):
         record["read"] += rows.num_read
         record["filtered"] += rows.num_filtered
         record["not_read"] += rows.num_not_read
@@ -139,11 +139,11 @@ def _encode_partition(
     return record
 
 
-def read_documents(job: TokenizeJob, max_text_bytes: int) -> Iterator[Rows]:
+def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
     """Return the documents of a partition in batches, with counts of the rows left out; at most `job.limit`."""
 
     def keep(rows: Rows) -> Rows:
-        return keep_documents(rows, job.rules, job.file.url, max_text_bytes)
+        return keep_documents(rows, job.rules, job.file.url, tokenizer)
 
     # `map` keeps nothing of what went through, which may be large; a generator's frame would.
     documents = map(keep, make_reader(job.file.options).read(job.file.url, job.start, job.end))

@@ -65,6 +65,11 @@ def comparisons_of(tree: Filter) -> Iterator[Comparison]:
             yield from comparisons_of(part)
 
 
+def columns_of(tree: Filter) -> list[str]:
+    """Return the columns that a filter reads, each once, in the order written."""
+    return list(dict.fromkeys(comparison.column for comparison in comparisons_of(tree)))
+
+
 def _tree(node: ast.expr) -> Filter:
     if isinstance(node, ast.BoolOp):
         return Junction(isinstance(node.op, ast.And), tuple(map(_tree, node.values)))

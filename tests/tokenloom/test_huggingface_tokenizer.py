@@ -240,7 +240,7 @@ def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
 
 # Long texts, cut where their ids stay what they are
 
-ANY_SIZE, WHOLE = 2**31 - 1, 2_000_000
+WHOLE = 2_000_000
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -329,12 +329,32 @@ def train_local(kind: str) -> str:
     return library.to_str()
 
 
+def takes_long_texts(tokenizer: Tokenizer) -> bool:
+    """Whether a text of words that is longer than what is encoded whole can be encoded."""
+    assert tokenizer.max_text_bytes == 2_000_000
+    return tokenizer.takes(np.frombuffer(b"word other " * 200_000, np.uint8))
+
+
+def test_a_long_stretch_without_a_place_to_cut_is_not_taken(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, train_local("gpt2")))
+    words, stretch = b"word other " * 30_000, b"QUJD" * 600_000
+    assert tokenizer.takes(np.frombuffer(words + stretch[:1_000_000] + words, np.uint8))
+    assert not tokenizer.takes(np.frombuffer(words + stretch + words, np.uint8))
+
+
+def test_added_tokens_that_normalize_to_one_text_are_refused(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(train_local("bert"))
+    library.add_tokens(["Foo", "foo"])
+    with pytest.raises(TokenizerError, match="differs from run to run; remove one"):
+        load_tokenizer(write_json(tmp_path, library.to_str()))
+
+
 def check_parts(tokenizer: Tokenizer, json_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that texts have the ids of the library after they were cut as often as can be."""
     monkeypatch.setattr(long_texts, "PART_BYTES", 4)
     monkeypatch.setattr(long_texts, "_WINDOW_BYTES", 8)
     monkeypatch.setattr("tokenloom.tokenizers.huggingface_json._RUN_BYTES", 4)
-    assert tokenizer.max_text_bytes == ANY_SIZE
+    assert takes_long_texts(tokenizer)
 
     @settings(max_examples=count(100, 3000), deadline=None)
     @given(st.lists(STRESS, max_size=3))
@@ -437,7 +457,7 @@ def test_a_tokenizer_that_is_not_known_to_be_local_takes_short_texts_only(case: 
     library = tokenizers.Tokenizer.from_str(train_local("bert-bytes"))
     NOT_LOCAL[case](library)
     tokenizer = load_tokenizer(write_json(tmp_path, library.to_str()))
-    assert tokenizer.max_text_bytes == WHOLE
+    assert not takes_long_texts(tokenizer)
     text = "lorem ipsum, dolor " * 20_000
     assert encode_each(tokenizer, [text])[0][:-1] == ids_alone(library.to_str(), text)
 
@@ -448,7 +468,7 @@ def test_flags_of_special_tokens_and_steps_behind_the_separator_do_not_matter(tm
     behind = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")  # as Falcon has it
     library.pre_tokenizer = gpt2_bytes(pre_tokenizers.Punctuation("contiguous"))
     with_pre_tokenizer(library.pre_tokenizer, pre_tokenizers.Digits(), behind)(library)
-    assert load_tokenizer(write_json(tmp_path, library.to_str())).max_text_bytes == ANY_SIZE
+    assert takes_long_texts(load_tokenizer(write_json(tmp_path, library.to_str())))
 
 
 def test_a_library_that_does_not_agree_is_given_short_texts_only(
@@ -459,7 +479,7 @@ def test_a_library_that_does_not_agree_is_given_short_texts_only(
     library = tokenizers.Tokenizer.from_str(train_local("cl100k"))
     library.pre_tokenizer = byte_level(f"{wrong}|{CL100K}")
     assert long_texts.find_cut(library) is not None
-    assert load_tokenizer(write_json(tmp_path, library.to_str())).max_text_bytes == WHOLE
+    assert not takes_long_texts(load_tokenizer(write_json(tmp_path, library.to_str())))
 
 
 # What is refused

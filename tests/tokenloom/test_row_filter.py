@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import count
-from tokenloom.row_filter import Comparison, Junction, comparisons_of, parse_filter
+from tokenloom.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.fields import Fields
@@ -214,6 +213,7 @@ def test_a_filter_is_read_into_a_tree_of_comparisons() -> None:
         True, (Comparison("a.b", "==", "x"), Junction(False, (members, Comparison("flag", "==", True))))
     )
     assert [item.column for item in comparisons_of(tree)] == ["a.b", "n", "n", "flag"]
+    assert columns_of(tree) == ["a.b", "n", "flag"]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class Tokenizer(Protocol):
     fingerprint: str  # SHA-256 of the whole definition and of the ids of PROBE, in hexadecimal
     backend: str  # the library that encodes, with its version
     files: dict[str, bytes]  # what it was read from, by fixed names; empty for a built-in or named one
-    max_text_bytes: int  # the largest document with which a worker stays within 1 GB + 4 times that document
+    max_text_bytes: int  # longer texts only if `takes` says so; so a worker stays within 1 GB + 4 times its largest
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """Encode documents: ids of each text as ordinary text, then the end-of-text id.
@@ -57,6 +57,9 @@ class Tokenizer(Protocol):
 
         Raises TokenizerError if the library can't encode one.
         """
+
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """Return whether a text of more than `max_text_bytes`, (num_bytes,) UTF-8, is encoded in as little memory."""
 
     def decode(self, ids: NDArray[Any]) -> str:
         """Return the text of ids; end-of-text reads <|endoftext|>, bytes that are no UTF-8 read U+FFFD."""

@@ -42,6 +42,10 @@ class ByteTokenizer:
         tokens[is_text] = data
         return Encoded(tokens, num_tokens.astype(np.uint32))
 
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """See Tokenizer.takes."""
+        return False
+
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         parts = bytes(np.asarray(ids).astype(np.uint8)).split(bytes([_EOT]))

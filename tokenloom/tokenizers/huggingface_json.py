@@ -5,9 +5,9 @@ and special tokens that stand in a text stay text. The library keeps every word 
 Measured (0.23.3, one document of 3 MB): 122 to 150 bytes of memory a byte of prose or code in any script, 207 of a
 table of numbers, 295 of marks between letters; WordPiece 106, 307 and 440. So a document may have 2 MB, or any size
 where long_texts knows places to cut it: then it is encoded in parts of 0.25 MB, and joined. With 100 MB of English and
-gpt-neox a process takes 417 MiB in all. A stretch without such a place (base64 in one line, a script of no letters that
-it knows) is encoded whole at the cost above. Speed on one core: 4.8 to 5.5 MB/s with short documents in runs of 0.25 MB
-(0.1 and 1 MB alike), 2.2 to 2.9 with long ones.
+gpt-neox a process takes 417 MiB in all. A text of more with a stretch of 2 MB without such a place (base64 in one line,
+a script of no letters that it knows) is refused by `takes`. Speed on one core: 4.8 to 5.5 MB/s with short
+documents in runs of 0.25 MB (0.1 and 1 MB alike), 2.2 to 2.9 with long ones.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class HuggingFaceTokenizer:
     """
 
     kind = "huggingface"
+    max_text_bytes = _MAX_WHOLE_BYTES
     backend = f"tokenizers {tokenizers.__version__}"
 
     def __init__(self, library: tokenizers.Tokenizer, name: str, marks: tuple[list[int], int], data: bytes) -> None:
@@ -77,7 +78,6 @@ class HuggingFaceTokenizer:
         with _library_errors(f"tokenizer {name}: a text can't be encoded"):
             cut = find_cut(library)
             self._cut = cut if cut is not None and agrees(library, cut) else None
-        self.max_text_bytes = _MAX_WHOLE_BYTES if self._cut is None else 2**31 - 1
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
@@ -100,6 +100,12 @@ class HuggingFaceTokenizer:
         with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype) for encoding in encodings]
+
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """See Tokenizer.takes: whether it can be cut into parts."""
+        return self._cut is not None and all(
+            end - start <= self.max_text_bytes for start, end in cut_text(text, self._cut)
+        )
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
@@ -140,12 +146,22 @@ def _library_errors(message: str) -> Iterator[None]:
 
 
 def _refuse_chance(library: tokenizers.Tokenizer, label: str) -> None:
+    """Refuse what gives a text other ids from run to run."""
     model = library.model
     if isinstance(model, models.BPE) and model.dropout:
         raise TokenizerError(
             f"tokenizer file {label}: model.dropout is {model.dropout:.3g}, so its ids are drawn by chance and differ "
             "from run to run; set it to null"
         )
+    seen: dict[str, str] = {}
+    for token in library.get_added_tokens_decoder().values():
+        if token.normalized and not token.special and library.normalizer is not None:
+            normal = library.normalizer.normalize_str(token.content)
+            if (other := seen.setdefault(normal, token.content)) != token.content:
+                raise TokenizerError(
+                    f"tokenizer file {label}: its added tokens {other!r} and {token.content!r} are the same behind its "
+                    "normalizer, so which id a text gets differs from run to run; remove one of them"
+                )
 
 
 def _refuse_loss(library: tokenizers.Tokenizer, label: str) -> None:

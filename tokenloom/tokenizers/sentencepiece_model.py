@@ -84,6 +84,10 @@ class SentencePieceTokenizer:
             ids: list[NDArray[np.int32]] = self._library.EncodeAsNumpy(texts)
         return ids
 
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """See Tokenizer.takes."""
+        return False
+
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         with _library_errors(f"tokenizer {self.name}: ids can't be decoded"):

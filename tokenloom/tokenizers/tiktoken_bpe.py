@@ -122,6 +122,10 @@ class TiktokenTokenizer:
                 raise
         return None
 
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """See Tokenizer.takes."""
+        return False
+
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         text = self._encoding.decode([int(i) for i in np.asarray(ids)])
