@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
 from tokenloom.cli import main
-from tokenloom.errors import SpecError
+from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_file import load_spec
@@ -152,13 +152,14 @@ def test_try_outs_and_full_builds_leave_each_other_alone(tmp_path: Path) -> None
 
 
 def test_a_try_out_reads_no_further_than_it_must(tmp_path: Path) -> None:
-    sources = [source(small_files(tmp_path / "a", TEXTS, 7))]
-    bad = tmp_path / "a" / "9999.parquet"
-    write_parquet(bad, ["x"])
-    spec = make_spec(tmp_path / "store", sources, limit=20)
-    result = build(spec)
-    assert result.num_encoded == 3
-    assert result.rows["read"] == 20
+    for i in range(5):
+        write_jsonl(tmp_path / f"{i}.jsonl", TEXTS[20 * i : 20 * i + 20])
+    (tmp_path / "5.jsonl").write_text("no JSON\n")
+    sources = [{"kind": "jsonl", "path": str(tmp_path / "*.jsonl")}]
+    result = build(make_spec(tmp_path / "store", sources, limit=100))
+    assert (result.num_encoded, result.rows["read"]) == (5, 100)
+    with pytest.raises(InputError, match="no JSON"):
+        build(make_spec(tmp_path / "store", sources, limit=101))
 
 
 def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
