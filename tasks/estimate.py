@@ -125,9 +125,9 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]
     in_spill, in_shard = _DOCUMENT_BYTES
     in_shard += _ID_BYTES if total.id_bytes else 0
     return Estimate(
-        num_tokens=int(total.tokens),
-        num_documents=int(total.documents),
-        num_shards=_num_shards(plan, int(total.tokens)),
+        num_tokens=round(total.tokens),
+        num_documents=round(total.documents),
+        num_shards=_num_shards(plan, round(total.tokens)),
         spill_bytes=new.num_bytes(width, in_spill),
         shard_bytes=0 if plan.published else total.num_bytes(width, in_shard),
         seconds=seconds * _OTHER_STEPS / max(1, num_workers),
@@ -152,7 +152,7 @@ class _Amount:
         return _Amount(self.documents * factor, self.tokens * factor, self.id_bytes * factor)
 
     def num_bytes(self, token_bytes: int, document_bytes: int) -> int:
-        return int(self.tokens * token_bytes + self.documents * document_bytes + self.id_bytes)
+        return round(self.tokens * token_bytes + self.documents * document_bytes + self.id_bytes)
 
 
 class _Rates:

@@ -1,162 +1,399 @@
 """Round trip over real corpora: what stands in the shards is what stands in the source.
 
-The sources are read again here with pyarrow, json and gzip alone, never through the build's own readers.
+The sources are read again here with pyarrow, datasets, array_record, json, csv, gzip and zipfile, never through the
+build's own readers; ids are compared with those of each tokenizer's library, called here document by document.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import unicodedata
+import zipfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sentencepiece
 import tiktoken
+import tokenizers
 
-from tests.support import build, make_spec, stored_documents, write_parquet
+from tests.support import FULL, build, make_spec, stored_documents, write_parquet
+from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store, load_manifest
+from tokenloom.storage.versions import dataset_store, load_manifest, version_path
 
 Place = tuple[str, int]
 
-CORPORA: dict[str, dict[str, str]] = {
-    "ag_news": {"kind": "parquet", "path": "ag_news/*.parquet"},
-    "gutenberg": {"kind": "parquet", "path": "longdocs/gutenberg.parquet"},
-    "wikitext": {"kind": "parquet", "path": "wikitext-2/valid.parquet"},
-    "movie_reviews": {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet"},
-    "tinystories": {"kind": "jsonl", "path": "tinystories/stories.jsonl.gz", "text": "story"},
-    "scisummnet": {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"},
-    "tinyshakespeare": {"kind": "text", "path": "tinyshakespeare/input.txt"},
+
+# Corpora
+
+
+def _udhr(data: Path, folder: Path) -> None:
+    with zipfile.ZipFile(data / "multilingual" / "udhr2.zip") as archive:
+        archive.extractall(folder)
+
+
+def _csv(data: Path, folder: Path) -> None:
+    for name in ("wikitext-2/valid", "nltk/movie_reviews_pos"):
+        rows = pq.read_table(data / f"{name}.parquet", columns=["id", "text"]).to_pylist()
+        with (folder / f"{Path(name).name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "text"])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _array_records(data: Path, folder: Path) -> None:
+    for path in sorted((data / "ag_news").glob("*.parquet")):
+        records = [json.dumps(row, ensure_ascii=False).encode() for row in pq.read_table(path).to_pylist()]
+        kinds.TestArrayRecordOfJson().write_records(folder, records).rename(folder / f"{path.stem}.array_record")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A source as a spec writes it, and with which tokenizers it is built.
+
+    Its paths start at the folder of real data, or at a new one if `write` fills that first. With `limit` only the first
+    documents are taken. `keeps` is its filter in Python.
+    """
+
+    options: dict[str, str]
+    tokenizers: str = "byte"
+    full: str = "gpt2"  # these too with TOKENLOOM_FULL=1
+    limit: int | None = None
+    write: Callable[[Path, Path], None] | None = None
+    keeps: Callable[[dict[str, Any]], bool] = field(default=lambda row: True)
+
+    def source(self, folder: Path) -> dict[str, str]:
+        """Return the source of a spec."""
+        key = "name" if self.options["kind"] == "huggingface" else "path"
+        return self.options | {key: str(folder / self.options[key])}
+
+
+def _is_english(row: dict[str, Any]) -> bool:
+    return bool(row["language_id_whole_page_fasttext"]["en"] > 0.9)
+
+
+_EVERY = "byte gpt2 gpt-neox mistral sentencepiece"
+_STORIES = "tinystories/stories"
+_SAVED = "hf_arrow/{}/validation"
+
+CORPORA = {
+    "ag_news": Corpus({"kind": "parquet", "path": "ag_news/*.parquet", "id": "id"}, "byte gpt2 o200k_base"),
+    "ag_news_hf": Corpus({"kind": "huggingface", "name": "ag_news", "id": "id"}),
+    "ag_news_records": Corpus(
+        {"kind": "arrayrecord", "path": "*.array_record", "text": "text", "id": "id"}, write=_array_records
+    ),
+    "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, "byte gpt2", write=_csv),
+    "gutenberg": Corpus(
+        {"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, "byte gpt2", full="o200k_base gpt-neox"
+    ),
+    "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "byte", full="gpt2 o200k_base"),
+    "movie_reviews": Corpus(
+        {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet", "id": "id"}, full="gpt2 o200k_base"
+    ),
+    "nsmc": Corpus({"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"}, full="gpt2 o200k_base"),
+    "tang_poems": Corpus(
+        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"}
+    ),
+    "tang_poems_first": Corpus(
+        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
+        "gpt2 gpt-neox mistral sentencepiece",
+        full="",
+        limit=4000,
+    ),
+    "stories_lines": Corpus({"kind": "jsonl", "path": f"{_STORIES}.jsonl.gz", "text": "story", "id": "id"}, _EVERY),
+    "stories_separated": Corpus(
+        {"kind": "text", "path": f"{_STORIES}_endoftext.txt", "separator": "<|endoftext|>"}, "byte gpt2", full=_EVERY
+    ),
+    "stories_array": Corpus({"kind": "jsonl", "path": f"{_STORIES}_first500.json", "text": "story"}, _EVERY),
+    "scisummnet": Corpus(
+        {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"}, full="gpt2 o200k_base"
+    ),
+    "c4": Corpus({"kind": "jsonl", "path": "webtext/c4-*.json.gz", "id": "url"}, _EVERY),
+    "dclm": Corpus(
+        {
+            "kind": "jsonl",
+            "path": "webtext/dclm_sample.jsonl",
+            "filter": "language_id_whole_page_fasttext.en > 0.9",
+            "id": "url",
+        },
+        _EVERY,
+        keeps=_is_english,
+    ),
+    "boolq": Corpus({"kind": "arrow", "path": _SAVED.format("boolq/none"), "text": "passage"}),
+    "sciq": Corpus({"kind": "arrow", "path": _SAVED.format("sciq/none"), "text": "support"}),
+    "openbookqa": Corpus(
+        {"kind": "arrow", "path": _SAVED.format("openbookqa/main"), "text": "choices.text", "id": "id"}, _EVERY
+    ),
+    "udhr": Corpus({"kind": "text", "path": "udhr2/*.txt"}, _EVERY, write=_udhr),
+    "wagahaiwa": Corpus({"kind": "text", "path": "multilingual/wagahaiwa_*.txt"}, "byte gpt2"),
+    "botchan": Corpus({"kind": "text", "path": "longdocs/botchan.txt"}),
+    "tinyshakespeare": Corpus(
+        {"kind": "text", "path": "tinyshakespeare/input.txt"}, "byte o200k_base", full="gpt2 gpt-neox"
+    ),
 }
-TOKENIZERS = ("byte", "gpt2", "o200k_base")
+
+
+def _chosen(corpus: Corpus) -> list[str]:
+    names = f"{corpus.tokenizers} {corpus.full if FULL else ''}".split()
+    return list(dict.fromkeys(names))
+
+
+# Sources, read again
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a source; no text if it is null, empty or left out by the filter."""
+
+    text: str | None
+    id: str | None = None
+
+
+def _text_rows(path: Path, separator: str | None) -> Iterator[tuple[int, str]]:
+    """Yield what stands between separators, without line ends around it, with its offset in bytes."""
+    data = path.read_bytes()
+    if separator is None:
+        yield 0, data.decode("utf-8")
+        return
+    parts, mark = data.split(separator.encode()), len(separator.encode())
+    for part, end in zip(parts, accumulate(len(part) + mark for part in parts), strict=True):
+        if text := part.decode("utf-8").strip("\r\n"):
+            yield end - len(part) - mark, text
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the objects of an array by their position, of lines by their offset in bytes, decompressed."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if path.suffix == ".json":
+        yield from enumerate(json.loads(data))
+        return
+    lines = data.split(b"\n")
+    for line, end in zip(lines, accumulate(len(line) + 1 for line in lines), strict=True):
+        if line:
+            yield end - len(line) - 1, json.loads(line)
+
+
+def _file_rows(path: Path, options: dict[str, str]) -> Iterator[tuple[int, Any]]:
+    """Yield (row, value) of a file."""
+    kind = options["kind"]
+    if kind in ("parquet", "huggingface"):
+        yield from enumerate(pq.read_table(path).to_pylist())
+    elif kind == "arrow":
+        datasets = pytest.importorskip("datasets")
+        yield from enumerate(datasets.load_from_disk(str(path.parent)))
+    elif kind == "arrayrecord":
+        module = pytest.importorskip("array_record.python.array_record_module")
+        reader = module.ArrayRecordReader(str(path))
+        yield from enumerate(map(json.loads, reader.read_all()))
+        reader.close()
+    elif kind == "csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from enumerate(csv.DictReader(file))
+    elif kind == "text":
+        yield from _text_rows(path, options.get("separator"))
+    else:
+        yield from _json_rows(path)
+
+
+def _pick(value: Any, key: str) -> Any:
+    return reduce(lambda inner, part: inner[part], key.split("."), value)
+
+
+def read_source(folder: Path, corpus: Corpus) -> dict[Place, Row]:
+    """Return all rows of a corpus by their place."""
+    options = corpus.options
+    pattern = options.get("path") or f"{options['name']}/*"
+    csv.field_size_limit(2**27)
+    rows: dict[Place, Row] = {}
+    for path in sorted(folder.glob(pattern + "/*.arrow" if options["kind"] == "arrow" else pattern)):
+        name = f"{path.parent.name}/{path.name}" if options["kind"] == "arrow" else path.name
+        for number, value in _file_rows(path, options):
+            text = value if isinstance(value, str) else _pick(value, options.get("text", "text"))
+            text = "\n".join(text) if isinstance(text, list) else text
+            found = Row(text) if isinstance(value, str) else Row(text, _id(value, options))
+            rows[name, number] = found if isinstance(value, str) or corpus.keeps(value) else Row(None)
+    return rows
+
+
+def _id(value: Any, options: dict[str, str]) -> str | None:
+    return str(_pick(value, options["id"])) if "id" in options else None
+
+
+# Tokenizers, called as their libraries say
+
+
+def tokenizer_fields(name: str, data_dir: Path) -> dict[str, Any]:
+    """Return the `tokenizer` part of a spec."""
+    folder = data_dir / "tokenizers"
+    return {
+        "byte": {"kind": "byte"},
+        "gpt-neox": {"kind": "huggingface", "path": str(folder / "gpt-neox-20b" / "tokenizer.json")},
+        "mistral": {"kind": "sentencepiece", "path": str(folder / "mistral" / "tokenizer.model.v1")},
+        "sentencepiece": {"kind": "sentencepiece", "path": str(folder / "sentencepiece" / "test_model.model")},
+    }.get(name, {"kind": "tiktoken", "name": name})
+
+
+@dataclass(frozen=True)
+class Library:
+    """A tokenizer as its library has it; `decode` is None where ids do not say all of a text."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str] | None
+    normalize: Callable[[str], str] = str  # what becomes of a text before it is encoded
+
+
+@lru_cache(maxsize=1)
+def library(name: str, data_dir: Path) -> Library:
+    """Return a tokenizer's library."""
+    path = tokenizer_fields(name, data_dir).get("path")
+    if name == "byte":
+        return Library(lambda text: list(text.encode()), lambda ids: bytes(ids).decode("utf-8"))
+    if path is None:
+        encoding = tiktoken.get_encoding(name)
+        return Library(encoding.encode_ordinary, lambda ids: encoding.decode_bytes(ids).decode("utf-8"))
+    if path.endswith(".json"):
+        loaded = tokenizers.Tokenizer.from_file(path)
+        loaded.encode_special_tokens = True
+        return Library(
+            lambda text: list(loaded.encode(text, add_special_tokens=False).ids),
+            lambda ids: loaded.decode(ids, skip_special_tokens=False),
+            lambda text: unicodedata.normalize("NFC", text),  # the one normalizer of this file
+        )
+    return Library(sentencepiece.SentencePieceProcessor(model_file=path).EncodeAsIds, None)
+
+
+# Versions
 
 
 @dataclass(frozen=True)
 class Built:
-    """A published version of one corpus: its manifest and documents, and every text of the source by its place."""
+    """A published version of one corpus: its manifest and documents, and every row of the source by its place."""
 
-    tokenizer: str
+    library: Library
     manifest: dict[str, Any]
     documents: list[dict[str, Any]]
-    source: dict[Place, str]
+    source: dict[Place, Row]
+    limit: int | None = None
 
-    def texts(self) -> list[str]:
-        """Return the text of every stored document, decoded from its ids."""
-        return decoded(self.tokenizer, self.documents)
+    @cached_property
+    def texts(self) -> dict[Place, str]:
+        """The texts that may become documents by their places, in order; of a try-out the first ones."""
+        texts = [(place, row.text) for place, row in sorted(self.source.items()) if row.text]
+        return dict(texts[: self.limit])
 
+    @cached_property
     def kept(self) -> dict[str, Place]:
-        """Return the first place of every distinct text of the source that is not empty."""
+        """The first place of every distinct text."""
         places: dict[str, Place] = {}
-        for place, text in sorted(self.source.items()):
-            if text:
-                places.setdefault(text, place)
+        for place, text in self.texts.items():
+            places.setdefault(text, place)
         return places
 
 
-def decoded(tokenizer: str, documents: list[dict[str, Any]]) -> list[str]:
-    """Return the texts of documents, with `bytes.decode` or tiktoken's own decoder."""
-    if tokenizer == "byte":
-        return [document["ids"].tobytes().decode("utf-8") for document in documents]
-    encoding = tiktoken.get_encoding(tokenizer)
-    return [encoding.decode_bytes(document["ids"].tolist()).decode("utf-8") for document in documents]
+def _stored_ids(spec: BuildSpec, version: str, manifest: dict[str, Any]) -> Iterator[str | None]:
+    """Yield the id of every document, in the order of stored_documents."""
+    folder = dataset_store(spec.store, spec.dataset).local(version_path(version))
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            with pa.memory_map(str((folder / shard["name"]).with_suffix(".docs"))) as file:
+                table = pa.ipc.open_file(file).read_all()
+                yield from table["id"].to_pylist() if "id" in table.column_names else [None] * len(table)
 
 
-def read_source(folder: Path, corpus: dict[str, str]) -> dict[Place, str]:
-    """Return {(path, row): text} of all rows of a corpus; a row of a line file is its offset, decompressed."""
-    paths = sorted(folder.glob(corpus["path"]))
-    rows: dict[Place, str] = {}
-    for path in paths:
-        if corpus["kind"] == "parquet":
-            texts = pq.read_table(path, columns=["text"]).column("text").to_pylist()
-            rows |= {(path.name, row): text for row, text in enumerate(texts)}
-        elif corpus["kind"] == "text":
-            rows[path.name, 0] = path.read_bytes().decode("utf-8")
-        else:
-            offset = 0
-            for line in gzip.decompress(path.read_bytes()).split(b"\n"):
-                if line:
-                    rows[path.name, offset] = json.loads(line)[corpus["text"]]
-                offset += len(line) + 1
-    return rows
-
-
-def tokenizer_fields(name: str) -> dict[str, Any]:
-    """Return the `tokenizer` part of a spec."""
-    return {"kind": "byte"} if name == "byte" else {"kind": "tiktoken", "name": name}
-
-
-def load_built(spec: BuildSpec, version: str, tokenizer: str, source: dict[Place, str]) -> Built:
-    """Return what stands in a version beside its source."""
+def load_built(
+    spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
+) -> Built:
+    """Return what stands in a version beside its source; documents have their `id` too."""
     manifest = load_manifest(dataset_store(spec.store, spec.dataset), version)
-    return Built(tokenizer, manifest, stored_documents(spec, version), source)
+    pairs = zip(stored_documents(spec, version), _stored_ids(spec, version, manifest), strict=True)
+    return Built(used, manifest, [document | {"id": found} for document, found in pairs], source, limit)
+
+
+def _place(document: dict[str, Any]) -> Place:
+    return document["path"], document["row"]
 
 
 @pytest.fixture(
-    scope="module", params=[(c, t) for c in CORPORA for t in TOKENIZERS], ids=lambda param: f"{param[0]}-{param[1]}"
+    scope="module",
+    params=[(name, tokenizer) for name, corpus in CORPORA.items() for tokenizer in _chosen(corpus)],
+    ids=lambda param: f"{param[0]}-{param[1]}",
 )
-def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    """Every corpus with every tokenizer, built once."""
-    corpus, tokenizer = request.param
-    if tokenizer != "byte":
+def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Every corpus with its tokenizers, built once."""
+    name, tokenizer = request.param
+    corpus, fields = CORPORA[name], tokenizer_fields(tokenizer, data_dir)
+    if fields["kind"] == "tiktoken":
         request.getfixturevalue("tiktoken_cache")
-    options = CORPORA[corpus]
-    spec = make_spec(
-        tmp_path_factory.mktemp("store"),
-        [options | {"path": str(data_dir / options["path"])}],
-        tokenizer=tokenizer_fields(tokenizer),
-        shard_tokens=500_000,
-    )
+    folder = data_dir
+    if corpus.write is not None:
+        folder = tmp_path_factory.mktemp("corpus")
+        corpus.write(data_dir, folder)
+    sources, store = [corpus.source(folder)], tmp_path_factory.mktemp("store")
+    spec = make_spec(store, sources, tokenizer=fields, shard_tokens=500_000, limit=corpus.limit)
     result = build(spec, num_workers=0 if tokenizer == "byte" else 2)
-    yield load_built(spec, result.version, tokenizer, read_source(data_dir, options))
+    used = library(tokenizer, data_dir)
+    return load_built(spec, result.version, used, read_source(folder, corpus), corpus.limit)
 
 
 def test_the_documents_are_exactly_the_distinct_ones_of_the_input(built: Built) -> None:
-    assert Counter(built.texts()) == Counter(dict.fromkeys(built.kept(), 1))
+    assert len(built.kept) > 0
+    assert Counter(map(_place, built.documents)) == Counter(built.kept.values())
+    if built.library.decode is not None:
+        normalize, decode = built.library.normalize, built.library.decode
+        for document in built.documents:
+            place = _place(document)
+            assert decode(document["ids"].tolist()) == normalize(built.texts[place]), place
 
 
-def test_every_document_names_the_first_place_of_its_text(built: Built) -> None:
-    kept = built.kept()
-    for document, text in zip(built.documents, built.texts(), strict=True):
-        assert (document["path"], document["row"]) == kept[text]
+def test_every_document_carries_the_id_of_its_row(built: Built) -> None:
+    for document in built.documents:
+        assert document["id"] == built.source[_place(document)].id
 
 
 def test_ids_are_those_of_the_library_document_by_document(built: Built) -> None:
-    if built.tokenizer == "byte":
-        for document in built.documents:
-            text = built.source[document["path"], document["row"]]
-            assert document["ids"].tobytes() == text.encode("utf-8")
-        return
-    encoding = tiktoken.get_encoding(built.tokenizer)
     for document in built.documents:
-        place = (document["path"], document["row"])
-        expected = np.array(encoding.encode_ordinary(built.source[place]), np.uint32)
+        place = _place(document)
+        expected = np.array(built.library.encode(built.texts[place]), np.uint32)
         assert np.array_equal(document["ids"], expected), place
 
 
 def test_the_manifest_counts_every_row_of_the_input_once(built: Built) -> None:
-    texts = [text for text in built.source.values() if text]
-    kept = set(texts)
-    assert built.manifest["rows"] == {
-        "read": len(built.source),
-        "kept": len(kept),
-        "duplicates": len(texts) - len(kept),
-        "filtered": len(built.source) - len(texts),
-        "excluded": 0,
-        "quarantined": 0,
-    }
+    num_texts, num_kept = len(built.texts), len(built.kept)
+    rows = {"kept": num_kept, "duplicates": num_texts - num_kept, "excluded": 0, "quarantined": 0}
+    if built.limit is None:
+        rows |= {"read": len(built.source), "filtered": len(built.source) - num_texts}
+    assert built.manifest["rows"] | rows == built.manifest["rows"]
+    assert built.manifest["rows"]["read"] == sum(built.manifest["rows"].values()) - built.manifest["rows"]["read"]
     splits = built.manifest["splits"]
     for name, split in splits.items():
         mine = [document for document in built.documents if document["split"] == name]
         assert split["documents"] == len(mine) == sum(shard["documents"] for shard in split["shards"])
         assert split["tokens"] == sum(len(document["ids"]) + 1 for document in mine)
         assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"])
-    assert sum(split["documents"] for split in splits.values()) == len(kept)
-    assert sum(split["duplicates"] for split in splits.values()) == len(texts) - len(kept)
+    assert sum(split["documents"] for split in splits.values()) == num_kept
+    assert sum(split["duplicates"] for split in splits.values()) == num_texts - num_kept
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_a_large_vocabulary_is_stored_in_four_bytes(data_dir: Path, tmp_path: Path) -> None:
+    corpus = CORPORA["wagahaiwa"]
+    spec = make_spec(tmp_path, [corpus.source(data_dir)], tokenizer=tokenizer_fields("o200k_base", data_dir))
+    (document,) = stored_documents(spec, build(spec).version)
+    assert document["ids"].dtype == np.dtype("<u4")
+    assert document["ids"].max() > 65_535
+    (row,) = read_source(data_dir, corpus).values()
+    assert document["ids"].tolist() == tiktoken.get_encoding("o200k_base").encode_ordinary(row.text or "")
 
 
 HARD_TEXTS = [
@@ -187,7 +424,7 @@ HARD_TEXTS = [
 ]
 
 
-def expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
+def _expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
     """Return the ids of `encode_ordinary`; of the unbounded engine where tiktoken panics."""
     try:
         return encoding.encode_ordinary(text)
@@ -205,24 +442,24 @@ def hard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("hard")
     texts = HARD_TEXTS + [f"before {text} after" for text in HARD_TEXTS if len(text) < 1000]
     path = write_parquet(folder / "hard.parquet", texts, group_rows=16)
-    spec = make_spec(
-        folder / "store", [{"kind": "parquet", "path": str(path)}], tokenizer=tokenizer_fields(request.param)
-    )
+    fields = tokenizer_fields(request.param, folder)
+    spec = make_spec(folder / "store", [{"kind": "parquet", "path": str(path)}], tokenizer=fields)
     result = build(spec)
-    source = {("hard.parquet", row): text for row, text in enumerate(texts)}
-    return load_built(spec, result.version, request.param, source)
+    used = library(request.param, folder)
+    if request.param != "byte":
+        encoding = tiktoken.get_encoding(request.param)
+        used = Library(lambda text: _expected_ids(encoding, text), used.decode)
+    return load_built(spec, result.version, used, {("hard.parquet", row): Row(text) for row, text in enumerate(texts)})
 
 
 def test_hard_texts_come_back_as_they_went_in(hard: Built) -> None:
-    assert Counter(hard.texts()) == Counter(dict.fromkeys(hard.source.values(), 1))
+    decode = hard.library.decode
+    assert decode is not None
+    texts = [decode(document["ids"].tolist()) for document in hard.documents]
+    assert Counter(texts) == Counter(dict.fromkeys(hard.kept, 1))
 
 
 def test_hard_texts_get_the_ids_of_the_library(hard: Built) -> None:
-    if hard.tokenizer == "byte":
-        expected = {place: list(text.encode()) for place, text in hard.source.items()}
-    else:
-        encoding = tiktoken.get_encoding(hard.tokenizer)
-        expected = {place: expected_ids(encoding, text) for place, text in hard.source.items()}
     for document in hard.documents:
-        place = (document["path"], document["row"])
-        assert document["ids"].tolist() == expected[place], hard.source[place][:40]
+        text = hard.texts[_place(document)]
+        assert document["ids"].tolist() == hard.library.encode(text), text[:40]

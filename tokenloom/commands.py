@@ -235,9 +235,10 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
         path = store.local(version_path(manifest["version"], entry["name"]))
         shard = open_shard(path)
         table = open_documents(path.with_suffix(".docs")).slice(0, count - len(documents))
-        for row in table.select(["start", "num_tokens", "input", "row"]).to_pylist():
+        for row in table.to_pylist():
             ids = np.asarray(shard.tokens[row["start"] : row["start"] + row["num_tokens"] - 1])
             place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
+            place |= {"content": row["content"].hex(), "id": row.get("id")}
             text = _printable(tokenizer.decode(ids[: 4 * chars])[:chars])
             documents.append(place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text})
         if len(documents) >= count:
@@ -245,7 +246,9 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
     for document in documents:
         _print(
             quiet,
-            f"--- {document['source']}: {document['path']}, row {document['row']}, {document['num_tokens']:,} tokens",
+            f"--- {document['source']}: {document['path']}, row {document['row']}"
+            + (f", id {document['id']}" if document["id"] is not None else "")
+            + f", {document['num_tokens']:,} tokens, content {document['content']}",
         )
         _print(quiet, document["text"])
     return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}

@@ -9,17 +9,24 @@ store: ./store                      # the folder of the datasets
 
 sources:                            # one or more; documents of all are shuffled together
   - {kind: parquet, path: data/*.parquet, text: text}
-  # - {kind: jsonl, path: data/*.jsonl.gz, text: text}      # plain or .gz; text may be dotted: meta.body
-  # - {kind: text, path: "data/**/*.txt"}                   # one document a file, UTF-8
+  # - {kind: parquet, path: data/*.parquet, text: meta.body, id: url, filter: 'language == "en" and score >= 0.5'}
+  # - {kind: jsonl, path: data/*.jsonl.zst, text: text}     # plain, .gz, .bz2, .zst; or a JSON array
+  # - {kind: text, path: "data/**/*.txt"}                   # one document a file, or separator: "<|endoftext|>"
+  # - {kind: huggingface, name: org/name, config: default, split: train, revision: main}
+  # and csv, arrow (datasets.save_to_disk), arrayrecord: docs/input.md
 
 tokenizer: {kind: tiktoken, name: gpt2}
 # tokenizer: {kind: byte}                                   # UTF-8 bytes; needs no vocabulary
+# tokenizer: {kind: huggingface, path: tokenizer.json}      # of the library tokenizers
+# tokenizer: {kind: sentencepiece, path: tokenizer.model}
 
 # The rest are the defaults.
 documents:
   min_chars: 1                      # shorter texts are counted, not kept
   deduplicate: true                 # of equal texts the first stays
-  max_bytes: 268435456              # a larger document is an error
+  on_error: fail                    # skip: leave bad rows out and list them in quarantine.jsonl
+  encoding_errors: fail             # replace: U+FFFD for what is no UTF-8
+  max_bytes: 268435456              # a larger document is a bad row
 splits: {train: 0.98, validation: 0.01, test: 0.01}         # by content: a document never changes its split
 seed: 0                             # of the order of documents
 shard_tokens: 100_000_000

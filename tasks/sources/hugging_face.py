@@ -186,10 +186,10 @@ def _is_on_hub(name: str) -> bool:
 def _library(name: str) -> Any:
     """Return the package, told to keep quiet: no progress bars, no counting of loads over the network."""
     try:
-        import datasets  # type: ignore[import-untyped]
+        import datasets
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{name}: Hugging Face datasets need a package that is not installed: pip install 'tokenloom[huggingface]'"
+            f"{name}: Hugging Face datasets need a package that is not installed: pip install 'tokenloom[build]'"
         ) from error
     datasets.disable_progress_bars()
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False

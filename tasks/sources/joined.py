@@ -32,7 +32,7 @@ class _FirstRecords(RecordReader):
     """The first records of several files, numbered by their position among them."""
 
     def __init__(self, reader: RecordReader, options: Mapping[str, Any], urls: Sequence[str], num_rows: int) -> None:
-        super().__init__(options, reader._fields)
+        super().__init__(options, reader.fields)
         self._reader: Any = reader
         self._urls, self._num_rows = urls, num_rows
 

@@ -30,6 +30,7 @@ class Reader(RecordReader):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields(options))
+        self._reads_array = False
         self._encoding_errors = str(options.get("encoding_errors", "fail"))
         # A line holds its document, perhaps escaped, and other keys: far more than that is no line.
         self._max_line_bytes = 2 * int(options["max_bytes"]) + _READ_BYTES
@@ -45,7 +46,8 @@ class Reader(RecordReader):
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows; `start` and `end` are not used for compressed files and arrays."""
-        if _is_array(url):
+        self._reads_array = _is_array(url)
+        if self._reads_array:
             with open_decompressed(url) as file:
                 for row, (value, num_chars) in enumerate(array_values(file, url, self._max_line_bytes)):
                     yield row, value, num_chars
@@ -101,7 +103,7 @@ class Reader(RecordReader):
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
-        return f"{url}, line at byte {row}"
+        return f"{url}, value {row} of its JSON array" if self._reads_array else f"{url}, line at byte {row}"
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse; a value of an array comes parsed."""

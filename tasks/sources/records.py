@@ -24,7 +24,7 @@ class RecordReader(ABC):
     """
 
     def __init__(self, options: Mapping[str, Any], fields: Fields) -> None:
-        self._fields = fields
+        self.fields = fields
         self._skips = options.get("on_error") == "skip"
 
     def files(self, path: str) -> list[FoundFile]:
@@ -45,7 +45,7 @@ class RecordReader(ABC):
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read."""
-        batch = _Batch(self._fields.has_id)
+        batch = _Batch(self.fields.has_id)
         for row, raw, num_bytes in self.raw_rows(url, start, end):
             try:
                 self._take(batch, url, row, raw)
@@ -65,10 +65,10 @@ class RecordReader(ABC):
             raise raw
         place = self.place(url, row)
         value = self.parse(place, row, raw)
-        if not self._fields.keeps(place, row, value):
+        if not self.fields.keeps(place, row, value):
             batch.num_filtered += 1
             return
-        text, identifier = self._fields.text(place, row, value), self._fields.id(place, row, value)
+        text, identifier = self.fields.text(place, row, value), self.fields.id(place, row, value)
         batch.texts.append(text)
         batch.ids.append(identifier)
         batch.numbers.append(row)

@@ -113,7 +113,7 @@ class _Pieces:
         """Return the bytes up to the next separator, None if they are more than max_bytes, and how many."""
         searched = dropped = 0
         while (at := self._buffer.find(self._separator, searched)) < 0:
-            if len(self._buffer) > self._max_bytes + _READ_BYTES:  # too large: keep only what may begin a separator
+            if len(self._buffer) > self._max_bytes + len(self._separator):  # keep only what may begin a separator
                 excess = len(self._buffer) - len(self._separator) + 1
                 del self._buffer[:excess]
                 dropped += excess

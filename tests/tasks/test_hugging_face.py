@@ -228,7 +228,7 @@ def test_a_hub_that_does_not_answer_is_told() -> None:
 
 
 def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets  # type: ignore[import-untyped]
+    import datasets
 
     three_files(tmp_path)
     urls = [f"hf://datasets/org/name@{_COMMIT}/data/train-{i}.parquet" for i in range(3)]

@@ -1,0 +1,301 @@
+"""Estimates: how near they come to the build, and that a build which does not fit is refused before it writes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.refusals import NEXT_STEP, assert_nothing_visible
+from tests.support import build, make_spec, write_jsonl, write_parquet
+from tokenloom.cli import main
+from tokenloom.errors import StoreError
+from tokenloom.flows import order
+from tokenloom.flows.direct import plan_directly
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.filesystem import Store
+from tokenloom.tasks.estimate import Estimate, Sample, estimate_build, gigabytes, sample_partition
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.tokenization import TokenizeJob
+
+_WORDS = [f"word{i}" for i in range(2000)]
+_MARK = "<|endoftext|>"
+
+
+def make_texts(num_bytes: int, longest: int = 400) -> list[str]:
+    """Return distinct texts of 5 to `longest` words, about `num_bytes` in all."""
+    chance = random.Random(num_bytes)
+    texts: list[str] = []
+    while num_bytes > 0:
+        start = chance.randrange(len(_WORDS) - longest)
+        texts.append(f"{len(texts)}: é " + " ".join(_WORDS[start : start + chance.randrange(5, longest)]))
+        num_bytes -= len(texts[-1])
+    return texts
+
+
+def write_csv(path: Path, texts: list[str]) -> Path:
+    """Write texts beside a number."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["number", "text"])
+        table.writerows(enumerate(texts))
+    return path
+
+
+def written(path: Path, data: bytes) -> Path:
+    """Write a file and return its path."""
+    path.write_bytes(data)
+    return path
+
+
+def lines(texts: list[str]) -> bytes:
+    """Return texts as JSON lines, with an id and another key."""
+    rows = ({"id": f"id-{i:012d}", "text": text, "number": i} for i, text in enumerate(texts))
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+KINDS: dict[str, Callable[[Path, list[str]], dict[str, Any]]] = {
+    "parquet": lambda folder, texts: {"kind": "parquet", "path": str(write_parquet(folder / "a.parquet", texts))},
+    "lines": lambda folder, texts: {"kind": "jsonl", "path": str(written(folder / "a.jsonl", lines(texts)))},
+    "gzip": lambda folder, texts: {
+        "kind": "jsonl",
+        "path": str(written(folder / "b.jsonl.gz", gzip.compress(lines(texts), 1))),
+    },
+    "array": lambda folder, texts: {
+        "kind": "jsonl",
+        "path": str(written(folder / "c.json", json.dumps([{"text": text} for text in texts]).encode())),
+    },
+    "csv": lambda folder, texts: {"kind": "csv", "path": str(write_csv(folder / "a.csv", texts))},
+    "text": lambda folder, texts: {
+        "kind": "text",
+        "path": str(written(folder / "a.txt", _MARK.join(texts).encode())),
+        "separator": _MARK,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def many_texts() -> list[str]:
+    """More text than a sample reads."""
+    return make_texts(24_000_000)
+
+
+def assert_near(found: float, wanted: float, share: float) -> None:
+    """Say by how much an estimate is off, if it is by more than `share`."""
+    assert abs(found / wanted - 1) <= share, f"{found:,} is {found / wanted:.3f} of {wanted:,}"
+
+
+def totals(result: BuildResult) -> tuple[int, int, int]:
+    """Return (tokens, documents, shards) of a build."""
+    tokens, documents, shards = (
+        sum(split[name] for split in result.splits.values()) for name in ("tokens", "documents", "shards")
+    )
+    return tokens, documents, shards
+
+
+def written_bytes(spec: BuildSpec, folder: str) -> int:
+    """Return the bytes of all files in a folder of the dataset."""
+    files = Path(spec.store, spec.dataset, folder).rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def estimate_of(spec: BuildSpec) -> Estimate:
+    """Return the estimate of a plan."""
+    return plan_directly(spec, 0)[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_bytes", [300_000, 24_000_000])
+def test_tokens_and_documents_of_every_kind_are_near(
+    kind: str, num_bytes: int, many_texts: list[str], tmp_path: Path
+) -> None:
+    texts = many_texts if num_bytes == 24_000_000 else make_texts(num_bytes)
+    text_bytes = sum(len(text.encode()) for text in texts)
+    estimate = estimate_of(make_spec(tmp_path / "store", [KINDS[kind](tmp_path, texts)]))
+    if num_bytes == 24_000_000:
+        assert estimate.sampled_bytes < 0.9 * text_bytes  # the rest is extrapolated
+        assert_near(estimate.num_tokens, text_bytes + len(texts), 0.1)
+        assert_near(estimate.num_documents, len(texts), 0.1)
+    else:
+        assert (estimate.sampled_bytes, estimate.num_documents) == (text_bytes, len(texts))
+        assert estimate.num_tokens == text_bytes + len(texts)
+
+
+@pytest.fixture(scope="module")
+def mixed(many_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
+    """A spec of all kinds, one of them larger than a sample."""
+    folder = tmp_path_factory.mktemp("mixed")
+    sources = []
+    for i, (kind, write) in enumerate(KINDS.items()):
+        (folder / kind).mkdir()
+        texts = many_texts if kind == "lines" else make_texts(500_000 * (i + 1) + 17, 100 * (i + 1))
+        sources.append(write(folder / kind, [f"{kind} {text}" for text in texts]))
+    return make_spec(folder / "store", sources, shard_tokens=3_500_000)
+
+
+def test_disk_and_shards_are_near_and_all_is_exact_when_it_is_encoded(mixed: BuildSpec) -> None:
+    planned, estimate = plan_directly(mixed, 0)
+    assert not planned.published
+    tokens, documents, shards = totals(build(mixed))
+    assert_near(estimate.num_tokens, tokens, 0.1)
+    assert_near(estimate.num_documents, documents, 0.1)
+    spills, versions = written_bytes(mixed, "work/spills"), written_bytes(mixed, "versions")
+    assert_near(estimate.spill_bytes, spills, 0.15)
+    assert_near(estimate.shard_bytes, versions, 0.15)
+    assert_near(estimate.disk_bytes, spills + versions, 0.15)
+    assert shards > 10
+    assert estimate.num_shards == shards
+    assert estimate.seconds > 0
+
+    planned, estimate = plan_directly(mixed, 0)
+    assert (estimate.num_tokens, estimate.num_documents, estimate.num_shards) == (tokens, documents, shards)
+    assert (estimate.disk_bytes, estimate.seconds, estimate.sampled_bytes) == (0, 0, 0)
+    again = estimate_build(dataclasses.replace(planned, published=False), [], 1)
+    assert_near(again.shard_bytes, versions, 0.01)
+    assert again.spill_bytes == 0
+
+
+def test_what_is_encoded_is_known_and_only_the_rest_is_sampled(tmp_path: Path) -> None:
+    for i in range(3):
+        write_jsonl(tmp_path / f"{i}.jsonl", make_texts(200_000 + i))
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "*.jsonl")}])
+    build(spec)
+    new = make_texts(100_000)
+    write_jsonl(tmp_path / "3.jsonl", [f"new {text}" for text in new])
+    estimate = estimate_of(spec)
+    before = written_bytes(spec, "work/spills"), written_bytes(spec, "versions")
+    assert estimate.sampled_bytes == sum(len(f"new {text}".encode()) for text in new)
+    tokens, documents, _ = totals(build(spec))
+    assert (estimate.num_documents, estimate.num_tokens) == (documents, tokens)
+    assert_near(estimate.spill_bytes, written_bytes(spec, "work/spills") - before[0], 0.15)
+    assert_near(estimate.shard_bytes, written_bytes(spec, "versions") - before[1], 0.15)
+
+
+def test_ids_take_room(tmp_path: Path) -> None:
+    texts = [f"{i} {text[:60]}" for i, text in enumerate(make_texts(3_000_000))]
+    rows = [{"text": text, "id": f"{i:040d}"} for i, text in enumerate(texts)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(tmp_path / "a.parquet"), "id": "id"}])
+    estimate = estimate_of(spec)
+    build(spec)
+    assert_near(estimate.spill_bytes, written_bytes(spec, "work/spills"), 0.15)
+    assert_near(estimate.shard_bytes, written_bytes(spec, "versions"), 0.15)
+    cached = estimate_build(dataclasses.replace(plan_directly(spec, 0)[0], published=False), [], 1)
+    assert_near(cached.shard_bytes, written_bytes(spec, "versions"), 0.15)
+
+
+def test_a_file_under_two_names_is_encoded_once_and_counts_twice(tmp_path: Path) -> None:
+    paths = [write_jsonl(tmp_path / f"{i:02d}.jsonl", make_texts(5_000 + i)) for i in range(40)]
+    sources = [{"kind": "jsonl", "path": str(path)} for path in (tmp_path / "*.jsonl", paths[3])]
+    spec = make_spec(tmp_path / "store", sources)
+    fresh = estimate_of(spec)
+    result = build(spec)
+    cached = estimate_of(spec)
+    documents = result.rows["kept"] + result.rows["duplicates"]
+    assert result.rows["duplicates"] > 0
+    assert result.num_encoded == 40
+    assert cached.num_documents == documents
+    assert_near(fresh.num_documents, documents, 0.1)
+    assert_near(fresh.num_tokens, cached.num_tokens, 0.1)
+    assert_near(fresh.spill_bytes, written_bytes(spec, "work/spills"), 0.25)  # of 40 headers too
+
+
+def test_rows_that_a_filter_leaves_out_do_not_count(tmp_path: Path) -> None:
+    texts = make_texts(400_000)
+    table = pa.table({"text": texts, "label": [i % 4 for i in range(len(texts))]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "filter": "label == 1"}
+    estimate = estimate_of(make_spec(tmp_path / "store", [source]))
+    kept = texts[1::4]
+    assert estimate.num_documents == len(kept)
+    assert estimate.num_tokens == sum(len(text.encode()) + 1 for text in kept)
+
+
+# A disk that is too small
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> BuildSpec:
+    """A spec, also as a file, and a small input."""
+    write_jsonl(tmp_path / "a.jsonl", make_texts(300_000))
+    (tmp_path / "spec.yaml").write_text("dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\n")
+    return make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl"), "name": "jsonl-0"}])
+
+
+def leave_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
+    """Let every store's file system have so much room."""
+    monkeypatch.setattr(Store, "free_bytes", lambda self: num_bytes)
+
+
+def test_plan_and_build_refuse_what_the_disk_cant_hold_before_they_write(
+    project: BuildSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need = estimate_of(project).disk_bytes
+    leave_free(monkeypatch, need - 1)
+    for arguments in (["plan"], ["build", "--direct", "--workers", "0"]):
+        assert main([arguments[0], str(tmp_path / "spec.yaml"), *arguments[1:]]) == 1
+        said = capsys.readouterr().err
+        assert gigabytes(need) in said
+        assert "free" in said
+        assert NEXT_STEP.search(said)
+    with pytest.raises(StoreError, match="file system"):
+        build(project)
+    assert_nothing_visible(project)
+    assert not list(Path(project.store).rglob("*.spill"))
+    assert not list(Path(project.store).rglob("*.tok"))
+
+
+def test_a_build_that_just_fits_is_built(
+    project: BuildSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_free(monkeypatch, estimate_of(project).disk_bytes)
+    assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    result = build(project)
+    assert result.published
+    assert planned["version"] == result.version
+    assert planned["estimate"]["num_documents"] == totals(result)[1]
+    leave_free(monkeypatch, 0)
+    assert build(project).published is False  # there is nothing to write
+    assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
+
+
+def test_what_is_encoded_needs_no_room_again(project: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate = estimate_of(project)
+    build(project)
+    other = project.model_copy(update={"shard_tokens": 10_000})
+    leave_free(monkeypatch, estimate.shard_bytes)
+    assert build(other).num_encoded == 0
+    leave_free(monkeypatch, estimate.shard_bytes // 2)
+    with pytest.raises(StoreError):
+        build(project.model_copy(update={"shard_tokens": 20_000}))
+
+
+@pytest.mark.parametrize(("free", "num_samples"), [(None, 0), (10**12, 0), (2_000_000, 1)])
+def test_a_sample_is_taken_only_where_the_disk_may_be_too_small(
+    free: int | None, num_samples: int, project: BuildSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    def counting(job: TokenizeJob) -> Sample:
+        taken.append(job.spill)
+        return sample_partition(job)
+
+    monkeypatch.setattr(order, "sample_partition", counting)
+    leave_free(monkeypatch, free)
+    assert build(project).published
+    assert len(taken) == num_samples
+
+
+def test_a_try_out_is_never_refused_for_the_whole(project: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_free(monkeypatch, 1)
+    assert build(project.model_copy(update={"limit": 2})).rows["kept"] == 2
