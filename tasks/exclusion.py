@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.assignment import candidate_path
 from tokenloom.storage.filesystem import Store
-from tokenloom.tasks.sources.files import open_decompressed
+from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16
@@ -32,8 +32,9 @@ def read_exclusions(url: str) -> NDArray[np.uint64]:
         url: file of lines: 32 hexadecimal digits as in the document table's `content`, a JSON string, or an object
             with `text` or `content`; blank lines and such that begin with # are comments.
 
-    Raises InputError that names the line that is none of these.
+    Raises InputError that names the line that is none of these, or the file if it can't be read.
     """
+    input_bytes(url)  # opening would tell a missing file as one that went away
     hashes: list[bytes] = []
     with open_decompressed(url) as file:
         for number, line in enumerate(file, 1):

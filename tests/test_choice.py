@@ -338,7 +338,7 @@ def test_every_document_has_the_id_of_its_row_however_the_work_is_cut(
 
     workers = make_spec(tmp_path / "workers", sources, **SHARDS)
     assert listed_files(workers, build(workers, 2).version) == listed_files(plain, result.version)
-    for num_documents in (1, 17):
+    for num_documents in (4, 33):
         monkeypatch.setattr(shuffle, "_PIECE_DOCUMENTS", num_documents)
         pieces = make_spec(tmp_path / f"pieces-{num_documents}", sources, **SHARDS)
         assert listed_files(pieces, build(pieces).version) == listed_files(plain, result.version)
@@ -368,7 +368,7 @@ _TEXTS = st.sampled_from(["a", "b", "c", "longer " * 9, "é", "漢", "x y z"])
 _IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=8)
 
 
-@settings(max_examples=count(15, 300), deadline=None)
+@settings(max_examples=count(10, 300), deadline=None)
 @given(
     rows=st.lists(st.tuples(_TEXTS, _IDS), min_size=1, max_size=30),
     at=st.integers(0, 30),
@@ -509,7 +509,7 @@ def test_a_line_of_exclusions_that_is_no_utf_8_is_told_with_its_number(tmp_path:
 def test_a_missing_file_of_exclusions_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
     spec = make_spec(tmp_path / "store", [source(path)], documents={"exclude": str(tmp_path / "none.txt")})
-    assert_refused(spec, "none.txt")
+    assert "gone" not in assert_refused(spec, "none.txt: can't be read: No such file")
 
 
 def test_what_is_excluded_counts_for_the_version_and_not_how_it_is_written(tmp_path: Path) -> None:

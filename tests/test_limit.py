@@ -50,7 +50,7 @@ def small_files(folder: Path, texts: Sequence[str | None], file_rows: int, group
 
 def two_sources(folder: Path) -> list[dict[str, Any]]:
     """Write 300 texts as many small parquet files and 100 as JSON lines."""
-    return [source(small_files(folder / "a", TEXTS[:300], 7)), source(write_jsonl(folder / "b.jsonl", TEXTS[300:]))]
+    return [source(small_files(folder / "a", TEXTS[:300], 17)), source(write_jsonl(folder / "b.jsonl", TEXTS[300:]))]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50, 120, 1000])
@@ -67,7 +67,7 @@ def test_a_try_out_holds_the_first_documents_of_each_source(limit: int, tmp_path
 _WORDS = st.sampled_from(["", "a", "b", "c", "dd", "é", "some text", "漢字"])
 
 
-@settings(max_examples=count(15, 300), deadline=None)
+@settings(max_examples=count(8, 300), deadline=None)
 @given(
     texts=st.lists(st.tuples(st.none() | _WORDS, st.integers(0, 3)), min_size=1, max_size=40),
     limit=st.integers(1, 12),

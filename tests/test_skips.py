@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import IO, Any
 
@@ -220,6 +221,22 @@ def test_the_same_input_fails_with_its_first_bad_row_unless_they_are_skipped(rea
     assert (told.value.row, told.value.num_rows, told.value.reason) == case.bad[0]
     assert str(case.path) in str(told.value)
     assert_nothing_visible(case.spec)
+
+
+@pytest.mark.parametrize("sequence", list(permutations(["too_large", "bad_id", "invalid_json"])), ids="-".join)
+def test_the_first_bad_row_is_told_whatever_step_finds_it(sequence: Sequence[str], tmp_path: Path) -> None:
+    lines = {
+        "too_large": b'{"text": "' + b"x" * 2001 + b'"}',
+        "bad_id": b'{"text": "a", "id": "' + b"x" * 1025 + b'"}',
+        "invalid_json": b"{",
+    }
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "good"}\n' + b"\n".join(lines[reason] for reason in sequence))
+    spec = spec_of(path, source={"id": "id"}, max_bytes=2000)
+    with pytest.raises(BadRow) as told:
+        build(failing(spec))
+    assert (told.value.row, told.value.reason) == (17, sequence[0])
+    assert [line["reason"] for line in listed_rows(spec, build(spec).version)] == list(sequence)
 
 
 def test_a_broken_compressed_page_takes_its_row_group_along(tmp_path: Path) -> None:
@@ -445,8 +462,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return listed_files(spec, result.version)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("partition_bytes", [None, 90])
+@pytest.mark.parametrize(("num_workers", "partition_bytes"), [(0, None), (2, None), (0, 90), (0, 333)])
 def test_the_list_has_the_same_bytes_for_any_number_of_workers_and_any_cut(
     num_workers: int,
     partition_bytes: int | None,
@@ -455,8 +471,6 @@ def test_the_list_has_the_same_bytes_for_any_number_of_workers_and_any_cut(
     wanted: dict[str, str],
 ) -> None:
     if partition_bytes is not None:
-        if num_workers:
-            pytest.skip("the cut is patched in this process alone")
         monkeypatch.setattr(jsonl, "PARTITION_BYTES", partition_bytes)
     spec = mixed_folder(tmp_path)
     assert listed_files(spec, build(spec, num_workers).version) == wanted

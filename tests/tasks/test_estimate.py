@@ -194,7 +194,7 @@ def test_ids_take_room(tmp_path: Path) -> None:
 
 
 def test_a_file_under_two_names_is_encoded_once_and_counts_twice(tmp_path: Path) -> None:
-    paths = [write_jsonl(tmp_path / f"{i:02d}.jsonl", make_texts(5_000 + i)) for i in range(40)]
+    paths = [write_jsonl(tmp_path / f"{i:02d}.jsonl", make_texts(5_000 + i if i != 3 else 200_000)) for i in range(40)]
     sources = [{"kind": "jsonl", "path": str(path)} for path in (tmp_path / "*.jsonl", paths[3])]
     spec = make_spec(tmp_path / "store", sources)
     fresh = estimate_of(spec)
