@@ -159,17 +159,18 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     return replace(plan, partitions=partitions, cached=cached)
 
 
-def with_first_partitions(plan: BuildPlan, names: Sequence[Sequence[str]]) -> BuildPlan:
+def with_first_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:
     """Return the plan of a try-out with the partitions that were read alone, under the names of their spills.
 
     Args:
         plan: with all partitions.
-        names: results of tokenize_first, by source.
+        spills: results of tokenize_first, by source.
     """
     used: list[Partition] = []
-    for partitions, spills in zip(partitions_by_source(plan), names, strict=True):
-        used += [replace(part, spill=name) for part, name in zip(partitions, spills, strict=False)]
-    return replace(plan, partitions=used)
+    for partitions, named in zip(partitions_by_source(plan), spills, strict=True):
+        used += [replace(part, spill=name) for part, (name, _) in zip(partitions, named, strict=False)]
+    cached = frozenset(name for named in spills for name, is_cached in named if is_cached)
+    return replace(plan, partitions=used, cached=cached)
 
 
 def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:

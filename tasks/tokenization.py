@@ -158,21 +158,24 @@ def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
             return
 
 
-def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[str]:
-    """Encode partitions of one source, in order, until `limit` documents are there; return the names of their spills.
+def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
+    """Encode partitions of one source, in order, until `limit` documents are there.
+
+    Return the name of each one's spills, and whether an earlier build left them.
 
     Args:
         jobs: all partitions of the source, each with the limit of the whole; errors as tokenize_partition.
     """
-    names: list[str] = []
+    spills: list[tuple[str, bool]] = []
     left = jobs[0].limit or 0
     for job in jobs:
-        record = tokenize_partition(replace(job, limit=left, spill=f"{job.spill}-{left}"))
-        names.append(f"{job.spill}-{left}")
+        name = f"{job.spill}-{left}"
+        spills.append((name, read_record(Store(job.store), name) is not None))
+        record = tokenize_partition(replace(job, limit=left, spill=name))
         left -= sum(sum(spill["documents"]) for spill in record["spills"])
         if left == 0:
             break
-    return names
+    return spills
 
 
 class _Tally:

@@ -31,6 +31,10 @@ from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
+_UNSTEADY = (
+    "nothing was published; documents.transform gave another text for the same row: make it depend on the text alone, "
+    "change its version, and build again"
+)
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
@@ -125,7 +129,8 @@ def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: 
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
         place = f"{job.file.url}, row {sample['row']}"
         if not same_text:
-            raise CheckError(f"{place}: its text differs from shard {name} at token {start}; {_CHANGED}")
+            why = _CHANGED if job.transform is None else _UNSTEADY
+            raise CheckError(f"{place}: its text differs from shard {name} at token {start}; {why}")
         if not np.array_equal(stored, again):
             raise CheckError(f"{place}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
 

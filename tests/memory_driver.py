@@ -57,7 +57,7 @@ class _Repeated(io.RawIOBase):
         return len(piece)
 
 
-class GeneratedFileSystem(AbstractFileSystem):
+class GeneratedFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files generated://N.jsonl.gz: N GB of JSON lines, decompressed."""
 
     protocol = "generated"

@@ -208,6 +208,16 @@ def test_a_filter_on_a_nested_or_a_coded_column_keeps_what_it_says(tmp_path: Pat
         assert (build_json(spec, result)["measured"]["rows_not_read"] == 250) is (name == "nested")
 
 
+def test_row_groups_are_skipped_though_they_hold_nulls_or_coded_text(tmp_path: Path) -> None:
+    rows = make_rows()
+    table = pa.Table.from_pylist([row | {"part": f"{i // 30}" if i % 4 else None} for i, row in enumerate(rows)])
+    table = table.set_column(4, "part", table["part"].combine_chunks().dictionary_encode())
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    for text, num_not_read in (("score >= 0.5", 150), ('part == "3"', 270)):
+        spec = make_spec(tmp_path / text[:5], [source(tmp_path / "a.parquet", filter=text)])
+        assert build_json(spec, build(spec))["measured"]["rows_not_read"] == num_not_read
+
+
 def test_without_statistics_nothing_is_skipped_and_the_same_is_kept(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([row | {"index": i} for i, row in enumerate(make_rows())])
     found = []

@@ -42,7 +42,10 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("format")
     source = write_jsonl(folder / "in" / "a.jsonl", [f"text {i % 900}: " + "ż" * (i % 50) for i in range(1000)])
-    spec = make_spec(folder / "store", [{"kind": "jsonl", "path": str(source)}], shard_tokens=20_000)
+    with source.open("a") as file:
+        file.write("no JSON\n")
+    sources = [{"kind": "jsonl", "path": str(source), "id": "text"}]
+    spec = make_spec(folder / "store", sources, shard_tokens=20_000, documents={"on_error": "skip"})
     version = build(spec).version
     store = dataset_store(spec.store, spec.dataset)
     built = Built(store.local(version_path(version)), store.root, load_manifest(store, version))
@@ -204,7 +207,7 @@ def test_fields_of_the_manifest_are_those_of_the_page(built: Built) -> None:
     for split in built.manifest["splits"].values():
         assert sorted(split) == sorted(re.findall(r"`(\w+)`", cell))
     rows = built.manifest["rows"]
-    assert rows["read"] == sum(rows.values()) - rows["read"] == 1000
+    assert rows["read"] == sum(rows.values()) - rows["read"] == 1001
 
 
 def test_every_file_of_a_version_is_listed_but_two(built: Built) -> None:
@@ -223,3 +226,9 @@ def test_fields_of_the_inputs_are_those_of_the_page(built: Built) -> None:
     assert list(value) == ["inputs"]
     assert [sorted(item) for item in value["inputs"]] == [sorted(first_names(tables("The inputs")[0]))]
     assert value["inputs"][0]["path"] == "a.jsonl"
+
+
+def test_fields_of_the_quarantine_are_those_of_the_page(built: Built) -> None:
+    (line,) = (built.folder / "quarantine.jsonl").read_bytes().splitlines()
+    assert sorted(json.loads(line)) == sorted(first_names(tables("The quarantine")[0]))
+    assert built.manifest["rows"]["quarantined"] == 1

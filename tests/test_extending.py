@@ -45,7 +45,7 @@ tokenizers._MODULES["character"] = "character"
 
 def block(beginning: str) -> str:
     """Return the code block of the page that begins so."""
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     return next(code for code in blocks if code.startswith(beginning))
 
 

@@ -6,7 +6,7 @@ A row is kept where the whole expression is true; a comparison with null, or wit
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 Scalar = str | int | float | bool
@@ -63,6 +63,13 @@ def comparisons_of(tree: Filter) -> Iterator[Comparison]:
     else:
         for part in tree.parts:
             yield from comparisons_of(part)
+
+
+def may_hold(tree: Filter, holds: Callable[[Comparison], bool]) -> bool:
+    """Return whether a filter holds, from what its comparisons do."""
+    if isinstance(tree, Comparison):
+        return holds(tree)
+    return (all if tree.is_all else any)(may_hold(part, holds) for part in tree.parts)
 
 
 def columns_of(tree: Filter) -> list[str]:

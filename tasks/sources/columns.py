@@ -20,7 +20,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.row_filter import Comparison, Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -65,10 +65,6 @@ class Columns:
             _check_comparable(schema, comparison, url)
             names.append(comparison.column)
         return list(dict.fromkeys(names))
-
-    def expression(self, schema: pa.Schema) -> pc.Expression | None:
-        """Return the filter as an expression over a file's columns, None if there is none."""
-        return None if self.filter is None else _expression(schema, self.filter)
 
     def rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Iterator[Rows]:
         """Yield the rows of a batch with about BATCH_BYTES of text each.
@@ -261,13 +257,3 @@ def _scalar(comparison: Comparison, kind: pa.DataType) -> pa.Scalar:
         with suppress(pa.ArrowInvalid, OverflowError):
             return pa.scalar(value, kind)
     return pa.scalar(value)
-
-
-def _expression(schema: pa.Schema, tree: Filter) -> pc.Expression:
-    if not isinstance(tree, Comparison):
-        parts = (_expression(schema, part) for part in tree.parts)
-        return reduce(operator.and_ if tree.is_all else operator.or_, parts)
-    kind = _value_type(_field_type(schema, tree.column, "", "filter"))
-    if tree.operator == "!=" and pa.types.is_floating(kind):
-        return pc.scalar(True)  # a NaN, which statistics leave out, is unlike every value
-    return _COMPARE[tree.operator](pc.field(*_path(schema, tree.column)), _scalar(tree, kind))

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError
+from tokenloom.row_filter import Comparison, may_hold
 from tokenloom.tasks.sources.base import BATCH_BYTES, PARTITION_BYTES, PartitionRange, Rows
-from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.columns import COMPARE, Columns
 from tokenloom.tasks.sources.files import FoundFile, find_files, open_input
 
 _MAX_BATCH_ROWS = 65_536
@@ -87,11 +88,10 @@ class Reader:
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
         with self._open(url, self._repeated(url, start, end)) as file:
-            wanted = self._wanted(url, file)
             row = sum(file.metadata.row_group(i).num_rows for i in range(start))
             for group in range(start, end):
                 num_rows = file.metadata.row_group(group).num_rows
-                if group in wanted:
+                if self._may_keep(file, group):
                     yield from self._read_group(url, file, group, row)
                 else:
                     yield _not_read(num_rows)
@@ -111,18 +111,20 @@ class Reader:
                     return [file.schema.column(i).path for i in leaves]
         return None
 
-    def _wanted(self, url: str, file: pq.ParquetFile) -> set[int]:
-        """Return the row groups that may hold a row the filter keeps."""
-        everything = range(file.metadata.num_row_groups)
-        expression = self._columns.expression(file.schema_arrow)
-        if expression is None:
-            return set(everything)
-        try:
-            with open_input(url) as opened:
-                fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(opened, "r"))
-                return {group.id for group in fragment.subset(expression).row_groups}
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"{url}: the filter can't compare a column: {error}; check its value's type") from error
+    def _may_keep(self, file: pq.ParquetFile, group: int) -> bool:
+        """Return whether a row group may hold a row that the filter keeps, by its statistics."""
+        tree = self._columns.filter
+        if tree is None:
+            return True
+        paths = [file.schema.column(i).path for i in range(len(file.schema))]
+        row_group = file.metadata.row_group(group)
+
+        def holds(comparison: Comparison) -> bool:
+            if paths.count(comparison.column) != 1:
+                return True
+            return _may_hold(comparison, row_group.column(paths.index(comparison.column)).statistics)
+
+        return may_hold(tree, holds)
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
         num_rows = file.metadata.row_group(group).num_rows
@@ -178,6 +180,26 @@ class _Reads:
 def _text_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:
     row_group = file.metadata.row_group(group)
     return sum(int(row_group.column(i).total_uncompressed_size) for i in leaves)
+
+
+def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
+    """Return whether a column chunk may hold a value that a comparison keeps; nulls are never kept.
+
+    (Arrow's own pruning by expressions gives up where a chunk holds a null.)
+    """
+    if statistics is None or not statistics.has_min_max:
+        return True
+    low, high, value = statistics.min, statistics.max, comparison.value
+    if isinstance(low, Decimal) or low != low or high != high:  # compared as float; NaN, which no writer should give
+        return True
+    try:
+        if comparison.operator == "!=":  # a NaN, which statistics leave out, is unlike every value
+            return isinstance(low, float) or not low == value == high
+        if comparison.operator == "==":
+            return bool(low <= value <= high)
+        return bool(COMPARE[comparison.operator](low if comparison.operator[0] == "<" else high, value))
+    except TypeError:  # bytes and text, say
+        return True
 
 
 def _not_read(num_rows: int, *bad: BadRow) -> Rows:

@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import tempfile
 import tracemalloc
@@ -435,6 +436,14 @@ def test_rows_of_null_type_have_no_text(tmp_path: Path) -> None:
 
 
 # Several files, and files that change
+
+
+def test_a_file_whose_name_is_no_utf8_is_named_so_that_it_can_be_shown(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    write_jsonl(tmp_path / os.fsdecode(b"b\xff.jsonl"), ["two"])
+    with pytest.raises(InputError, match=r"b\\udcff\.jsonl': its name is no UTF-8.*rename the file") as told:
+        build(spec_of(tmp_path / "*.jsonl", "jsonl"))
+    str(told.value).encode()
 
 
 def test_a_column_that_changes_its_type_from_file_to_file_is_named(tmp_path: Path) -> None:

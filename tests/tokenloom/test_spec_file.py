@@ -186,14 +186,15 @@ def test_paths_count_from_the_file_and_those_of_overrides_from_the_current_folde
     monkeypatch.chdir(tmp_path / "here")
     plain = load(tmp_path / "specs", BASE)
     assert plain.store == str(tmp_path / "specs" / "store")
-    assert [source.path for source in plain.sources] == [
-        str(tmp_path / "specs" / "data/*.parquet"),
-        str(tmp_path / "specs" / "a.txt"),
-    ]
+    assert dict(plain.paths()) == {
+        "store": str(tmp_path / "specs" / "store"),
+        "sources.0.path": str(tmp_path / "specs" / "data/*.parquet"),
+        "sources.1.path": str(tmp_path / "specs" / "a.txt"),
+    }
     typed = load(tmp_path / "specs", BASE, "store=other", "sources.1.path=b.txt")
     assert typed.store == str(tmp_path / "here" / "other")
-    assert typed.sources[1].path == str(tmp_path / "here" / "b.txt")
-    assert typed.sources[0].path == str(tmp_path / "specs" / "data/*.parquet")
+    assert dict(typed.paths())["sources.1.path"] == str(tmp_path / "here" / "b.txt")
+    assert dict(typed.paths())["sources.0.path"] == str(tmp_path / "specs" / "data/*.parquet")
     relative = load_spec(Path("../specs/spec.yaml"))
     assert Path(relative.store).resolve() == tmp_path / "specs" / "store"
 
