@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from tokenloom.errors import WorkError
 from tokenloom.storage import manifest, tags
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.canonical import canonical_json, sign
@@ -91,7 +92,8 @@ def publish_version(
         plan.store.replace(version_path(plan.version, name), data)
     plan.store.replace(version_path(plan.version, manifest.BUILD), _build_json(plan, measured, times))
     value = _manifest(plan, assignment, records) | {
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} | _quarantine(plan)
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        | _quarantine(plan, assignment)
     }
     try:
         plan.store.create(version_path(plan.version, manifest.NAME), sign(value))
@@ -100,16 +102,19 @@ def publish_version(
     return True
 
 
-def _quarantine(plan: BuildPlan) -> dict[str, str]:
-    """Write the version's list of skipped rows, if there are any; return {name: SHA-256}."""
-    parts = [(p.spill, plan.inputs[p.input_index], read_record(plan.store, p.spill)) for p in plan.partitions]
-    listed = [
-        (spill, file.source, file.path, record["quarantine"])
-        for spill, file, record in parts
-        if record and record["quarantine"]["rows"]
-    ]
-    if not listed:
+def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
+    """Write the version's list of skipped rows, if there are any; return {name: SHA-256}.
+
+    Raises WorkError if what a partition left in work/ is gone.
+    """
+    if not assignment.rows["quarantined"]:
         return {}
+    listed = []
+    for part in plan.partitions:
+        file, record = plan.inputs[part.input_index], read_record(plan.store, part.spill)
+        if record is None:
+            raise WorkError(f"{plan.store.root}: the spills {part.spill} are gone; they are made again", part.spill)
+        listed.append((part.spill, file.source, file.path, record["quarantine"]))
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
 
 

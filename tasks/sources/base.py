@@ -31,7 +31,7 @@ class PartitionRange:
 
 
 REASONS = {
-    "bad_page": "rows of a parquet row group from the first page on that can't be decoded",
+    "bad_page": "rows of a parquet row group, from the first batch on that can't be decoded",
     "bad_id": "an id that is no string or integer, or longer than 1,024 bytes",
     "bad_filter": "a value that the filter can't compare",
     "fields": "a CSV row with more or fewer fields than the header",

@@ -92,7 +92,8 @@ class Fields:
                 row,
                 "missing_key",
             )
-        keys = ", ".join(map(str, list(value)[:12])) or "none"
+        keys = ", ".join(str(key)[:100] for key in list(value)[:12]) or "none"
+        keys = keys.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be shown or logged
         raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
 
     def _holds(self, place: str, row: int, value: Any, tree: Filter) -> bool:

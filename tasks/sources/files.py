@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tokenloom.storage.fingerprints import remote_fingerprint
 
 PINNED = "commit:"  # a fingerprint that begins so names what never changes
 _MAGIC = "*?["
+_SURROGATES = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that are no UTF-8
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _NOT_READ = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
 _BUFFER_BYTES = 2**20
@@ -69,7 +71,10 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         if not filesystem.exists(stripped):
             raise InputError(f"{pattern}: no such file; check the path")
         return root, [(stripped, filesystem.info(stripped))]
-    return root, sorted(filesystem.glob(stripped, detail=True).items())
+    found = sorted(filesystem.glob(stripped, detail=True).items())
+    if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
+        raise InputError(f"{odd!a}: its name is no UTF-8, which the inputs of a version can't name; rename the file")
+    return root, found
 
 
 def _found(path: str, name: str, info: dict[str, Any], pattern: str) -> FoundFile:
@@ -166,7 +171,7 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
         try:
             stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
             yield cast(IO[bytes], io.BufferedReader(stream, _BUFFER_BYTES))
-        except OSError as error:
-            if error.errno is not None:  # the disk's, not the codec's
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not the codec's
                 raise
             raise InputError(f"{url}: broken {codec}: {error}; make the file again or leave it out") from error

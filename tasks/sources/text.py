@@ -55,9 +55,10 @@ class Reader(RecordReader):
             if compression(url) or not self._can_cut or start == 0:
                 pieces = _Pieces(file, self._separator, self._max_bytes, 0)
             else:
-                file.seek(start - len(self._separator))
-                pieces = _Pieces(file, self._separator, self._max_bytes, start - len(self._separator))
-                pieces.next_piece()  # ends where the first document of this range begins
+                before = max(0, start - len(self._separator))
+                file.seek(before)
+                pieces = _Pieces(file, self._separator, self._max_bytes, before)
+                pieces.next_piece(end)  # ends where the first document of this range begins
             limit = None if compression(url) or not self._can_cut else end
             yield from self._documents(url, pieces, limit)
 
@@ -109,8 +110,11 @@ class _Pieces:
         self.offset = offset
         self.is_end = False
 
-    def next_piece(self) -> tuple[bytes | None, int]:
-        """Return the bytes up to the next separator, None if they are more than max_bytes, and how many."""
+    def next_piece(self, before: int | None = None) -> tuple[bytes | None, int]:
+        """Return the bytes up to the next separator, None if they are more than max_bytes, and how many.
+
+        With `before` the search ends there: what begins behind it is not wanted.
+        """
         searched = dropped = 0
         while (at := self._buffer.find(self._separator, searched)) < 0:
             if len(self._buffer) > self._max_bytes + len(self._separator):  # keep only what may begin a separator
@@ -119,7 +123,7 @@ class _Pieces:
                 dropped += excess
             data = self._file.read(_READ_BYTES)
             searched = max(0, len(self._buffer) - len(self._separator) + 1)
-            if not data:
+            if not data or (before is not None and self.offset + dropped + len(self._buffer) > before):
                 self.is_end = True
                 at = len(self._buffer)
                 break
