@@ -48,6 +48,7 @@ class Reader:
         self._options = options
         self._take: int | None = options.get("take")
         self._columns = Columns(options)
+        self._local: _Dataset | None = None
 
     def files(self, path: str) -> list[FoundFile]:
         """See SourceReader.files: the data files of the split, at the commit that `revision` names now.
@@ -72,8 +73,12 @@ class Reader:
 
     def _opened(self, url: str) -> tuple[_Dataset, int]:
         """Return the dataset that a file belongs to, and the file's position in it."""
-        found = _HUB_URL.match(url)
-        dataset = self._dataset(found[1] if found else None)
+        if found := _HUB_URL.match(url):
+            dataset = self._dataset(found[1])
+        else:
+            dataset = self._local = self._local or self._dataset(
+                None
+            )  # slow to open, and opened for each range of rows
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
         return dataset, dataset.urls.index(url)

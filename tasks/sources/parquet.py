@@ -35,6 +35,7 @@ class Reader:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = Columns(options)
         self._skips = options.get("on_error") == "skip"
+        self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: slow to parse, opened often
 
     def files(self, path: str) -> list[FoundFile]:
         """See SourceReader.files."""
@@ -50,7 +51,9 @@ class Reader:
                     pre_buffer=False,
                     page_checksum_verification=True,
                     read_dictionary=dictionary,
+                    metadata=self._footer[1] if self._footer and self._footer[0] == url else None,
                 )
+                self._footer = (url, opened.metadata)
                 schema = opened.schema_arrow
             except InputError:
                 raise
