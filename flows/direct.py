@@ -30,8 +30,8 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         return run_build(spec, num_workers, lambda name, step: step(), partial(_run_each, pool))
 
 
-def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate]:
-    """Return the plan of a build with its partitions, and what it would make; build nothing.
+def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
+    """Return the plan of a build with its partitions, and what it would make (None for a try-out); build nothing.
 
     Args:
         spec: with absolute paths.
@@ -42,7 +42,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         run_each = partial(_run_each, pool)
         groups = run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
         plan = with_partitions(plan, [cut for group in groups for cut in group])
-        return plan, sample_build(plan, num_workers, run_each)
+        return plan, None if spec.limit else sample_build(plan, num_workers, run_each)
 
 
 def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:

@@ -100,6 +100,8 @@ def sample_partition(job: TokenizeJob) -> Sample:
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
     """Return about which part of a partition was read: by rows where their number is known, else by bytes."""
+    if take := job.file.options.get("take"):
+        return min(1.0, num_rows / float(take))
     if job.num_rows:
         return min(1.0, num_rows / job.num_rows)
     return min(1.0, max(1, position - job.start) / max(1, job.num_bytes))

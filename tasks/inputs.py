@@ -16,13 +16,15 @@ from tokenloom.tasks.sources.files import PINNED
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec import BuildSpec
+    from tokenloom.spec_sources import Source
 
 
 @dataclass(frozen=True)
 class InputFile:
     """One input file; `path` is relative to its source's root, `url` is where it lies on this machine.
 
-    `options` decides how it is read; `stamp` is what changes when a local file does, None for a remote one.
+    `options` decides how it is read; `stamps` is what changes when a local file does: of this one, or of all that are
+    read with it as one stream, by URL; empty for remote ones.
     """
 
     source: str
@@ -31,7 +33,7 @@ class InputFile:
     num_bytes: int
     fingerprint: str
     options: dict[str, Any]
-    stamp: list[int] | None
+    stamps: dict[str, list[int]]
 
 
 def list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
@@ -45,18 +47,28 @@ def list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
         InputError: no file matches, or a folder stands where a file should.
     """
     memory = FingerprintMemory(store)
-    inputs: list[InputFile] = []
-    for name, source in zip(spec.source_names(), spec.sources, strict=True):
-        options = source.reading_options() | reading_rules(spec)
-        files = []
-        for found in make_reader(options).files(getattr(source, "path", "")):
-            fingerprint, seen = (found.fingerprint, None) if found.fingerprint else memory.local(found.url)
-            files.append(InputFile(name, found.path, found.url, found.num_bytes, fingerprint, options, seen))
-        if options.get("take"):  # one stream through all files: each decides what it holds
-            options["stream"] = sha256_of([[file.path, file.fingerprint] for file in files])
-        inputs += files
+    inputs = [
+        file
+        for name, source in zip(spec.source_names(), spec.sources, strict=True)
+        for file in _source_inputs(name, source, source.reading_options() | reading_rules(spec), memory)
+    ]
     memory.save()
     return inputs
+
+
+def _source_inputs(name: str, source: Source, options: dict[str, Any], memory: FingerprintMemory) -> list[InputFile]:
+    found = make_reader(options).files(source.pattern())
+    known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
+    stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
+    stream: dict[str, str] = {}
+    if any("stream" in file.options for file in found):  # what one reads depends on all
+        digest = sha256_of([[file.path, fingerprint] for file, (fingerprint, _) in zip(found, known, strict=True)])
+        stream = {"stream": digest}
+        stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
+    return [
+        InputFile(name, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
+        for file, (fingerprint, _), seen in zip(found, known, stamps, strict=True)
+    ]
 
 
 def reading_rules(spec: BuildSpec) -> dict[str, Any]:
@@ -73,10 +85,18 @@ def check_unchanged(file: InputFile) -> None:
     """Raise InputError if an input is not what it was when the build was planned."""
     if file.fingerprint.startswith(PINNED):
         return  # a commit of a repository does not change
-    if file.stamp is not None:
-        changed = stamp(file.url) != file.stamp
+    if file.stamps:
+        changed = next((url for url, seen in file.stamps.items() if stamp(url) != seen), None)
     else:
-        filesystem, path = fsspec.core.url_to_fs(file.url)
-        changed = remote_fingerprint(filesystem.info(path), file.url) != file.fingerprint
+        changed = file.url if _remote_fingerprint(file.url) != file.fingerprint else None
     if changed:
-        raise InputError(f"{file.url}: it changed while the build ran; build again when it is complete")
+        raise InputError(f"{changed}: it changed while the build ran; build again when it is complete")
+
+
+def _remote_fingerprint(url: str) -> str:
+    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem.invalidate_cache()  # the listing of the plan
+    try:
+        return remote_fingerprint(filesystem.info(path), url)
+    except OSError as error:
+        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from tokenloom.tasks.exclusion import read_exclusions
 from tokenloom.tasks.inputs import InputFile, list_inputs
 from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.sources import PartitionRange, make_reader
-from tokenloom.tasks.sources.files import compression
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
@@ -186,7 +186,7 @@ def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
     source = plan.spec.sources[plan.spec.source_names().index(file.source)]
     paths = {field for field, _ in source.paths()}  # the fingerprint stands for what lies there
     decides = {
-        "compression": compression(file.url),
+        "suffix": PurePosixPath(file.path).suffix,  # says how it is decompressed
         "documents": plan.spec.documents.model_dump(exclude={"exclude"}),
         "fingerprint": file.fingerprint,
         "options": {name: value for name, value in file.options.items() if name not in paths},

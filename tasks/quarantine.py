@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -89,10 +90,21 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
 def _read(store: Store, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not summary["rows"]:
         return
+    path, digest = store.local(quarantine_path(spill)), xxhash.xxh3_128()
     try:
-        data = store.read(quarantine_path(spill))
+        with path.open("rb") as file:
+            for line in file:
+                digest.update(line)
+                yield _parse(line, path, spill)
     except FileNotFoundError as error:
-        raise WorkError(f"{store.local(quarantine_path(spill))}: it is missing; it is made again", spill) from error
-    if xxhash.xxh3_128_hexdigest(data) != summary["xxh3_128"]:
-        raise WorkError(f"{store.local(quarantine_path(spill))}: it is damaged; it is made again", spill)
-    yield from map(json.loads, data.splitlines())
+        raise WorkError(f"{path}: it is missing; it is made again", spill) from error
+    if digest.hexdigest() != summary["xxh3_128"]:
+        raise WorkError(f"{path}: it is damaged; it is made again", spill)
+
+
+def _parse(line: bytes, path: Path, spill: str) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise WorkError(f"{path}: it is damaged; it is made again", spill) from error
+    return row

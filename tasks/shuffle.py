@@ -103,7 +103,7 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
         table_file = stack.enter_context(store.writing(f"{path}.docs"))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
         table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
-        for start_key, end_key in _pieces(shard, job.vocab_size):
+        for start_key, end_key in _pieces(shard, job.vocab_size, job.has_ids):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, assignment.spills, table)
             progress.report(progress.Advanced(0, 0, piece.duplicates.num_tokens + piece.excluded.num_tokens))
@@ -120,9 +120,10 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
     }
 
 
-def _pieces(shard: ShardRange, vocab_size: int) -> list[tuple[int, int]]:
+def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
     token_bytes = shard.num_tokens * token_dtype(vocab_size).itemsize
-    count = max(1, -(-token_bytes // _PIECE_TOKEN_BYTES), -(-shard.num_documents // _PIECE_DOCUMENTS))
+    most = _PIECE_DOCUMENTS // 8 if has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
+    count = max(1, -(-token_bytes // _PIECE_TOKEN_BYTES), -(-shard.num_documents // max(1, most)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
 

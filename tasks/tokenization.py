@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.storage.canonical import canonical_json, read_signed, sign
@@ -60,7 +59,7 @@ class _Pending:
 
     def add(self, documents: SpillDocuments, num_bytes: int, tally: _Tally) -> None:
         self.parts.append(documents)
-        self.text_bytes += num_bytes
+        self.text_bytes += num_bytes + len(documents.ids)
         tally.report(num_bytes, len(documents.tokens))
 
     def take(self) -> SpillDocuments:
@@ -222,8 +221,10 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
         key = order_keys_with_duplicates(content, rules.seed, job.file.fingerprint, rows.rows)
     encoded = tokenizer.encode(rows.texts, token_dtype(tokenizer.vocab_size))
     split = split_indices(content, rules.shares)
-    ids, id_offsets = text_bytes(pa.array([""] * len(key), pa.large_string()) if rows.ids is None else rows.ids)
-    id_bytes = np.diff(id_offsets).astype(np.uint32)
+    ids, id_bytes = np.empty(0, np.uint8), np.zeros(len(key), np.uint32)
+    if rows.ids is not None:
+        ids, id_offsets = text_bytes(rows.ids.fill_null(""))  # bytes may lie under a null
+        id_bytes = np.diff(id_offsets).astype(np.uint32)
     return SpillDocuments(split, key, content, rows.rows, encoded.num_tokens, encoded.tokens, id_bytes, ids), len(data)
 
 

@@ -81,8 +81,8 @@ def main() -> None:
     fsspec.register_implementation("generated", GeneratedFileSystem)
     case = json.loads(sys.argv[1])
     url, options = case["url"], {"text": "text", "on_error": "fail", "encoding_errors": "fail", **case["options"]}
-    seen = None if "://" in url else stamp(url)
-    file = InputFile("source", "path", url, 1, PINNED if seen is None else "xxh3_128:0", options, seen)
+    seen = {} if "://" in url else {url: stamp(url)}
+    file = InputFile("source", "path", url, 1, "xxh3_128:0" if seen else PINNED, options, seen)
     rules = RulesJob(1, None, options["max_bytes"], "fail", None, True, 0, [("train", 1.0)])
     rules = RulesJob(**{**rules.__dict__, **case.get("documents", {})})
     tokenizer = case.get("tokenizer", {"kind": "byte"})

@@ -31,7 +31,7 @@ from tokenloom.storage.shard import open_shard
 from tokenloom.storage.versions import dataset_store, load_manifest, version_path
 from tokenloom.tasks import shuffle
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.sources import files, parquet
+from tokenloom.tasks.sources import files
 
 Row = dict[str, Any]
 
@@ -352,7 +352,7 @@ def test_every_document_has_the_id_of_its_row_however_the_work_is_cut(
         monkeypatch.setattr(shuffle, "_PIECE_DOCUMENTS", num_documents)
         pieces = make_spec(tmp_path / f"pieces-{num_documents}", sources, **SHARDS)
         assert listed_files(pieces, build(pieces).version) == listed_files(plain, result.version)
-    monkeypatch.setattr(parquet, "PARTITION_BYTES", 2_000)
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 2_000)
     cut = make_spec(tmp_path / "cut", sources, **SHARDS)
     cut_result = build(cut)
     assert cut_result.num_encoded > result.num_encoded + 10

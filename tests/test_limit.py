@@ -20,7 +20,6 @@ from tokenloom.spec import BuildSpec
 from tokenloom.spec_file import load_spec
 from tokenloom.storage import tags
 from tokenloom.storage.versions import dataset_store, load_manifest
-from tokenloom.tasks.sources import parquet
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 
@@ -80,7 +79,7 @@ def test_the_limit_counts_documents_and_not_rows(
     texts = [*texts, ("the last one", 2)]
     kept = [text for text, label in texts if text and label >= 2][:limit]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "PARTITION_BYTES", 40)
+        patch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 40)
         lines = Path(folder, "a.jsonl")
         lines.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in texts))
         long_enough = [text if label >= 2 else "" for text, label in texts]

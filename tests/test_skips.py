@@ -471,7 +471,7 @@ def test_the_list_has_the_same_bytes_for_any_number_of_workers_and_any_cut(
     wanted: dict[str, str],
 ) -> None:
     if partition_bytes is not None:
-        monkeypatch.setattr(jsonl, "PARTITION_BYTES", partition_bytes)
+        monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", partition_bytes)
     spec = mixed_folder(tmp_path)
     assert listed_files(spec, build(spec, num_workers).version) == wanted
 

@@ -71,21 +71,21 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     _table(quiet, header, [*rows, ["all", *totals.values()]])
     _print(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    if planned.spec.limit is None:
+    if estimate:
         _print_estimate(quiet, estimate)
     _print(
         quiet,
         "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
     )
     _print(quiet, "about as much again. Changing the split shares can move documents between splits.")
-    if planned.spec.limit is None and not planned.published:
+    if estimate and not planned.published:
         check_disk(planned, estimate)
     return {
         "dataset": planned.spec.dataset,
         "version": planned.version,
         "published": planned.published,
         **totals,
-        "estimate": asdict(estimate),
+        "estimate": asdict(estimate) if estimate else None,
         "sources": [dict(zip(header, row, strict=True)) for row in rows],
     }
 

@@ -47,6 +47,10 @@ class BadRow(InputError):
         super().__init__(message, row, reason, num_rows)
         self.row, self.reason, self.num_rows = row, reason, num_rows
 
+    def bare(self) -> BadRow:
+        """Return the same without its traceback and cause, which hold the row and more."""
+        return BadRow(str(self), self.row, self.reason, self.num_rows)
+
     def __str__(self) -> str:
         return str(self.args[0])
 

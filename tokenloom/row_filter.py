@@ -6,9 +6,19 @@ A row is kept where the whole expression is true; a comparison with null, or wit
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 Scalar = str | int | float | bool
 _OPERATORS = {
     ast.Eq: "==",
@@ -65,11 +75,12 @@ def comparisons_of(tree: Filter) -> Iterator[Comparison]:
             yield from comparisons_of(part)
 
 
-def may_hold(tree: Filter, holds: Callable[[Comparison], bool]) -> bool:
-    """Return whether a filter holds, from what its comparisons do."""
+def holds(tree: Filter, compare: Callable[[Comparison], bool]) -> bool:
+    """Return whether a filter holds, from what `compare` says of its comparisons; it is asked of all of them."""
     if isinstance(tree, Comparison):
-        return holds(tree)
-    return (all if tree.is_all else any)(may_hold(part, holds) for part in tree.parts)
+        return compare(tree)
+    parts = [holds(part, compare) for part in tree.parts]
+    return all(parts) if tree.is_all else any(parts)
 
 
 def columns_of(tree: Filter) -> list[str]:

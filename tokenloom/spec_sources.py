@@ -26,6 +26,10 @@ class _Source(SpecModel):
         """Return the name that stands in the inputs of a version; `position` is that in the spec's list."""
         return getattr(self, "name", None) or f"{self.kind}-{position}"  # type: ignore[attr-defined]
 
+    def pattern(self) -> str:
+        """Return the path or glob of its files, "" for a source that has none."""
+        return getattr(self, "path", "")
+
     def reading_options(self) -> dict[str, Any]:
         """Return what decides how a file is read: all fields but the source's name and its paths."""
         return self.model_dump(exclude={"name", *self.path_fields})

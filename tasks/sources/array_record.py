@@ -7,12 +7,11 @@ ahead: 5,000 small records and 8 of 60 MB peak at 255 MB, with the library's def
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources.base import PARTITION_BYTES, PartitionRange
+from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, open_input
 from tokenloom.tasks.sources.json_values import parse_json
@@ -47,9 +46,7 @@ class Reader(RecordReader):
         size = input_bytes(_check_local(url))
         with _open(url) as file:
             num_records = file.num_records()
-        count = min(num_records, -(-size // PARTITION_BYTES))
-        starts = [i * num_records // count for i in range(count)] + [num_records]
-        return [PartitionRange(a, b, size * (b - a) // num_records, b - a) for a, b in pairwise(starts)]
+        return cut_evenly(num_records, size, num_records)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows; `start` and `end` count records."""
@@ -124,7 +121,11 @@ def _open(url: str) -> Iterator[Any]:
         except RuntimeError as error:
             raise InputError(f"{url}: no readable ArrayRecord file: {error}; {_MEND}") from error
         raise InputError(f"{url}: no readable ArrayRecord file; {_MEND}")
-    yield file
+    try:
+        yield file
+    finally:
+        with suppress(RuntimeError):  # what reading has told already
+            file.close()
 
 
 def _read(file: Any, url: str, row: int) -> bytes:

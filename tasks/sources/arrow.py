@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError
 from tokenloom.storage.fingerprints import remote_fingerprint
-from tokenloom.tasks.sources.base import PARTITION_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import FoundFile, input_bytes, is_local, match, open_input
 
@@ -75,17 +75,8 @@ class Reader:
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count record batches."""
-        cuts: list[PartitionRange] = []
-        start, num_bytes, num_rows = 0, 0, 0
-        counts = list(zip(*self._num_rows(url), strict=True))
-        for i, (batch_rows, batch_bytes) in enumerate(counts):
-            if num_bytes and num_bytes + batch_bytes > PARTITION_BYTES:
-                cuts.append(PartitionRange(start, i, num_bytes, num_rows))
-                start, num_bytes, num_rows = i, 0, 0
-            num_bytes, num_rows = num_bytes + batch_bytes, num_rows + batch_rows
-        if start < len(counts):
-            cuts.append(PartitionRange(start, len(counts), num_bytes, num_rows))
-        return cuts
+        num_rows, num_bytes = self._num_rows(url)
+        return cut_groups(list(zip(num_bytes, num_rows, strict=True)))
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count record batches."""
@@ -103,9 +94,7 @@ class Reader:
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the record batches that hold `rows`."""
-        ends = np.cumsum(self._num_rows(url)[0])
-        batches = np.unique(np.searchsorted(ends, np.array(rows), side="right"))
-        return [(int(batch), int(batch) + 1) for batch in batches]
+        return groups_of(rows, self._num_rows(url)[0])
 
 
 def found_file(path: str, name: str, pattern: str) -> FoundFile:

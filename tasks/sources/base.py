@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -67,6 +68,46 @@ class Rows:
         """Return the batch with its first `count` texts alone."""
         ids = None if self.ids is None else self.ids.slice(0, count)
         return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids)
+
+
+def cut_groups(sizes: Sequence[tuple[int, int]]) -> list[PartitionRange]:
+    """Return runs of neighbouring groups of about PARTITION_BYTES, a larger group alone.
+
+    Args:
+        sizes: (bytes of text, rows) of every row group or record batch of a file.
+    """
+    cuts: list[PartitionRange] = []
+    start, num_bytes, num_rows = 0, 0, 0
+    for i, (group_bytes, group_rows) in enumerate(sizes):
+        if num_bytes and num_bytes + group_bytes > PARTITION_BYTES:
+            cuts.append(PartitionRange(start, i, num_bytes, num_rows))
+            start, num_bytes, num_rows = i, 0, 0
+        num_bytes, num_rows = num_bytes + group_bytes, num_rows + group_rows
+    if start < len(sizes):
+        cuts.append(PartitionRange(start, len(sizes), num_bytes, num_rows))
+    return cuts
+
+
+def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[PartitionRange]:
+    """Return equal ranges of [0, count) of about PARTITION_BYTES.
+
+    Args:
+        count: bytes or records of a file.
+        num_bytes: bytes of the file.
+        num_rows: rows of the file if they are what is counted.
+    """
+    num_parts = min(count, -(-num_bytes // PARTITION_BYTES))
+    bounds = [i * count // num_parts for i in range(num_parts)] + [count]
+    return [
+        PartitionRange(a, b, num_bytes * (b - a) // count, None if num_rows is None else b - a)
+        for a, b in pairwise(bounds)
+    ]
+
+
+def groups_of(rows: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the groups [i, i + 1) that hold `rows`, where group i has counts[i] rows."""
+    groups = np.unique(np.searchsorted(np.cumsum(counts), np.array(rows), side="right"))
+    return [(int(group), int(group) + 1) for group in groups]
 
 
 class SourceReader(Protocol):

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.row_filter import Comparison, Filter, parse_filter
+from tokenloom.row_filter import COMPARE, Comparison, holds, parse_filter
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _MISSING = object()
 
 
@@ -45,7 +36,9 @@ class Fields:
 
     def keeps(self, place: str, row: int, value: Any) -> bool:
         """Return whether the filter keeps a row; raises BadRow if a value can't be compared."""
-        return self._filter is None or self._holds(place, row, value, self._filter)
+        return self._filter is None or holds(
+            self._filter, lambda comparison: self._compare(place, row, value, comparison)
+        )
 
     def text(self, place: str, row: int, value: Any) -> str | None:
         """Return the text of a row, None if it is null; raises BadRow if there is none to take."""
@@ -55,16 +48,16 @@ class Fields:
         if text is not None and not isinstance(text, str):
             kind = type(text).__name__
             raise BadRow(f"{place}: {self._text_key!r} is {kind}, not text; mend the row", row, "not_text")
-        return None if text is None else self.clean(place, row, text)
+        return None if text is None else self._clean(place, row, text, "text")
 
-    def clean(self, place: str, row: int, text: str) -> str:
+    def _clean(self, place: str, row: int, text: str, what: str) -> str:
         """Return a text that UTF-8 can say: lone surrogates are replaced, or raise BadRow."""
         if text.isascii() or not _SURROGATES.search(text):
             return text
         if self._replaces:  # bytes that were no UTF-8 came as surrogates of their own (PEP 383)
             return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise BadRow(
-            f"{place}: invalid UTF-8, or a lone surrogate, in its text; mend the row, or set "
+            f"{place}: invalid UTF-8, or a lone surrogate, in its {what}; mend the row, or set "
             "documents.encoding_errors: replace",
             row,
             "invalid_utf8",
@@ -80,7 +73,7 @@ class Fields:
         if isinstance(found, bool) or not isinstance(found, str | int):
             kind = type(found).__name__
             raise BadRow(f"{place}: id {self._id_key!r} is {kind}, not text or integer; mend the row", row, "bad_id")
-        return self.clean(place, row, str(found))
+        return self._clean(place, row, str(found), "id")
 
     def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
         found = _look_up(value, key)
@@ -95,12 +88,6 @@ class Fields:
         keys = ", ".join(str(key)[:100] for key in list(value)[:12]) or "none"
         keys = keys.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be shown or logged
         raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
-
-    def _holds(self, place: str, row: int, value: Any, tree: Filter) -> bool:
-        if isinstance(tree, Comparison):
-            return self._compare(place, row, value, tree)
-        parts = [self._holds(place, row, value, part) for part in tree.parts]
-        return all(parts) if tree.is_all else any(parts)
 
     def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
         found, wanted = _look_up(value, comparison.column), comparison.value
@@ -119,7 +106,7 @@ class Fields:
                 row,
                 "bad_filter",
             ) from error
-        return _COMPARE[comparison.operator](found, wanted)
+        return bool(COMPARE[comparison.operator](found, wanted))
 
 
 def _spelled(text: str) -> int | float:

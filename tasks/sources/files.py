@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 import fsspec
@@ -29,13 +29,15 @@ _listeners: list[list[IO[bytes]]] = []
 class FoundFile:
     """One file of a source; `path` is relative to the source's root, `url` is where it lies.
 
-    `fingerprint` is None for a local file: its content tells it.
+    `fingerprint` is None for a local file: its content tells it. `options` replace those of the source for reading it;
+    with `stream` among them the source's files are read as one.
     """
 
     path: str
     url: str
     num_bytes: int
     fingerprint: str | None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def find_files(pattern: str) -> list[FoundFile]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ import pyarrow as pa
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.arrow import found_file
-from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import PINNED, FoundFile, input_bytes, is_local, match
 from tokenloom.tasks.sources.joined import read_first
@@ -48,7 +48,7 @@ class Reader:
         self._options = options
         self._take: int | None = options.get("take")
         self._columns = Columns(options)
-        self._local: _Dataset | None = None
+        self._is_stream = bool(options.get("stream"))
 
     def files(self, path: str) -> list[FoundFile]:
         """See SourceReader.files: the data files of the split, at the commit that `revision` names now.
@@ -58,13 +58,21 @@ class Reader:
         name, data_files = str(self._options["name"]), self._options.get("data_files")
         if _is_on_hub(name):
             commit = _commit(name, self._options.get("revision"))
-            return list(_told(name, (_pinned(url, commit) for url in self._dataset(commit).urls)))
-        urls = self._dataset(None).urls
-        if name in _BUILDERS:
-            root = _root(str(data_files))
-            return [found_file(url.removeprefix(root), url, url) for url in urls]
-        folder = f"{Path(name).resolve()}/"
-        return [found_file(url.removeprefix(folder), url, url) for url in urls]
+            dataset = self._dataset(commit)
+            found = list(_told(name, (_pinned(url, commit) for url in dataset.urls)))
+        else:
+            dataset = self._dataset(None)
+            root = _root(str(data_files)) if name in _BUILDERS else f"{Path(name).resolve()}/"
+            found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
+        options = self._reading(dataset)
+        return [replace(file, options=options) for file in found]
+
+    def _reading(self, dataset: _Dataset) -> dict[str, Any]:
+        """Return the options that say who reads the files: the reader of their kind, or this one, alone or as one."""
+        if dataset.kind is not None and self._take is None:
+            return {"kind": dataset.kind, "delimiter": dataset.delimiter}
+        is_one = self._take is not None or dataset.num_shards() != len(dataset.urls)
+        return {"stream": True} if is_one else {}
 
     def _dataset(self, commit: str | None) -> _Dataset:
         get = self._options.get
@@ -73,50 +81,31 @@ class Reader:
 
     def _opened(self, url: str) -> tuple[_Dataset, int]:
         """Return the dataset that a file belongs to, and the file's position in it."""
-        if found := _HUB_URL.match(url):
-            dataset = self._dataset(found[1])
-        else:
-            dataset = self._local = self._local or self._dataset(
-                None
-            )  # slow to open, and opened for each range of rows
+        found = _HUB_URL.match(url)
+        dataset = self._dataset(found[1] if found else None)
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
         return dataset, dataset.urls.index(url)
 
-    def _own(self, dataset: _Dataset) -> SourceReader | None:
-        """Return our reader of the dataset's files, None if they are read through the package."""
-        if dataset.kind is None:
-            return None
-        return make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
-
     def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions: those of the file's kind, or the file; of a stream, all in its first file."""
-        return list(_told(url, self._partitions(url)))
-
-    def _partitions(self, url: str) -> Iterator[PartitionRange]:
+        """See SourceReader.partitions: the file; of a stream, all files in the first."""
         dataset, index = self._opened(url)
-        own = self._own(dataset)
-        if own is not None and self._take is None:
-            yield from own.partitions(url)
-        elif self._take is None and dataset.num_shards() == len(dataset.urls):
-            yield PartitionRange(0, 1, input_bytes(url), None)
-        elif index == 0:
-            yield PartitionRange(0, 1, sum(map(input_bytes, dataset.urls)), None)
+        if not self._is_stream:
+            return list(_told(url, (PartitionRange(0, 1, input_bytes(one), None) for one in [url])))
+        sizes = list(_told(url, map(input_bytes, dataset.urls))) if index == 0 else []
+        return [PartitionRange(0, 1, sum(sizes), None)] if sizes else []
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read."""
-        yield from self._read(url, start, end) if is_local(url) else _told(url, self._read(url, start, end))
+        yield from self._read(url) if is_local(url) else _told(url, self._read(url))
 
-    def _read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+    def _read(self, url: str) -> Iterator[Rows]:
         dataset, index = self._opened(url)
-        own = self._own(dataset)
-        if own is None:
-            is_stream = self._take is not None or dataset.num_shards() != len(dataset.urls)
-            yield from self._streamed(dataset, url, None if is_stream else index)
-        elif self._take is None:
-            yield from own.read(url, start, end)
+        if dataset.kind is None:
+            yield from self._streamed(dataset, url, None if self._is_stream else index)
         else:
-            yield from read_first(own, self._options, dataset.urls, self._take)
+            reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
+            yield from read_first(reader, self._options, dataset.urls, self._take or 0)
 
     def _streamed(self, dataset: _Dataset, url: str, index: int | None) -> Iterator[Rows]:
         row, schema = 0, None
@@ -129,9 +118,8 @@ class Reader:
                 row += len(batch)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """See SourceReader.locate: as the file's kind does, else the whole file or stream."""
-        own = self._own(self._opened(url)[0])
-        return [(0, 1)] if own is None or self._take is not None else own.locate(url, rows)
+        """See SourceReader.locate: the whole file or stream."""
+        return [(0, 1)]
 
 
 class _Dataset:

@@ -33,7 +33,7 @@ class _FirstRecords(RecordReader):
 
     def __init__(self, reader: RecordReader, options: Mapping[str, Any], urls: Sequence[str], num_rows: int) -> None:
         super().__init__(options, reader.fields)
-        self._reader: Any = reader
+        self._reader = reader
         self._urls, self._num_rows = urls, num_rows
 
     def partitions(self, url: str) -> list[PartitionRange]:

@@ -7,11 +7,10 @@ is cut into byte ranges; a range owns the lines that start in it. Anything else 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import IO, Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import PARTITION_BYTES, PartitionRange
+from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.json_values import array_values, parse_json, starts_array
@@ -40,9 +39,7 @@ class Reader(RecordReader):
         size = input_bytes(url)
         if compression(url) or _is_array(url):
             return [PartitionRange(0, size, size, None)]
-        count = -(-size // PARTITION_BYTES)
-        starts = [i * size // count for i in range(count)] + [size]
-        return [PartitionRange(a, b, b - a, None) for a, b in pairwise(starts)]
+        return cut_evenly(size, size)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows; `start` and `end` are not used for compressed files and arrays."""

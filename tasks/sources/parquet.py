@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.row_filter import Comparison, may_hold
-from tokenloom.tasks.sources.base import BATCH_BYTES, PARTITION_BYTES, PartitionRange, Rows
-from tokenloom.tasks.sources.columns import COMPARE, Columns
+from tokenloom.row_filter import COMPARE, Comparison, holds
+from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
+from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import FoundFile, find_files, open_input
 
 _MAX_BATCH_ROWS = 65_536
@@ -64,29 +64,15 @@ class Reader:
             self._columns.needed(schema, url)
             yield opened
 
-    def _text_leaves(self, file: pq.ParquetFile) -> list[int]:
-        paths = [file.schema.column(i).path for i in range(len(file.schema))]
-        name = self._columns.text
-        return [i for i, path in enumerate(paths) if path == name or path.startswith(name + ".")]
-
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""
         with self._open(url) as file:
-            leaves = self._text_leaves(file)
+            leaves = _leaves(file, [self._columns.text])
             groups = [
-                (_text_bytes(file, i, leaves), file.metadata.row_group(i).num_rows)
+                (_leaf_bytes(file, i, leaves), file.metadata.row_group(i).num_rows)
                 for i in range(file.metadata.num_row_groups)
             ]
-        cuts: list[PartitionRange] = []
-        start, num_bytes, num_rows = 0, 0, 0
-        for i, (group_bytes, group_rows) in enumerate(groups):
-            if num_bytes and num_bytes + group_bytes > PARTITION_BYTES:
-                cuts.append(PartitionRange(start, i, num_bytes, num_rows))
-                start, num_bytes, num_rows = i, 0, 0
-            num_bytes, num_rows = num_bytes + group_bytes, num_rows + group_rows
-        if start < len(groups):
-            cuts.append(PartitionRange(start, len(groups), num_bytes, num_rows))
-        return cuts
+        return cut_groups(groups)
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
@@ -100,19 +86,21 @@ class Reader:
                     yield _not_read(num_rows)
                 row += num_rows
 
-    def _repeated(self, url: str, start: int, end: int) -> list[str] | None:
+    def _repeated(self, url: str, start: int, end: int) -> list[str]:
         """Return the leaves to read as dictionaries: those whose rows take next to nothing in the file.
 
         A million copies of one text are a dictionary of one and a million small numbers: decoded as they are read,
         a batch of them could take any memory.
         """
         with self._open(url) as file:
-            leaves = self._text_leaves(file)
-            for group in range(start, end):
-                num_rows = file.metadata.row_group(group).num_rows
-                if _text_bytes(file, group, leaves) < _REPEATED_ROW_BYTES * num_rows:
-                    return [file.schema.column(i).path for i in leaves]
-        return None
+            leaves = _leaves(file, self._columns.needed(file.schema_arrow, url))
+            groups = [file.metadata.row_group(i) for i in range(start, end)]
+            return [
+                file.schema.column(i).path
+                for i in leaves
+                if file.schema.column(i).physical_type == "BYTE_ARRAY"
+                and any(g.column(i).total_uncompressed_size < _REPEATED_ROW_BYTES * g.num_rows for g in groups)
+            ]
 
     def _may_keep(self, file: pq.ParquetFile, group: int) -> bool:
         """Return whether a row group may hold a row that the filter keeps, by its statistics."""
@@ -122,18 +110,18 @@ class Reader:
         paths = [file.schema.column(i).path for i in range(len(file.schema))]
         row_group = file.metadata.row_group(group)
 
-        def holds(comparison: Comparison) -> bool:
+        def may_hold(comparison: Comparison) -> bool:
             if paths.count(comparison.column) != 1:
                 return True
             return _may_hold(comparison, row_group.column(paths.index(comparison.column)).statistics)
 
-        return may_hold(tree, holds)
+        return holds(tree, may_hold)
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
         num_rows = file.metadata.row_group(group).num_rows
-        row_bytes = max(1, _text_bytes(file, group, self._text_leaves(file)) // max(1, num_rows))
-        batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
         names = self._columns.needed(file.schema_arrow, url)
+        row_bytes = max(1, _leaf_bytes(file, group, _leaves(file, names)) // max(1, num_rows))
+        batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
         read = 0
         batches = file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=names, use_threads=False)
         while True:
@@ -160,8 +148,7 @@ class Reader:
         """See SourceReader.locate: the row groups that hold `rows`."""
         with self._open(url) as file:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-        groups = np.unique(np.searchsorted(np.cumsum(counts), np.array(rows), side="right"))
-        return [(int(group), int(group) + 1) for group in groups]
+        return groups_of(rows, counts)
 
 
 class _Reads:
@@ -180,7 +167,13 @@ class _Reads:
         return getattr(self._file, name)
 
 
-def _text_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:
+def _leaves(file: pq.ParquetFile, names: list[str]) -> list[int]:
+    """Return the positions of the leaf columns under dotted names."""
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    return [i for i, path in enumerate(paths) if any(path == name or path.startswith(name + ".") for name in names)]
+
+
+def _leaf_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:
     row_group = file.metadata.row_group(group)
     return sum(int(row_group.column(i).total_uncompressed_size) for i in leaves)
 
@@ -192,16 +185,17 @@ def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
     """
     if statistics is None or not statistics.has_min_max:
         return True
-    low, high, value = statistics.min, statistics.max, comparison.value
-    if isinstance(low, Decimal) or low != low or high != high:  # compared as float; NaN, which no writer should give
-        return True
+    value = comparison.value
     try:
+        low, high = statistics.min, statistics.max
+        if isinstance(low, Decimal) or low != low or high != high:  # compared as float; NaN, which none should give
+            return True
         if comparison.operator == "!=":  # a NaN, which statistics leave out, is unlike every value
             return isinstance(low, float) or not low == value == high
         if comparison.operator == "==":
             return bool(low <= value <= high)
         return bool(COMPARE[comparison.operator](low if comparison.operator[0] == "<" else high, value))
-    except TypeError:  # bytes and text, say
+    except (TypeError, UnicodeDecodeError):  # bytes and text, say; a bound that is no UTF-8
         return True
 
 

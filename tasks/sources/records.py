@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
+from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import FoundFile, find_files
+
+_ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
 
 class RecordReader(ABC):
@@ -32,8 +34,16 @@ class RecordReader(ABC):
         return find_files(path)
 
     @abstractmethod
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See SourceReader.partitions."""
+
+    @abstractmethod
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """Yield (row, raw value, its bytes) of a partition; raise BadRow only where reading can't go on."""
+
+    @abstractmethod
+    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """See SourceReader.locate."""
 
     @abstractmethod
     def parse(self, place: str, row: int, raw: Any) -> Any:
@@ -53,8 +63,9 @@ class RecordReader(ABC):
                 if not self._skips:
                     yield batch.take()  # a row before this one may be bad by the rules: the first is told
                     raise
-                batch.bad.append(bad)
-            batch.num_bytes += num_bytes
+                batch.bad.append(bad.bare())
+                batch.num_bytes += _BAD_ROW_BYTES
+            batch.num_bytes += num_bytes + _ROW_BYTES
             del raw  # what is yielded must not wait here in other forms: it may be large
             if batch.num_bytes >= BATCH_BYTES:
                 yield batch.take()

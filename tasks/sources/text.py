@@ -7,11 +7,10 @@ between two separators without the line ends around it; where nothing does, ther
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import IO, Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import PARTITION_BYTES, PartitionRange
+from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.records import RecordReader
@@ -41,9 +40,7 @@ class Reader(RecordReader):
         size = input_bytes(url)
         if compression(url) or not self._can_cut:
             return [PartitionRange(0, size, size, None if self._separator else 1)]
-        count = -(-size // PARTITION_BYTES)
-        starts = [i * size // count for i in range(count)] + [size]
-        return [PartitionRange(a, b, b - a, None) for a, b in pairwise(starts)]
+        return cut_evenly(size, size)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows."""

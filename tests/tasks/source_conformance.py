@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import Rows, SourceReader, make_reader
+from tokenloom.tasks.sources import Rows, SourceReader, base, make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, REASONS
 
 Row = dict[str, Any]
@@ -70,7 +69,6 @@ class SourceConformance:
 
     kind: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
-    module: ClassVar[str | None] = None  # whose PARTITION_BYTES cuts, if not the kind's own
     has_columns = True  # ids, filters, a name for the text
     has_nulls = True
     holds_empty_file = False  # no bytes at all are no rows
@@ -118,12 +116,7 @@ class SourceConformance:
     @pytest.fixture
     def small_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Cut after a few rows."""
-        module = import_module(self.module or type(make_reader(self._bare())).__module__)
-        if hasattr(module, "PARTITION_BYTES"):
-            monkeypatch.setattr(module, "PARTITION_BYTES", 700)
-
-    def _bare(self) -> dict[str, Any]:
-        return {"kind": self.kind, "text": "text", "delimiter": ",", "max_bytes": 1, **self.options}
+        monkeypatch.setattr(base, "PARTITION_BYTES", 700)
 
     # Rows
 

@@ -31,20 +31,27 @@ def _no_network_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 
 
 def reader_of(name: Path | str, **options: Any) -> SourceReader:
-    """Return a reader of the kind."""
-    return make_reader(
-        {"kind": "huggingface", "name": str(name), "text": "text", "split": "train", "max_bytes": 2**28, **options}
-    )
+    """Return a reader of the kind, which lists the files."""
+    return make_reader(_options(name, **options))
+
+
+def _options(name: Path | str, **options: Any) -> dict[str, Any]:
+    return {"kind": "huggingface", "name": str(name), "text": "text", "split": "train", "max_bytes": 2**28, **options}
+
+
+def files_of(name: Path | str, **options: Any) -> list[tuple[SourceReader, str]]:
+    """Return the files of a split, each with the reader that reads it."""
+    given = _options(name, **options)
+    return [(make_reader({**given, **file.options}), file.url) for file in make_reader(given).files("")]
 
 
 def batches_of(name: Path | str, **options: Any) -> list[Rows]:
     """Read a whole split."""
-    reader = reader_of(name, **options)
     return [
         batch
-        for file in reader.files("")
-        for part in reader.partitions(file.url)
-        for batch in reader.read(file.url, part.start, part.end)
+        for reader, url in files_of(name, **options)
+        for part in reader.partitions(url)
+        for batch in reader.read(url, part.start, part.end)
     ]
 
 
@@ -112,24 +119,22 @@ def test_builders_read_files_from_anywhere(data_dir: Path, tmp_path: Path) -> No
 def test_a_partition_is_a_file_or_row_groups_of_it(tmp_path: Path) -> None:
     three_files(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", ["x"] * 5)
-    reader = reader_of(tmp_path, data_files="*.parquet")
-    parts = [reader.partitions(file.url) for file in reader.files("")]
+    parts = [reader.partitions(url) for reader, url in files_of(tmp_path, data_files="*.parquet")]
     assert [(part.start, part.end, part.num_rows) for each in parts for part in each] == [(0, 3, 10)] * 3
-    reader = reader_of("json", data_files=str(tmp_path / "a.jsonl"))
-    (part,) = reader.partitions(reader.files("")[0].url)
+    ((reader, url),) = files_of("json", data_files=str(tmp_path / "a.jsonl"))
+    (part,) = reader.partitions(url)
     assert (part.start, part.end) == (0, (tmp_path / "a.jsonl").stat().st_size)
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    reader = reader_of("text", data_files=str(tmp_path / "a.txt"))
-    (part,) = reader.partitions(reader.files("")[0].url)
+    ((reader, url),) = files_of("text", data_files=str(tmp_path / "a.txt"))
+    (part,) = reader.partitions(url)
     assert (part.start, part.end, part.num_rows) == (0, 1, None)
 
 
 def test_files_read_through_the_package_are_partitions(tmp_path: Path) -> None:
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
-    reader = reader_of("text", data_files=str(tmp_path / "*.txt"))
-    for i, file in enumerate(reader.files("")):
-        assert texts_of(list(reader.read(file.url, 0, 1))) == [f"text {i} {k}" for k in range(10)]
+    for i, (reader, url) in enumerate(files_of("text", data_files=str(tmp_path / "*.txt"))):
+        assert texts_of(list(reader.read(url, 0, 1))) == [f"text {i} {k}" for k in range(10)]
 
 
 # Take
@@ -147,8 +152,9 @@ def test_take_reads_the_first_rows_of_one_stream(tmp_path: Path, take: int, form
         for i in range(3):
             (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
         options = {"name": "text", "data_files": str(tmp_path / "*.txt")}
-    reader = reader_of(**options, take=take)
-    first, *rest = reader.files("")
+    first, *rest = reader_of(**options, take=take).files("")
+    assert first.options == {"stream": True}
+    reader = reader_of(**options, take=take, stream=True)
     (part,) = reader.partitions(first.url)
     assert part.num_bytes == sum(file.num_bytes for file in (first, *rest))
     assert all(reader.partitions(file.url) == [] for file in rest)
@@ -184,8 +190,7 @@ def test_a_folder_that_is_missing_or_empty_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_since_is_told(tmp_path: Path) -> None:
-    three_files(tmp_path)
-    reader = reader_of(tmp_path)
+    reader = reader_of(three_files(tmp_path), take=25, stream=True)
     url = reader.files("")[1].url
     Path(url).unlink()
     with pytest.raises(InputError, match=f"{url}: no longer a data file"):
@@ -259,9 +264,13 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     assert {file.fingerprint for file in files} == {PINNED + _COMMIT}
     assert asked == [("org/name", "main"), ("org/name", _COMMIT)]
 
-    other = reader_of("org/name", revision="main", split="train")  # in a worker: the URL says the commit
+    assert {file.options["kind"] for file in files} == {"parquet"}
+    other = reader_of("org/name", take=18, stream=True)  # in a worker: the URL says the commit
     monkeypatch.setattr(hugging_face, "_commit", lambda name, revision: pytest.fail("asked again"))
-    read_there = parquet.Reader.read
-    monkeypatch.setattr(parquet.Reader, "read", lambda self, url, start, end: read_there(self, local(url), start, end))
-    assert texts_of(list(other.read(urls[1], 0, 2))) == [f"text 1 {k}" for k in range(8)]
+    for method in ("read", "partitions"):
+        there = getattr(parquet.Reader, method)
+        monkeypatch.setattr(
+            parquet.Reader, method, lambda self, url, *rest, there=there: there(self, local(url), *rest)
+        )
+    assert texts_of(list(other.read(urls[0], 0, 1)))[8:] == ["text 0 8", "text 0 9", *(f"text 1 {k}" for k in range(8))]
     hugging_face._load_pinned.cache_clear()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import arrow, files, make_reader
+from tokenloom.tasks.sources import SourceReader, arrow, files, make_reader
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 
@@ -223,9 +223,16 @@ class _HuggingFace(SourceConformance):
     kind = "huggingface"
     num_located = 3
 
+    def reader(self, path: Path, **options: Any) -> SourceReader:
+        """Return the reader of the dataset's files: that of their kind, or the one through the package."""
+        found = super().reader(path, **options).files("")
+        return super().reader(path, **options, **found[0].options)
+
+    def urls(self, reader: SourceReader, path: Path) -> list[str]:
+        return [file.url for file in super().reader(path).files("")]
+
 
 class TestHuggingFaceJson(_HuggingFace):
-    module = "tokenloom.tasks.sources.jsonl"
     is_cut = holds_empty_file = True
     tells_truncation = False
     test_a_text_column_that_is_missing_is_told = TestJsonLines.test_a_text_column_that_is_missing_is_told
@@ -260,7 +267,6 @@ class TestHuggingFaceText(_HuggingFace):
 
 class TestHuggingFaceFolder(_HuggingFace):
     is_cut = True
-    module = "tokenloom.tasks.sources.parquet"
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         pytest.importorskip("datasets")

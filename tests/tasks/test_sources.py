@@ -90,7 +90,7 @@ def test_every_single_cut_of_json_lines_gives_every_line_exactly_once(tmp_path: 
 
 
 def test_partitions_of_a_plain_file_cover_it_without_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "PARTITION_BYTES", 100)
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 100)
     path = tmp_path / "a.jsonl"
     texts = [f"{i} " + "x" * (i % 50) for i in range(100)]
     path.write_bytes(b"".join(line_of(text) + b"\n" for text in texts))
@@ -154,7 +154,7 @@ def test_parquet_rows_are_numbered_through_the_file_whatever_its_row_groups(tmp_
 def test_parquet_partitions_are_whole_row_groups_and_each_is_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_module, "PARTITION_BYTES", 3000)
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 3000)
     texts = [f"{i} " + "xyz" * (i % 61) for i in range(500)]
     path = write_parquet(tmp_path / "a.parquet", texts, group_rows=9)
     parts = parquet_module.Reader(OPTIONS).partitions(str(path))
