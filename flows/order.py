@@ -55,9 +55,9 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     progress.report(progress.StepStarted("cut", 0))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
     repairs: Counter[str | None] = Counter()
-    refuse_too_large(with_partitions(plan, cuts), num_workers, run_each)
+    plan = with_partitions(plan, cuts)
+    refuse_too_large(plan, num_workers, run_each)
     while True:
-        plan = with_partitions(plan, cuts)
         try:
             return _encode_and_publish(plan, num_workers, run_one, run_each)
         except WorkError as error:
@@ -67,6 +67,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
             progress.report(progress.Message(str(error)))
             if error.spill:
                 plan.store.remove(record_path(error.spill))
+            plan = with_partitions(plan, cuts)
 
 
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:

@@ -25,7 +25,7 @@ _NUM_SAMPLES = 16
 _READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which looks like text that was read
 _ENCODE_BYTES = 1_000_000
 _OTHER_STEPS = 1.15  # of the time of encoding, for all steps (docs/evidence.md)
-_SURELY_BYTES = 60  # on disk for each byte of input: more than any kind of input takes
+_SURELY_BYTES = 60  # on disk for each byte of input; more only where compressed text repeats itself without end
 _DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
 _ID_BYTES = 4  # in shards, for each document, and the id itself
 

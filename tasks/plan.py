@@ -86,6 +86,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
 
     Raises:
         InputError: no file matches, or a folder stands where a file should.
+        InputError: the file of excluded contents can't be read, or a dataset of the hub can't be reached.
+        SpecError: the transform can't be imported.
         TokenizerError: the tokenizer can't be made.
         StoreError: the store can't be read or written.
     """

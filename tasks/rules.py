@@ -19,6 +19,7 @@ from tokenloom.tokenizers.base import Tokenizer, text_bytes
 
 MAX_ID_BYTES = 1024  # so that those of a million documents fit into one Arrow array
 Transform = Callable[[str], str | None]
+Place = Callable[[int], str]  # how a message names a row, see SourceReader.place
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def load_transform(name: str) -> Transform:
     return function  # type: ignore[no-any-return]
 
 
-def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, url: str) -> pa.Array:
+def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place: Place) -> pa.Array:
     """Return texts, (n,) large_string, after the transform `name`: null where it gives None.
 
     Raises InputError if it fails on a text; that is never skipped, since it may not be for the bytes.
@@ -64,7 +65,7 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
             found.append(None if text is None else _checked(function(text)))
         except Exception as error:  # whatever the user's function raises
             raise InputError(
-                f"{url}, row {row}: documents.transform {name} failed: {type(error).__name__}: {error}; mend it"
+                f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {error}; mend it"
             ) from error
     return pa.array(found, pa.large_string())
 
@@ -77,13 +78,13 @@ def _checked(text: Any) -> str | None:
     return text
 
 
-def keep_documents(rows: Rows, rules: RulesJob, url: str, tokenizer: Tokenizer) -> Rows:
+def keep_documents(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokenizer) -> Rows:
     """Return the batch with documents alone; the other rows are in its `num_filtered` and `bad`.
 
     Args:
         rows: as they were read.
         rules: of the build.
-        url: of their file.
+        place: how a message names a row.
         tokenizer: that must take the texts.
 
     Raises:
@@ -92,14 +93,14 @@ def keep_documents(rows: Rows, rules: RulesJob, url: str, tokenizer: Tokenizer) 
     """
     if not len(rows.rows):
         return rows
-    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, url))
+    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place))
     num_chars = pc.utf8_length(rows.texts)
     kept = pc.greater_equal(num_chars, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
         kept = pc.and_(kept, pc.less_equal(num_chars, rules.max_chars).fill_null(False))
     documents = _only(rows, kept.to_numpy(zero_copy_only=False))
     documents = replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
-    return _without_large(documents, rules, url, tokenizer)
+    return _without_large(documents, rules, place, tokenizer)
 
 
 def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
@@ -110,18 +111,18 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids)
 
 
-def _without_large(rows: Rows, rules: RulesJob, url: str, tokenizer: Tokenizer) -> Rows:
+def _without_large(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokenizer) -> Rows:
     data, offsets = text_bytes(rows.texts)
     lengths = np.diff(offsets)
-    bad = [_too_large(url, int(rows.rows[i]), int(lengths[i]), rules) for i in _above(lengths, rules.max_bytes)]
+    bad = [_too_large(place, int(rows.rows[i]), int(lengths[i]), rules) for i in _above(lengths, rules.max_bytes)]
     is_bad = lengths > rules.max_bytes
     for i in _above(np.where(is_bad, 0, lengths), tokenizer.max_text_bytes):
         if not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
-            bad.append(_too_long(url, int(rows.rows[i]), int(lengths[i]), tokenizer))
+            bad.append(_too_long(place, int(rows.rows[i]), int(lengths[i]), tokenizer))
             is_bad[i] = True
     if rows.ids is not None:
         id_bytes = np.diff(text_bytes(rows.ids.fill_null(""))[1])
-        bad += [_long_id(url, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
+        bad += [_long_id(place, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
         is_bad |= id_bytes > MAX_ID_BYTES
     if not bad:
         return rows
@@ -134,23 +135,23 @@ def _above(sizes: NDArray[np.int64], most: int) -> list[int]:
     return np.flatnonzero(sizes > most).tolist()
 
 
-def _too_large(url: str, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
+def _too_large(place: Place, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
     return BadRow(
-        f"{url}, row {row}: a document of {num_bytes:,} bytes; the largest allowed has {rules.max_bytes:,} "
+        f"{place(row)}: a document of {num_bytes:,} bytes; the largest allowed has {rules.max_bytes:,} "
         "(documents.max_bytes); raise it or cut the document",
         row,
         "too_large",
     )
 
 
-def _too_long(url: str, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
+def _too_long(place: Place, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
     return BadRow(
-        f"{url}, row {row}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) takes "
+        f"{place(row)}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) takes "
         f"{tokenizer.max_text_bytes:,} at once, more would take too much memory; cut the document",
         row,
         "too_large",
     )
 
 
-def _long_id(url: str, row: int) -> BadRow:
-    return BadRow(f"{url}, row {row}: an id of more than {MAX_ID_BYTES:,} bytes; mend the row", row, "bad_id")
+def _long_id(place: Place, row: int) -> BadRow:
+    return BadRow(f"{place(row)}: an id of more than {MAX_ID_BYTES:,} bytes; mend the row", row, "bad_id")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -141,11 +141,13 @@ def _encode_partition(
 def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
     """Return the documents of a partition in batches, with counts of the rows left out; at most `job.limit`."""
 
+    reader = make_reader(job.file.options)
+
     def keep(rows: Rows) -> Rows:
-        return keep_documents(rows, job.rules, job.file.url, tokenizer)
+        return keep_documents(rows, job.rules, partial(reader.place, job.file.url), tokenizer)
 
     # `map` keeps nothing of what went through, which may be large; a generator's frame would.
-    documents = map(keep, make_reader(job.file.options).read(job.file.url, job.start, job.end))
+    documents = map(keep, reader.read(job.file.url, job.start, job.end))
     return documents if job.limit is None else _first(documents, job.limit)
 
 

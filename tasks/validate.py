@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.rules import transformed
+from tokenloom.tasks.rules import Place, transformed
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.tokenization import job_tokenizer
@@ -98,14 +99,15 @@ def check_documents(job: CheckJob) -> int:
     }
     shards = {name: _open(job, name) for name, _ in job.samples}
     reader = make_reader(job.file.options)
+    place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
     for start, end in reader.locate(job.file.url, sorted(wanted)):
         for batch in reader.read(job.file.url, start, end):
             here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
             if len(here):
-                texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, job.file.url)
-                _compare(job, shards, texts, [wanted[int(i)] for i in batch.rows[here]])
+                texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)
+                _compare(job, shards, texts, [wanted[int(i)] for i in batch.rows[here]], place)
             found += len(here)
             if found == len(wanted):
                 return found  # a file that is one partition need not be read to its end
@@ -118,7 +120,9 @@ def _open(job: CheckJob, name: str) -> Shard:
     return open_shard(Store(job.store).local(version_path(job.version, f"{name}.tok")))
 
 
-def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: list[tuple[str, Any]]) -> None:
+def _compare(
+    job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: list[tuple[str, Any]], place: Place
+) -> None:
     """Raise CheckError unless the texts' hashes and ids are what stands in the shards; both in the same order."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     texts = texts.fill_null("")
@@ -129,12 +133,13 @@ def _compare(job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: 
         start = int(sample["start"])
         stored = shards[name].tokens[start : start + int(sample["num_tokens"])]
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
-        place = f"{job.file.url}, row {sample['row']}"
+        where = place(int(sample["row"]))
         if not same_text:
+            check_unchanged(job.file)
             why = _CHANGED if job.transform is None else _UNSTEADY
-            raise CheckError(f"{place}: its text differs from shard {name} at token {start}; {why}")
+            raise CheckError(f"{where}: its text differs from shard {name} at token {start}; {why}")
         if not np.array_equal(stored, again):
-            raise CheckError(f"{place}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
+            raise CheckError(f"{where}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
 
 
 def validate_build(
@@ -170,7 +175,7 @@ def validate_build(
         _check_shard(plan, record)
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     if not rows["kept"]:
-        raise InputError(f"{plan.inputs[0].url}: every document is excluded (documents.exclude); check that file")
+        raise InputError(f"{plan.spec.documents.exclude}: it excludes every document (documents.exclude); check it")
     return {
         "documents_encoded_again": num_checked,
         "largest_id": max(record["max_id"] for record in records),

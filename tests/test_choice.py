@@ -702,3 +702,18 @@ def test_exclusion_is_of_the_texts_that_the_transform_returns(module: str, tmp_p
     result = build(spec)
     assert texts_of(spec, result) == ["TWO"]
     assert result.rows["excluded"] == 1
+
+
+def test_bytes_under_a_null_id_never_come_back(tmp_path: Path) -> None:
+    """Arrow lets a null slot have bytes: of an id that was taken out, say."""
+    offsets, data = b"\0\0\0\0\6\0\0\0\14\0\0\0", b"secretpublic"
+    buffers = [pa.py_buffer(bytes([0b10])), pa.py_buffer(offsets), pa.py_buffer(data)]
+    table = pa.table({"text": ["one", "two"], "id": pa.Array.from_buffers(pa.string(), 2, buffers)})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    spec = make_spec(tmp_path / "store", [{"kind": "arrow", "path": str(tmp_path / "a.arrow"), "id": "id"}])
+    version = build(spec).version
+    folder = Path(spec.store) / spec.dataset / "versions" / version
+    ids = [i for path in folder.rglob("*.docs") for i in open_documents(path)["id"].to_pylist()]
+    assert sorted(map(str, ids)) == ["None", "public"]
+    assert not any(b"secret" in path.read_bytes() for path in Path(spec.store).rglob("*") if path.is_file())

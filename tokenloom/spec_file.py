@@ -15,8 +15,9 @@ from tokenloom.errors import SpecError
 from tokenloom.spec import BuildSpec, field_names
 from tokenloom.spec_base import SECRET_URL
 
-Location = tuple[str | int, ...]
-_PATH_FIELDS = ("path", "store", "ranks", "encoder", "exclude")
+KeyPath = tuple[str | int, ...]
+_PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
+_PATH_BEGINNINGS = ("./", "../", "~/")  # a name of a Hugging Face dataset that is a folder
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
@@ -44,7 +45,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
     return spec.resolve(path.parent.absolute())
 
 
-def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
+def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """Return the file's mapping, and the place (file and line) of every key in it."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -60,7 +61,7 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
         raise SpecError(f"{path}: no YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {value!r}")
-    places: dict[Location, str] = {}
+    places: dict[KeyPath, str] = {}
     for location, line in _walk(node, ()):
         if location in places:
             raise SpecError(f"{path}:{line}: {_dotted(location)} stands here a second time; remove one")
@@ -68,7 +69,7 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     return value, places
 
 
-def _walk(node: yaml.Node, location: Location) -> Iterator[tuple[Location, int]]:
+def _walk(node: yaml.Node, location: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*location, str(key.value))
@@ -80,7 +81,7 @@ def _walk(node: yaml.Node, location: Location) -> Iterator[tuple[Location, int]]
             yield from _walk(item, (*location, i))
 
 
-def _override(value: dict[str, Any], places: dict[Location, str], override: str) -> None:
+def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str) -> None:
     """Set one dotted key of `value`; missing mappings on the way are made."""
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -90,7 +91,7 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
     except yaml.YAMLError:  # *.txt, [a-z]+: what is no YAML is meant as it stands
         new = text
     location = tuple(int(part) if part.isdigit() else part for part in key.split("."))
-    if location[-1] in _PATH_FIELDS and isinstance(new, str):
+    if isinstance(new, str) and (location[-1] in _PATH_KEYS or new.startswith(_PATH_BEGINNINGS)):
         new = str(Path(new).expanduser().absolute()) if "://" not in new else new
     target: Any = value
     for part, following in pairwise(location):
@@ -110,7 +111,7 @@ def _override(value: dict[str, Any], places: dict[Location, str], override: str)
     places[location] = f"--set {override}"
 
 
-def _validated(value: dict[str, Any], places: dict[Location, str], path: Path) -> BuildSpec:
+def _validated(value: dict[str, Any], places: dict[KeyPath, str], path: Path) -> BuildSpec:
     try:
         return BuildSpec.model_validate(value)
     except ValidationError as error:
@@ -119,7 +120,7 @@ def _validated(value: dict[str, Any], places: dict[Location, str], path: Path) -
         raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
 
 
-def _told(item: Any, value: Any, places: dict[Location, str], path: Path) -> str:
+def _told(item: Any, value: Any, places: dict[KeyPath, str], path: Path) -> str:
     """Say one error of pydantic as place: key: rule; the value; what is allowed."""
     location = _written_location(item["loc"], value)
     place = next((places[location[:n]] for n in range(len(location), 0, -1) if location[:n] in places), str(path))
@@ -135,7 +136,7 @@ def _told(item: Any, value: Any, places: dict[Location, str], path: Path) -> str
     return f"{place}: {key}: {message}; got {_short(item['input'])}"
 
 
-def _written_location(location: Sequence[str | int], value: Any) -> Location:
+def _written_location(location: Sequence[str | int], value: Any) -> KeyPath:
     """Return pydantic's location without the parts that are not in the file: names of union members."""
     written: list[str | int] = []
     skipped = False
@@ -152,7 +153,7 @@ def _written_location(location: Sequence[str | int], value: Any) -> Location:
     return tuple(written)
 
 
-def _dotted(location: Location) -> str:
+def _dotted(location: KeyPath) -> str:
     return ".".join(map(str, location))
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import InputError
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, open_input
+from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.json_values import parse_json
 from tokenloom.tasks.sources.records import RecordReader
 
@@ -59,15 +59,7 @@ class Reader(RecordReader):
             for row in range(start, end):
                 record = _read(file, url, row)
                 large = len(record) > self._max_record_bytes
-                yield row, self._too_large(url, row) if large else record, len(record)
-
-    def _too_large(self, url: str, row: int) -> BadRow:
-        return BadRow(
-            f"{self.place(url, row)}: more than {self._max_record_bytes:,} bytes; raise documents.max_bytes or cut the "
-            "document",
-            row,
-            "too_large",
-        )
+                yield row, self.too_large(url, row, self._max_record_bytes) if large else record, len(record)
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
@@ -77,14 +69,7 @@ class Reader(RecordReader):
         """See RecordReader.parse."""
         if self._is_json:
             return parse_json(place, row, raw, self._encoding_errors)
-        try:
-            return raw.decode("utf-8", "replace" if self._encoding_errors == "replace" else "strict")
-        except UnicodeDecodeError as error:
-            message = (
-                f"{place}: invalid UTF-8 at byte {error.start} of it; mend the record, or set "
-                "documents.encoding_errors: replace"
-            )
-            raise BadRow(message, row, "invalid_utf8") from error
+        return self.decode(place, row, raw)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the runs of neighbours among `rows`."""
@@ -114,7 +99,7 @@ def _open(url: str) -> Iterator[Any]:
         ) from error
     with open_input(_check_local(url)):
         pass  # says why a file can't be opened
-    file = array_record_module.ArrayRecordReader(url.removeprefix("file://").removeprefix("local://"), _RANDOM_ACCESS)
+    file = array_record_module.ArrayRecordReader(local_path(url), _RANDOM_ACCESS)
     if not file.ok():
         try:
             file.close()

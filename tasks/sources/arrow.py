@@ -13,15 +13,22 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import InputError
-from tokenloom.storage.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import FoundFile, input_bytes, is_local, match, open_input
+from tokenloom.tasks.sources.files import (
+    FoundFile,
+    filesystem_of,
+    found_file,
+    input_bytes,
+    is_local,
+    local_path,
+    match,
+    open_input,
+)
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
@@ -40,6 +47,10 @@ class Reader:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = Columns(options)
+
+    def place(self, url: str, row: int) -> str:
+        """See SourceReader.place."""
+        return f"{url}, row {row}"
 
     def files(self, path: str) -> list[FoundFile]:
         """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files, in its order.
@@ -97,28 +108,9 @@ class Reader:
         return groups_of(rows, self._num_rows(url)[0])
 
 
-def found_file(path: str, name: str, pattern: str) -> FoundFile:
-    """Return a file of the file system of `pattern`; raises InputError if it is missing.
-
-    Args:
-        path: of the source's root.
-        name: where it lies, as that file system spells it.
-        pattern: a path or URL of the same file system.
-    """
-    if is_local(pattern):
-        return FoundFile(path, name, input_bytes(name), None)
-    filesystem, _ = fsspec.core.url_to_fs(pattern)
-    url = str(filesystem.unstrip_protocol(name))
-    try:
-        info = filesystem.info(name)
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
-    return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
-
-
 def _saved(folder: str, pattern: str) -> list[str]:
     """Return the data files of a saved dataset, none for another folder where a wildcard matched it."""
-    filesystem, _ = fsspec.core.url_to_fs(pattern) if not is_local(pattern) else (fsspec.filesystem("file"), "")
+    filesystem, _ = filesystem_of(pattern)
     if filesystem.exists(f"{folder}/{_DICT}"):
         splits = _json(filesystem, f"{folder}/{_DICT}").get("splits") or ["?"]
         raise InputError(
@@ -158,7 +150,7 @@ def _open_source(url: str) -> Iterator[Any]:
             return
         if input_bytes(url) == 0:
             raise InputError(f"{url}: the file is empty, which no Arrow file is; {_MEND}")
-    with pa.memory_map(url.removeprefix("file://").removeprefix("local://")) as source:
+    with pa.memory_map(local_path(url)) as source:
         yield source
 
 

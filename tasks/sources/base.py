@@ -120,6 +120,9 @@ class SourceReader(Protocol):
     def files(self, path: str) -> list[FoundFile]:
         """Return the files that the source's `path` means, in order; "" for a source that has none."""
 
+    def place(self, url: str, row: int) -> str:
+        """Return how a message names a row of a file."""
+
     def partitions(self, url: str) -> list[PartitionRange]:
         """Cut a file into partitions of about PARTITION_BYTES of text; a function of the file alone."""
 

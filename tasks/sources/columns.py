@@ -102,9 +102,9 @@ class Columns:
         try:
             if pa.types.is_integer(values.type):
                 return values.cast(pa.large_string())
-            strings = values.cast(pa.large_string()) if _is_string(values.type) else values
+            strings = values.cast(pa.large_string())
             strings.validate(full=True)  # decoders do not check that strings are UTF-8
-            return strings.cast(pa.large_string())
+            return strings
         except pa.ArrowInvalid:
             return self._mended(values.cast(pa.large_binary()), numbers, url, bad)
 

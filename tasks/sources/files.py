@@ -53,12 +53,12 @@ def find_files(pattern: str) -> list[FoundFile]:
     files = []
     for name, info in found:
         if info["type"] == "directory":
-            if any(c in pattern for c in _MAGIC) and pattern.rsplit("/", 1)[-1] in ("*", "**"):
+            if pattern.rsplit("/", 1)[-1] in ("*", "**"):
                 continue
             raise InputError(f"{name}: a folder, where {pattern} should match files; write {name}/* to mean its files")
         if info["type"] != "file":  # a pipe, a socket, a link to nothing
             raise InputError(f"{name}: no regular file; leave it out of {pattern}")
-        files.append(_found(name.removeprefix(root), name, info, pattern))
+        files.append(found_file(name.removeprefix(root), name, pattern, info))
     if not files:
         raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell")
     return files
@@ -66,7 +66,7 @@ def find_files(pattern: str) -> list[FoundFile]:
 
 def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     """Return the root of a pattern, and (name, fsspec info) of what it matches, folders too, sorted by name."""
-    filesystem, stripped = _filesystem(pattern)
+    filesystem, stripped = filesystem_of(pattern)
     magic = min((i for i in map(stripped.find, _MAGIC) if i >= 0), default=None)
     root = stripped[: stripped.rindex("/", 0, magic) + 1]
     if magic is None:
@@ -79,20 +79,39 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     return root, found
 
 
-def _found(path: str, name: str, info: dict[str, Any], pattern: str) -> FoundFile:
+def found_file(path: str, name: str, pattern: str, info: dict[str, Any] | None = None) -> FoundFile:
+    """Return a file of the file system of `pattern`; raises InputError if it is missing.
+
+    Args:
+        path: of the source's root.
+        name: where it lies, as that file system spells it.
+        pattern: a path or URL of the same file system.
+        info: what that says of it, if it was asked.
+    """
     if is_local(pattern):
-        return FoundFile(path, name, int(info["size"]), None)
-    url = str(_filesystem(pattern)[0].unstrip_protocol(name))
+        return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
+    files = filesystem_of(pattern)[0]
+    url = str(files.unstrip_protocol(name))
+    try:
+        info = info or files.info(name)
+    except OSError as error:
+        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 
 
-def _filesystem(pattern: str) -> tuple[Any, str]:
+def filesystem_of(pattern: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, and what it calls it; raises InputError for an unknown kind."""
     if is_local(pattern):  # "::" in a local name is no chain of file systems
-        return fsspec.filesystem("file"), pattern.removeprefix("file://").removeprefix("local://")
+        return fsspec.filesystem("file"), local_path(pattern)
     try:
         return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
         raise InputError(f"{pattern}: this kind of URL can't be read here: {error}; copy the files") from error
+
+
+def local_path(url: str) -> str:
+    """Return a path of this machine without its protocol."""
+    return url.removeprefix("file://").removeprefix("local://")
 
 
 def is_local(url: str) -> bool:

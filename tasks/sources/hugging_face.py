@@ -21,10 +21,9 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.arrow import found_file
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import PINNED, FoundFile, input_bytes, is_local, match
+from tokenloom.tasks.sources.files import PINNED, FoundFile, found_file, input_bytes, is_local, match
 from tokenloom.tasks.sources.joined import read_first
 
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
@@ -86,6 +85,10 @@ class Reader:
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
         return dataset, dataset.urls.index(url)
+
+    def place(self, url: str, row: int) -> str:
+        """See SourceReader.place."""
+        return f"{url}{' and the files behind it' if self._is_stream else ''}, row {row}"
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions: the file; of a stream, all files in the first."""
@@ -190,7 +193,7 @@ def _library(name: str) -> Any:
 
 
 def _commit(name: str, revision: str | None) -> str:
-    """Return the commit that a revision of a dataset on the hub names now; the only question to the network."""
+    """Return the commit that a revision of a dataset on the hub names now: asked once, before its files are."""
     _library(name)
     from huggingface_hub import HfApi
 

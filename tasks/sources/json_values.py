@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from tokenloom.errors import BadRow, InputError
 
-_READ_BYTES = 2**20
+_READ_BYTES, _HEAD_BYTES = 2**20, 2**16
 _ESCAPE_CHARS = 32  # an error nearer to the end of what was read may only mean that the rest is missing
 _DECODER = json.JSONDecoder()
 
@@ -31,19 +31,18 @@ def parse_json(place: str, row: int, data: bytes, encoding_errors: str) -> Any:
         return json.loads(data.decode("utf-8", "replace" if encoding_errors == "replace" else "strict"))
     except UnicodeDecodeError as error:
         message = (
-            f"{place}: invalid UTF-8 at byte {error.start} of it; mend the line, or set "
-            "documents.encoding_errors: replace"
+            f"{place}: invalid UTF-8 at byte {error.start} of it; mend it, or set documents.encoding_errors: replace"
         )
         raise BadRow(message, row, "invalid_utf8") from error
     except RecursionError as error:
-        raise BadRow(f"{place}: JSON nested too deep to be read; mend the line", row, "invalid_json") from error
+        raise BadRow(f"{place}: JSON nested too deep to be read; mend it", row, "invalid_json") from error
     except ValueError as error:
-        raise BadRow(f"{place}: no JSON: {error}; mend the line", row, "invalid_json") from error
+        raise BadRow(f"{place}: no JSON: {error}; mend it", row, "invalid_json") from error
 
 
 def starts_array(file: IO[bytes]) -> bool:
     """Return whether the first character of a file, after white space, opens an array; moves on in the file."""
-    start = file.read(_READ_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
+    start = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     return start.startswith(b"[")
 
 

@@ -29,7 +29,7 @@ class Reader(RecordReader):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields(options))
-        self._reads_array = False
+        self._is_array: dict[str, bool] = {}
         self._encoding_errors = str(options.get("encoding_errors", "fail"))
         # A line holds its document, perhaps escaped, and other keys: far more than that is no line.
         self._max_line_bytes = 2 * int(options["max_bytes"]) + _READ_BYTES
@@ -37,14 +37,19 @@ class Reader(RecordReader):
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count bytes of the file."""
         size = input_bytes(url)
-        if compression(url) or _is_array(url):
+        if compression(url) or self._reads_array(url):
             return [PartitionRange(0, size, size, None)]
         return cut_evenly(size, size)
 
+    def _reads_array(self, url: str) -> bool:
+        if url not in self._is_array:
+            with open_decompressed(url) as file:
+                self._is_array[url] = starts_array(file)
+        return self._is_array[url]
+
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows; `start` and `end` are not used for compressed files and arrays."""
-        self._reads_array = _is_array(url)
-        if self._reads_array:
+        if self._reads_array(url):
             with open_decompressed(url) as file:
                 for row, (value, num_chars) in enumerate(array_values(file, url, self._max_line_bytes)):
                     yield row, value, num_chars
@@ -74,12 +79,7 @@ class Reader(RecordReader):
         num_bytes = len(line)
         if num_bytes <= self._max_line_bytes:
             return line, num_bytes
-        bad = BadRow(
-            f"{url}, byte {offset}: a line of more than {self._max_line_bytes:,} bytes; raise documents.max_bytes "
-            "or mend the file",
-            offset,
-            "too_large",
-        )
+        bad = self.too_large(url, offset, self._max_line_bytes)
         while self._skips and line and not line.endswith(b"\n"):
             line = file.readline(_READ_BYTES)
             num_bytes += len(line)
@@ -100,7 +100,7 @@ class Reader(RecordReader):
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
-        return f"{url}, value {row} of its JSON array" if self._reads_array else f"{url}, line at byte {row}"
+        return f"{url}, value {row} of its JSON array" if self._reads_array(url) else f"{url}, line at byte {row}"
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse; a value of an array comes parsed."""
@@ -108,11 +108,6 @@ class Reader(RecordReader):
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: a line each, or all of a file that is one partition."""
-        if compression(url) or _is_array(url):
+        if compression(url) or self._reads_array(url):
             return [(0, input_bytes(url))]
         return [(row, row + 1) for row in rows]
-
-
-def _is_array(url: str) -> bool:
-    with open_decompressed(url) as file:
-        return starts_array(file)

@@ -41,6 +41,10 @@ class Reader:
         """See SourceReader.files."""
         return find_files(path)
 
+    def place(self, url: str, row: int) -> str:
+        """See SourceReader.place."""
+        return f"{url}, row {row}"
+
     @contextmanager
     def _open(self, url: str, dictionary: list[str] | None = None) -> Iterator[pq.ParquetFile]:
         with open_input(url) as file:
@@ -131,7 +135,7 @@ class Reader:
                 place = f"{url}, row group {group}, after row {read} of it"
                 message = f"{place}: can't be decoded: {_said(error)}. Mend or leave out the file"
                 if isinstance(error, MemoryError):
-                    raise InputError(message) from error
+                    raise InputError(f"{place}: no memory to decode it; build again with fewer --workers") from error
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
                 if not self._skips:
                     raise bad from error

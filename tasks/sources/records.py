@@ -14,6 +14,7 @@ from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import FoundFile, find_files
 
+_REPLACE = "documents.encoding_errors: replace"
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
 
@@ -28,6 +29,7 @@ class RecordReader(ABC):
     def __init__(self, options: Mapping[str, Any], fields: Fields) -> None:
         self.fields = fields
         self._skips = options.get("on_error") == "skip"
+        self._replaces = options.get("encoding_errors") == "replace"
 
     def files(self, path: str) -> list[FoundFile]:
         """See SourceReader.files."""
@@ -50,8 +52,21 @@ class RecordReader(ABC):
         """Return the row as text, or as a mapping of its fields; raises BadRow."""
 
     def place(self, url: str, row: int) -> str:
-        """Return how a message names a row."""
+        """See SourceReader.place."""
         return f"{url}, row {row}"
+
+    def decode(self, place: str, row: int, data: bytes) -> str:
+        """Return the text of a raw row in UTF-8; raises BadRow, or replaces what is none, as the rules say."""
+        try:
+            return data.decode("utf-8", "replace" if self._replaces else "strict")
+        except UnicodeDecodeError as error:
+            message = f"{place}: invalid UTF-8 at byte {error.start} of it; mend it, or set {_REPLACE}"
+            raise BadRow(message, row, "invalid_utf8") from error
+
+    def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
+        """Return what a raw row of more than `max_bytes` is."""
+        place = self.place(url, row)
+        return BadRow(f"{place}: more than {max_bytes:,} bytes (documents.max_bytes); raise it", row, "too_large")
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read."""

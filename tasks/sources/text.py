@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
@@ -27,7 +26,6 @@ class Reader(RecordReader):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields({**options, "text": None}))
-        self._replaces = options.get("encoding_errors") == "replace"
         self._max_bytes = int(options["max_bytes"])
         self._separator = str(options.get("separator") or "").encode()
         # One that overlaps itself ("\n\n" in "\n\n\n") is found where the search began: such a file is not cut.
@@ -47,7 +45,7 @@ class Reader(RecordReader):
         with open_decompressed(url) as file:
             if not self._separator:
                 data = file.read(self._max_bytes + 1)
-                yield 0, data if len(data) <= self._max_bytes else self._too_large(url, 0), len(data)
+                yield 0, data if len(data) <= self._max_bytes else self.too_large(url, 0, self._max_bytes), len(data)
                 return
             if compression(url) or not self._can_cut or start == 0:
                 pieces = _Pieces(file, self._separator, self._max_bytes, 0)
@@ -64,17 +62,9 @@ class Reader(RecordReader):
             offset = pieces.offset
             piece, num_bytes = pieces.next_piece()
             if piece is None:
-                yield offset, self._too_large(url, offset), num_bytes
+                yield offset, self.too_large(url, offset, self._max_bytes), num_bytes
             elif text := piece.strip(b"\r\n"):
                 yield offset, text, num_bytes
-
-    def _too_large(self, url: str, row: int) -> BadRow:
-        return BadRow(
-            f"{self.place(url, row)}: more than {self._max_bytes:,} bytes (documents.max_bytes); raise it or cut the "
-            "document",
-            row,
-            "too_large",
-        )
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
@@ -82,14 +72,7 @@ class Reader(RecordReader):
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
-        try:
-            return raw.decode("utf-8", "replace" if self._replaces else "strict")
-        except UnicodeDecodeError as error:
-            message = (
-                f"{place}: invalid UTF-8 at byte {error.start} of it; a text source is UTF-8: mend it, or set "
-                "documents.encoding_errors: replace"
-            )
-            raise BadRow(message, row, "invalid_utf8") from error
+        return self.decode(place, row, raw)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: a document each, or all of a file that is not cut."""

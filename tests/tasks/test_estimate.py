@@ -24,11 +24,18 @@ from tokenloom.flows.direct import plan_directly
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.filesystem import Store
 from tokenloom.tasks.estimate import Estimate, Sample, estimate_build, gigabytes, sample_partition
+from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.tokenization import TokenizeJob
 
 _WORDS = [f"word{i}" for i in range(2000)]
 _MARK = "<|endoftext|>"
+
+
+def _planned(spec: BuildSpec) -> tuple[BuildPlan, Estimate]:
+    planned, estimate = plan_directly(spec, 0)
+    assert estimate is not None
+    return planned, estimate
 
 
 def make_texts(num_bytes: int, longest: int = 400) -> list[str]:
@@ -110,7 +117,7 @@ def written_bytes(spec: BuildSpec, folder: str) -> int:
 
 def estimate_of(spec: BuildSpec) -> Estimate:
     """Return the estimate of a plan."""
-    return plan_directly(spec, 0)[1]
+    return _planned(spec)[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,7 +150,7 @@ def mixed(many_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Bu
 
 
 def test_disk_and_shards_are_near_and_all_is_exact_when_it_is_encoded(mixed: BuildSpec) -> None:
-    planned, estimate = plan_directly(mixed, 0)
+    planned, estimate = _planned(mixed)
     assert not planned.published
     tokens, documents, shards = totals(build(mixed))
     assert_near(estimate.num_tokens, tokens, 0.1)
@@ -156,7 +163,7 @@ def test_disk_and_shards_are_near_and_all_is_exact_when_it_is_encoded(mixed: Bui
     assert estimate.num_shards == shards
     assert estimate.seconds > 0
 
-    planned, estimate = plan_directly(mixed, 0)
+    planned, estimate = _planned(mixed)
     assert (estimate.num_tokens, estimate.num_documents, estimate.num_shards) == (tokens, documents, shards)
     assert (estimate.disk_bytes, estimate.seconds, estimate.sampled_bytes) == (0, 0, 0)
     again = estimate_build(dataclasses.replace(planned, published=False), [], 1)

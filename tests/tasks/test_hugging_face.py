@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import write_jsonl, write_parquet
+from tests.support import build, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader, parquet
@@ -274,3 +275,22 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         )
     assert texts_of(list(other.read(urls[0], 0, 1)))[8:] == ["text 0 8", "text 0 9", *(f"text 1 {k}" for k in range(8))]
     hugging_face._load_pinned.cache_clear()
+
+
+def test_files_that_the_package_reads_as_one_are_read_again_when_any_of_them_changes(tmp_path: Path) -> None:
+    """A folder of files with a table of texts beside them: the package can't say which file a row comes from."""
+    folder = tmp_path / "data" / "train"
+    folder.mkdir(parents=True)
+
+    def write(texts: list[str]) -> None:
+        for i in range(len(texts)):
+            (folder / f"{i}.txt.png").write_bytes(b"no picture")
+        lines = ({"file_name": f"{i}.txt.png", "caption": text} for i, text in enumerate(texts))
+        (folder / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    source = {"kind": "huggingface", "name": str(tmp_path / "data"), "text": "caption"}
+    spec = make_spec(tmp_path / "store", [source], splits={"train": 1.0})
+    for texts in (["one", "two"], ["one", "two", "three"], ["one", "two", "changed"]):
+        write(texts)
+        stored = stored_documents(spec, build(spec).version)
+        assert sorted(document["ids"].tobytes().decode() for document in stored) == sorted(texts)

@@ -114,3 +114,21 @@ def test_a_line_of_100_mb_is_a_document_like_any_other(tmp_path: Path) -> None:
     parts = reader.partitions(str(path))
     texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part.start, part.end)]
     assert [line for batch in texts for line in batch] == [text, "after"]
+
+
+def test_a_file_of_bad_rows_alone_is_skipped_in_constant_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x\n" * count(2 * MILLION, 30 * MILLION) + b'{"text": "good"}\n')
+    rules = {"on_error": "skip"}
+    found, error = encode(tmp_path / "store", path, {"kind": "jsonl", **rules}, documents=rules)
+    assert found["documents"] == 1, error
+    assert found["read"] == count(2, 30) * MILLION + 1
+    assert found["peak_bytes"] < 400 * MILLION
+
+
+def test_rows_of_no_text_do_not_gather_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,other\n" + b",\n" * 2 * MILLION)
+    found, error = encode(tmp_path / "store", path, {"kind": "csv", "delimiter": ","})
+    assert found["filtered"] == 2 * MILLION, error
+    assert found["peak_bytes"] < 300 * MILLION
