@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
 from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
 from tokenloom.storage.keys import equal_part
@@ -21,10 +25,12 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     totals = {name: {"documents": 0, "tokens": 0} for name, _ in shares}
     rows = {"read": 0, "filtered": 0, "not_read": 0, "quarantined": 0}
     spills = []
+    sources: dict[str, list[dict[str, Any]]] = {}
     for partition in plan.partitions:
         record = read_record(plan.store, partition.spill)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
+        sources.setdefault(plan.inputs[partition.input_index].source, []).append(record)
         counts = record | {"quarantined": record["quarantine"]["rows"]}
         rows = {name: rows[name] + counts[name] for name in rows}
         for index, spill in enumerate(record["spills"]):
@@ -32,6 +38,8 @@ def assign_shards(plan: BuildPlan) -> Assignment:
             for i, (name, _) in enumerate(shares):
                 totals[name]["documents"] += spill["documents"][i]
                 totals[name]["tokens"] += spill["tokens"][i]
+    for source, records in sources.items():
+        _check_source(source, records)
     if not spills:
         raise InputError(_no_documents(plan, rows))
     shards = [
@@ -44,6 +52,20 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
+
+
+def _check_source(source: str, records: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError if bad rows are all that a source has: then it is the spec that is wrong, or the files are."""
+    lists = [record["quarantine"] for record in records if record["quarantine"]["rows"]]
+    if lists and not any(record["spills"] for record in records):
+        reasons: Counter[str] = Counter()
+        for one in lists:
+            reasons.update(one["reasons"])
+        told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+        raise InputError(
+            f"source {source}: no document, and {sum(reasons.values()):,} bad rows ({told}); check the source. The "
+            f"first of them: {lists[0]['first']}"
+        )
 
 
 def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens: int) -> list[ShardRange]:

@@ -24,6 +24,7 @@ from tokenloom.tokenizers.base import text_bytes
 _NUM_SAMPLES = 16
 _READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which looks like text that was read
 _ENCODE_BYTES = 1_000_000
+_SAMPLE_SECONDS = 3.0  # a slow transform: a shorter sample says as much
 _OTHER_STEPS = 1.15  # of the time of encoding, for all steps (docs/evidence.md)
 _SURELY_BYTES = 60  # on disk for each byte of input; more only where compressed text repeats itself without end
 _DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
@@ -34,7 +35,8 @@ _ID_BYTES = 4  # in shards, for each document, and the id itself
 class Sample:
     """What the head of a partition holds.
 
-    `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`.
+    `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`;
+    reading and choosing all that was read took `read_seconds`.
     """
 
     share: float
@@ -44,6 +46,7 @@ class Sample:
     encoded_bytes: int
     num_tokens: int
     seconds: float
+    read_seconds: float
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def sample_partition(job: TokenizeJob) -> Sample:
     """Read the head of a partition and encode the first of it; errors as tokenize_partition."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
-    seconds, share = 0.0, 1.0
+    seconds, share, begin = 0.0, 1.0, time.perf_counter()
     with following_position() as position:
         for rows in read_documents(job, tokenizer):
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
@@ -92,10 +95,11 @@ def sample_partition(job: TokenizeJob) -> Sample:
                 num_tokens += len(tokenizer.encode(texts, token_dtype(tokenizer.vocab_size)).tokens)
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(texts)[0])
-            if num_bytes >= _READ_BYTES:
+            if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _SAMPLE_SECONDS:
                 share = _share(job, num_rows, position() or job.start + num_bytes)
                 break
-    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds)
+    read_seconds = time.perf_counter() - begin - seconds
+    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds)
 
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
@@ -132,7 +136,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]
         num_shards=_num_shards(plan, round(total.tokens)),
         spill_bytes=new.num_bytes(width, in_spill),
         shard_bytes=0 if plan.published else total.num_bytes(width, in_shard),
-        seconds=seconds * _OTHER_STEPS / max(1, num_workers),
+        seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
     )
 
@@ -173,7 +177,8 @@ class _Rates:
             tokens=ratio(sum(sample.num_tokens for sample in found), encoded),
             id_bytes=ratio(sum(sample.id_bytes for sample in found), text),
         )
-        self.seconds = ratio(sum(sample.seconds for sample in found), encoded)
+        read_seconds = ratio(sum(sample.read_seconds for sample in found), text)
+        self.seconds = ratio(sum(sample.seconds for sample in found), encoded) + read_seconds
 
 
 def _recorded(plan: BuildPlan, partition: Partition) -> _Amount:

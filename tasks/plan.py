@@ -99,6 +99,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     inputs = list_inputs(spec, store)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
+    if excluded is not None and not len(excluded):
+        excluded = None  # a file of no contents is as good as none
     identity = _identity(spec, excluded)
     version = version_name(identity, identities, tokenizer.fingerprint)
     return BuildPlan(

@@ -16,7 +16,7 @@ from tokenloom.storage.canonical import canonical_json, sign
 from tokenloom.storage.versions import check_lengths, load_manifest, version_path
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.quarantine import NAME as QUARANTINE
-from tokenloom.tasks.quarantine import write_quarantine
+from tokenloom.tasks.quarantine import quarantine_reasons, write_quarantine
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tasks.validate import row_counts
 
@@ -41,8 +41,8 @@ _LIBRARIES = (
 class BuildResult:
     """What a build did: `published` is False if the version was there already.
 
-    `rows` says what became of the rows read; `tag_moved` whether `tag` names the version since now, `tag_note` why
-    the tag was left alone.
+    `rows` says what became of the rows read, `quarantined` how many were bad by source and reason; `tag_moved` whether
+    `tag` names the version since now, `tag_note` why the tag was left alone.
     """
 
     reference: str
@@ -50,6 +50,7 @@ class BuildResult:
     published: bool
     splits: dict[str, dict[str, int]]
     rows: dict[str, int]
+    quarantined: dict[str, dict[str, int]]
     tag: str
     tag_moved: bool
     tag_note: str | None
@@ -63,6 +64,7 @@ class BuildResult:
             "published": self.published,
             "splits": self.splits,
             "rows": self.rows,
+            "quarantined": self.quarantined,
             "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
@@ -125,6 +127,9 @@ def finish_build(plan: BuildPlan, published: bool, num_encoded: int) -> BuildRes
     """
     value = load_manifest(plan.store, plan.version)
     check_lengths(plan.store, value)
+    reasons = (
+        quarantine_reasons(plan.store, version_path(plan.version, QUARANTINE)) if value["rows"]["quarantined"] else {}
+    )
     tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
     tag_moved = tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None
     splits = {
@@ -137,6 +142,7 @@ def finish_build(plan: BuildPlan, published: bool, num_encoded: int) -> BuildRes
         published=published,
         splits=splits,
         rows=value["rows"],
+        quarantined=reasons,
         tag=plan.tag,
         tag_moved=tag_moved,
         tag_note=tag_note,

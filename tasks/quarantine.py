@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,6 +44,8 @@ class QuarantineWriter:
         self._file: IO[bytes] | None = None
         self._hash = xxhash.xxh3_128()
         self.num_rows = self._num_bytes = 0
+        self._reasons: Counter[str] = Counter()
+        self._first = ""
 
     def __enter__(self) -> QuarantineWriter:
         return self
@@ -60,11 +63,22 @@ class QuarantineWriter:
             line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
             write_all(self._file, line)
             self._hash.update(line)
+            self._reasons[row.reason] += row.num_rows
+            self._first = self._first or str(row)[:500]
             self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
 
     def summary(self) -> dict[str, Any]:
-        """Return what the partition's record says of the list: {"bytes", "rows", "xxh3_128"}."""
-        return {"bytes": self._num_bytes, "rows": self.num_rows, "xxh3_128": self._hash.hexdigest()}
+        """Return what the partition's record says of the list.
+
+        {"bytes", "rows", "xxh3_128", "reasons": {reason: rows}, "first": message of the first row}
+        """
+        return {
+            "bytes": self._num_bytes,
+            "rows": self.num_rows,
+            "xxh3_128": self._hash.hexdigest(),
+            "reasons": dict(sorted(self._reasons.items())),
+            "first": self._first,
+        }
 
 
 def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
@@ -85,6 +99,15 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
                 digest.update(line)
                 write_all(file, line)
     return digest.hexdigest()
+
+
+def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
+    """Return how many rows the list of a version names, by source and reason."""
+    counts: dict[str, Counter[str]] = {}
+    with store.local(path).open("rb") as file:
+        for row in map(json.loads, file):
+            counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+    return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
 def _read(store: Store, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -42,7 +42,7 @@ def load_transform(name: str) -> Transform:
     module, _, attribute = name.partition(":")
     try:
         function = getattr(import_module(module), attribute)
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise SpecError(
             f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {error}; install its "
             "package where workers run, or put its folder on PYTHONPATH"
@@ -63,7 +63,7 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
     for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
         try:
             found.append(None if text is None else _checked(function(text)))
-        except Exception as error:  # whatever the user's function raises
+        except (Exception, SystemExit) as error:  # whatever the user's function raises
             raise InputError(
                 f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {error}; mend it"
             ) from error

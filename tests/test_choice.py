@@ -538,12 +538,13 @@ def test_what_is_excluded_counts_for_the_version_and_not_how_it_is_written(tmp_p
     assert found[0] == found[1] == found[2]
     others: list[dict[str, Any]] = [
         {},
-        with_exclusions(tmp_path / "x", []),
         with_exclusions(tmp_path / "y", hashes[:1]),
         with_exclusions(tmp_path / "z", [*hashes, content_of("text 6")]),
     ]
     names = versions_of([specs[0], *(make_spec(tmp_path / "store-0", sources, **item) for item in others)])
     assert len(set(names)) == len(names)
+    empty = make_spec(tmp_path / "store-0", sources, **with_exclusions(tmp_path / "x", ["# none yet"]))
+    assert versions_of([empty]) == [names[1]]
 
 
 def test_the_path_of_the_exclusions_is_in_no_listed_file(tmp_path: Path) -> None:
@@ -717,3 +718,54 @@ def test_bytes_under_a_null_id_never_come_back(tmp_path: Path) -> None:
     ids = [i for path in folder.rglob("*.docs") for i in open_documents(path)["id"].to_pylist()]
     assert sorted(map(str, ids)) == ["None", "public"]
     assert not any(b"secret" in path.read_bytes() for path in Path(spec.store).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_views_categories_and_structs_are_filtered_like_plain_columns(kind: str, tmp_path: Path) -> None:
+    """As polars writes them: string_view, and dictionaries of it."""
+    views = pa.array(["one", "two", "three and longer than twelve bytes", None], pa.string_view())
+    categories = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 1]), pa.array(["x", "y"], pa.string_view()))
+    table = pa.table({"text": views, "part": categories, "label": pa.array(["a", "b", "a", "b"], pa.string_view())})
+    path = tmp_path / f"a.{kind}"
+    if kind == "arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    else:  # Arrow writes no dictionary of views
+        pq.write_table(table.set_column(1, "part", categories.cast(pa.dictionary(pa.int64(), pa.string()))), path)
+    for text in ('part == "x"', 'label == "a"'):
+        spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text, "id": "label"}])
+        result = build(spec)
+        assert texts_of(spec, result) == ["one", "three and longer than twelve bytes"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_large_integers_are_compared_with_fractions_exactly(kind: str, tmp_path: Path) -> None:
+    numbers = [0, 1, 2**62, -(2**62), 2**53 + 1]
+    rows = [{"text": f"text {n}", "n": n} for n in numbers]
+    path = tmp_path / "a"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cases: list[tuple[str, Callable[[int], bool]]] = [
+        ("n < 0.5", lambda n: n < 0.5),
+        ("n >= 0.5", lambda n: n >= 0.5),
+        ("n <= 0.5", lambda n: n <= 0.5),
+        ("n > 0.5", lambda n: n > 0.5),
+        ("n == 1.0", lambda n: n == 1),
+    ]
+    for text, keeps in cases:
+        spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text}])
+        assert sorted(texts_of(spec, build(spec))) == sorted(f"text {n}" for n in numbers if keeps(n))
+
+
+@pytest.mark.parametrize("body", ["import sys\n\ndef fn(text):\n    sys.exit(0)\n", "import sys\n\nsys.exit(0)\n"])
+def test_a_transform_that_exits_fails_the_build(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"leaving_{len(body)}"
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = write_jsonl(tmp_path / "a.jsonl", ["one"])
+    rules = {"documents": {"transform": {"function": f"{name}:fn", "version": "1"}}}
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], **rules)
+    with pytest.raises((InputError, SpecError), match=f"{name}:fn.*SystemExit"):
+        build(spec)

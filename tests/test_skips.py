@@ -270,7 +270,10 @@ def test_a_file_under_two_names_is_listed_under_both(tmp_path: Path) -> None:
 def test_an_input_of_bad_rows_alone_is_refused_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 7)
-    with pytest.raises(InputError, match=r"7 rows read, .* 7 for an error"):
+    with pytest.raises(
+        InputError,
+        match=r"source rows: no document, and 7 bad rows .7 invalid_json.; .* first of them: .*line at byte 0",
+    ):
         build(spec_of(path))
     assert_nothing_visible(spec_of(path))
 
@@ -840,3 +843,14 @@ def test_an_input_that_changes_is_never_skipped(tmp_path: Path) -> None:
 
     with before("assign_shards", grow):
         _refused(case.spec, TokenloomError, "changed")
+
+
+def test_a_source_of_bad_rows_alone_is_refused_beside_a_good_one(tmp_path: Path) -> None:
+    """A key that no row has is a mistake of the spec, not 700 bad rows."""
+    good, wrong = (write_jsonl(tmp_path / f"{name}.jsonl", ["one", "two"], key=name) for name in ("text", "article"))
+    sources = [{"kind": "jsonl", "path": str(good)}, {"kind": "jsonl", "path": str(wrong), "name": "papers"}]
+    spec = make_spec(tmp_path / "store", sources, documents={"on_error": "skip"})
+    with pytest.raises(
+        InputError, match=r"source papers: no document, and 2 bad rows \(2 missing_key\).*no key 'text'"
+    ):
+        build(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -121,7 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows its number
             stream.reconfigure(errors="backslashreplace")
     try:
-        result = _run(arguments)
+        with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+            result = _run(arguments)  # what a transform prints, say, is no JSON
         if arguments.json:
             sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
         sys.stdout.flush()
@@ -142,10 +144,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _told(error: Exception) -> int:
     """Say an error in one message on stderr and return its exit code."""
     if isinstance(error, TokenloomError):
-        sys.stderr.write(f"tokenloom: {error}\n")
+        sys.stderr.write(f"tokenloom: {_printable(str(error))}\n")
         return error.exit_code
-    sys.stderr.write(f"tokenloom: {type(error).__name__}: {error} (--debug shows where)\n")
+    sys.stderr.write(f"tokenloom: {type(error).__name__}: {_printable(str(error))} (--debug shows where)\n")
     return 1
+
+
+def _printable(text: str) -> str:
+    """Return a message without what a terminal would obey: names in it come from files."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     _table(quiet, header, [*rows, ["all", *totals.values()]])
     _print(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    if estimate:
+    if estimate and not planned.published:
         _print_estimate(quiet, estimate)
     _print(
         quiet,
@@ -100,7 +100,7 @@ def _source_row(planned: Any, name: str) -> list[Any]:
 def _print_estimate(quiet: bool, estimate: Any) -> None:
     from tokenloom.tasks.estimate import gigabytes
 
-    about = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "all of it encoded"
+    about = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "already encoded"
     _print(quiet, f"about {estimate.num_tokens:,} tokens in {estimate.num_documents:,} documents ({about});")
     _print(
         quiet,
@@ -132,6 +132,8 @@ def build(spec: str, set: list[str], limit: int | None, workers: int | None, dir
         listed = "; quarantine.jsonl lists those" if "quarantined" in left else ""
         counts = ", ".join(f"{n:,} {fate}" for fate, n in left.items())
         _print(quiet, f"of {result['rows']['read']:,} rows left out: {counts}{listed}")
+    for source, reasons in result["quarantined"].items():
+        _print(quiet, f"  {source}: " + ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()))
     if result["tag"] != "latest":
         _print(quiet, f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
     elif result["tag_moved"] and not result["published"]:

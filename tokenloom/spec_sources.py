@@ -68,7 +68,7 @@ class CsvSource(_ColumnSource):
 
     model_config = ConfigDict(title="CSV")
     kind: Literal["csv"] = "csv"
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(
+    delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
         ",", title="Delimiter", description="Between the fields of a row"
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import reduce
+from math import ceil, floor, isfinite
 from typing import Any
 
 import numpy as np
@@ -70,13 +71,16 @@ class Columns:
 
     def _rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Rows:
         numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
-        kept = self._kept(batch, url)
+        raw_texts = _joined(_plain(_pick(batch, self.text)))
+        raw_ids = None if self.id is None else _plain(_pick(batch, self.id))
+        kept, num_filtered = self._kept(batch, url), 0
         if kept is not None:
-            batch, numbers = batch.filter(pa.array(kept)), numbers[kept]
-        num_filtered = 0 if kept is None else int((~kept).sum())
+            mask, num_filtered = pa.array(kept), int((~kept).sum())
+            raw_texts, numbers = raw_texts.filter(mask), numbers[kept]
+            raw_ids = None if raw_ids is None else raw_ids.filter(mask)
         bad: dict[int, BadRow] = {}
-        texts = self._strings(_joined(_pick(batch, self.text)), numbers, url, bad)
-        ids = None if self.id is None else self._strings(_pick(batch, self.id), numbers, url, bad)
+        texts = self._strings(raw_texts, numbers, url, bad)
+        ids = None if raw_ids is None else self._strings(raw_ids, numbers, url, bad)
         if bad and not self._skips:
             raise bad[min(bad)]
         if bad:
@@ -97,8 +101,6 @@ class Columns:
 
     def _strings(self, values: pa.Array, numbers: NDArray[np.uint64], url: str, bad: dict[int, BadRow]) -> pa.Array:
         """Return values as (n,) large_string, all valid UTF-8; those that are not are replaced, or put into `bad`."""
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
         try:
             if pa.types.is_integer(values.type):
                 return values.cast(pa.large_string())
@@ -156,6 +158,15 @@ def _listed(names: list[str]) -> str:
 def _pick(batch: pa.RecordBatch, name: str) -> pa.Array:
     first, *rest = _path(batch.schema, name)
     return reduce(pc.struct_field, rest, batch.column(first))
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Return values without a dictionary and not as views, which few kernels take."""
+    if pa.types.is_dictionary(values.type):
+        values = pa.DictionaryArray.from_arrays(values.indices, _plain(values.dictionary)).dictionary_decode()
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
@@ -220,16 +231,15 @@ def _slices(values: pa.Array) -> Iterator[tuple[int, int]]:
 def _mask(batch: pa.RecordBatch, tree: Filter) -> pa.Array:
     if not isinstance(tree, Comparison):
         return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, (_mask(batch, part) for part in tree.parts))
-    values = _pick(batch, tree.column)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = _plain(_pick(batch, tree.column))
     return pc.call_function(_KERNELS[tree.operator], [values, _scalar(tree, values.type)])
 
 
 def _check_comparable(schema: pa.Schema, comparison: Comparison, url: str) -> None:
     kind = _value_type(_field_type(schema, comparison.column, url, "filter"))
     try:
-        pc.call_function(_KERNELS[comparison.operator], [pa.array([], kind), _scalar(comparison, kind)])
+        none = _plain(pa.array([], kind))
+        pc.call_function(_KERNELS[comparison.operator], [none, _scalar(comparison, none.type)])
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(
             f"{url}: the filter can't compare column {comparison.column!r}, which is {kind}, with "
@@ -244,6 +254,15 @@ def _scalar(comparison: Comparison, kind: pa.DataType) -> pa.Scalar:
     decimal(38, 2).
     """
     value = comparison.value
+    if isinstance(value, int | float) and not isinstance(value, bool) and pa.types.is_floating(kind):
+        return pa.scalar(float(value))  # not the column as integers
+    is_passed = comparison.operator not in ("==", "!=")  # 0.5 is passed between 0 and 1
+    if (
+        isinstance(value, float)
+        and pa.types.is_integer(kind)
+        and (value.is_integer() or (is_passed and isfinite(value)))
+    ):
+        value = ceil(value) if comparison.operator in ("<", ">=") else floor(value)
     if type(value) is int and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
         with suppress(pa.ArrowInvalid, OverflowError):
             return pa.scalar(value, kind)

@@ -130,4 +130,6 @@ def _look_up(value: Any, key: str) -> Any:
         if not isinstance(value, Mapping) or part not in value:
             return _MISSING
         value = value[part]
+        if value is None:  # null is all that is under it, as in parquet
+            return None
     return value

@@ -20,6 +20,23 @@ PINNED = "commit:"  # a fingerprint that begins so names what never changes
 _MAGIC = "*?["
 _SURROGATES = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that are no UTF-8
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_NO_TEXT = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh91AY&SY": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"PK\x03\x04": "zip",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"PAR1": "parquet",
+    b"ARROW1": "Arrow",
+}
+_NAME_IT = {
+    **{codec: f"let its name end in {suffix}" for suffix, codec in _CODECS.items()},
+    **dict.fromkeys(("xz", "zip"), "decompress it"),
+    "UTF-16": "convert it to UTF-8",
+    **{what: f"read it with kind: {what.lower()}" for what in ("parquet", "Arrow")},
+}
 _NOT_READ = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
 _BUFFER_BYTES = 2**20
 _listeners: list[list[IO[bytes]]] = []
@@ -60,7 +77,8 @@ def find_files(pattern: str) -> list[FoundFile]:
             raise InputError(f"{name}: no regular file; leave it out of {pattern}")
         files.append(found_file(name.removeprefix(root), name, pattern, info))
     if not files:
-        raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell")
+        odd = "; a name that holds [ is written with [[] for it" if "[" in pattern else ""
+        raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}")
     return files
 
 
@@ -174,6 +192,15 @@ def compression(url: str) -> str | None:
     return next((codec for suffix, codec in _CODECS.items() if url.endswith(suffix)), None)
 
 
+def _check_plain(url: str, file: IO[bytes]) -> None:
+    """Raise InputError for what is plainly no text in UTF-8, whatever the rules for a few bad bytes say."""
+    head = file.read(10)
+    file.seek(0)
+    for mark, what in _NO_TEXT.items():
+        if head.startswith(mark):
+            raise InputError(f"{url}: its first bytes are those of {what}; {_NAME_IT[what]}, or leave it out: check it")
+
+
 @contextmanager
 def open_decompressed(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading forwards, decompressed if its name says so.
@@ -185,6 +212,7 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
     codec = compression(url)
     with open_input(url) as file:
         if codec is None:
+            _check_plain(url, file)
             yield file
             return
         if input_bytes(url) == 0:

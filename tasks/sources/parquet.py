@@ -99,6 +99,8 @@ class Reader:
         with self._open(url) as file:
             leaves = _leaves(file, self._columns.needed(file.schema_arrow, url))
             groups = [file.metadata.row_group(i) for i in range(start, end)]
+            if any("view" in str(kind) for kind in file.schema_arrow.types):
+                return []  # Arrow can't read a column as a dictionary that its schema calls a view
             return [
                 file.schema.column(i).path
                 for i in leaves

@@ -263,7 +263,7 @@ def test_a_line_of_100_mb_is_read_right_with_a_few_times_its_size(large_line: Pa
 
 def test_a_line_of_100_mb_above_the_limit_costs_no_memory_and_is_named_or_skipped(large_line: Path) -> None:
     tracemalloc.start()
-    with pytest.raises(BadRow, match=r"byte 18: a line of more than .*documents\.max_bytes") as told:
+    with pytest.raises(BadRow, match=r"line at byte 18: more than .*documents\.max_bytes") as told:
         texts_of(large_line, max_bytes=1000)
     assert texts_of(large_line, max_bytes=1000, on_error="skip") == ["first", "last"]
     peak = tracemalloc.get_traced_memory()[1]
@@ -404,7 +404,7 @@ def test_members_without_content_are_read_over_or_named(tmp_path: Path) -> None:
 def test_a_compressed_file_without_the_suffix_is_refused(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         path = written(tmp_path / f"a{suffix}.jsonl", compress(CONTENT))
-        with pytest.raises(InputError, match=r"invalid UTF-8|no JSON"):
+        with pytest.raises(InputError, match=r"its first bytes are those of (gzip|bz2|zstd); let its name end in"):
             texts_of(path)
 
 

@@ -284,8 +284,8 @@ def test_files_that_the_package_reads_as_one_are_read_again_when_any_of_them_cha
 
     def write(texts: list[str]) -> None:
         for i in range(len(texts)):
-            (folder / f"{i}.txt.png").write_bytes(b"no picture")
-        lines = ({"file_name": f"{i}.txt.png", "caption": text} for i, text in enumerate(texts))
+            (folder / f"{i}.png").write_bytes(b"no picture")
+        lines = ({"file_name": f"{i}.png", "caption": text} for i, text in enumerate(texts))
         (folder / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     source = {"kind": "huggingface", "name": str(tmp_path / "data"), "text": "caption"}

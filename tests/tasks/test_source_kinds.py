@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import SourceReader, arrow, files, make_reader
+from tokenloom.tasks.sources import SourceReader, files, make_reader
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 
@@ -424,7 +424,7 @@ def test_a_folder_that_is_no_saved_dataset_is_told(tmp_path: Path) -> None:
 
 
 def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    monkeypatch.setattr(files, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
     rows = make_rows([f"text {i}" for i in range(30)])
     for kind in (TestArrowStream(), TestArrowFile(), TestArrowFolder()):
         path = kind.write(tmp_path, rows)
@@ -487,7 +487,7 @@ def test_an_array_record_file_without_records_has_no_rows(tmp_path: Path) -> Non
 def test_a_record_that_is_too_large_is_told_or_left_out(tmp_path: Path) -> None:
     path = TestArrayRecord().write_records(tmp_path, [b"small", b"x" * 100, b"last"])
     options = {"kind": "arrayrecord", "text": None, "max_bytes": 50}
-    with pytest.raises(BadRow, match=r"record 1: more than 50 bytes; raise documents.max_bytes") as told:
+    with pytest.raises(BadRow, match=r"record 1: more than 50 bytes .documents.max_bytes.; raise it") as told:
         read_real(path, **options)
     assert told.value.reason == "too_large"
     assert read_real(path, **options, on_error="skip") == ["small", "last"]

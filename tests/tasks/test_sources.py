@@ -132,9 +132,7 @@ def test_compression_that_is_not_supported_is_refused_by_name(suffix: str, tmp_p
 def test_a_line_that_is_far_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line_of("short") + b"\n" + line_of("x" * 6_000_000))
-    with pytest.raises(
-        InputError, match=r"a\.jsonl, byte 18: a line of more than 4,194,504 bytes.*documents.max_bytes"
-    ):
+    with pytest.raises(InputError, match=r"a\.jsonl, line at byte 18: more than 4,194,504 bytes.*documents.max_bytes"):
         read_file("jsonl", path, max_bytes=100)
 
 

@@ -240,6 +240,24 @@ def test_missing_extra_is_one_line_that_says_what_to_install(project: Path, miss
     assert "pip install 'tokenloom[build]'" in done.stderr
 
 
+def test_json_is_all_that_stands_on_stdout_whatever_a_transform_prints(project: Path) -> None:
+    (project / "loud.py").write_text("print('noise')\n\ndef fn(text):\n    print(text)\n    return text\n")
+    rules = ["--set", "documents.transform.function=loud:fn", "--set", "documents.transform.version='1'"]
+    for workers in ("0", "1"):
+        options = ["--direct", "--json", "--workers", workers, "--set", f"dataset=loud{workers}"]
+        done = _run(project, "build", "spec.yaml", *rules, *options, PYTHONPATH=str(project))
+        assert json.loads(done.stdout)["published"], done.stderr
+
+
+def test_what_a_terminal_would_obey_is_spelled_in_errors(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"one\x1b[31m,two\n1,2\n")
+    (tmp_path / "spec.yaml").write_text("dataset: d\nstore: st\nsources:\n  - {kind: csv, path: a.csv}\n")
+    done = _run(tmp_path, "build", "spec.yaml", "--direct", "--workers", "0")
+    assert done.returncode == 1
+    assert "no column 'text'" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 def test_reader_of_the_output_may_go_away(project: Path) -> None:
     assert _run(project, "build", "spec.yaml", "--direct", "--workers", "0").returncode == 0
     reading, writing = os.pipe()
