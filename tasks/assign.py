@@ -55,7 +55,12 @@ def assign_shards(plan: BuildPlan) -> Assignment:
 
 
 def _check_source(source: str, records: Sequence[dict[str, Any]]) -> None:
-    """Raise InputError if bad rows are all that a source has: then it is the spec that is wrong, or the files are."""
+    """Raise InputError if bad rows are all that a source has, or no row has a key that it names."""
+    unseen = [set(record["unseen"]) for record in records if record["read"]]
+    if unseen and any(record["spills"] for record in records) and (keys := set.intersection(*unseen)):
+        raise InputError(
+            f"source {source}: no row has the key {sorted(keys)[0]!r} that its filter or id names; check the spelling"
+        )
     lists = [record["quarantine"] for record in records if record["quarantine"]["rows"]]
     if lists and not any(record["spills"] for record in records):
         reasons: Counter[str] = Counter()

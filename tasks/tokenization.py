@@ -81,8 +81,8 @@ def record_path(spill: str) -> str:
 def read_record(store: Store, spill: str) -> dict[str, Any] | None:
     """Return a partition's record if it and all its spills are there, else None.
 
-    The record: {"read", "filtered", "not_read", "quarantine": {"bytes", "rows", "xxh3_128"}, "spills": [{"bytes",
-    "documents": [by split], "tokens": [by split]}]}; `not_read` rows are among the filtered ones.
+    The record: {"read", "filtered", "not_read", "unseen", "quarantine": see QuarantineWriter.summary, "spills":
+    [{"bytes", "documents": [by split], "tokens": [by split]}]}; `not_read` rows are among the filtered ones.
     """
     try:
         record = read_signed(store.read(record_path(spill)), record_path(spill))
@@ -121,11 +121,12 @@ def _encode_partition(
     store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
 ) -> dict[str, Any]:
     pending, tally = _Pending(), _Tally(job.num_bytes)
-    record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "spills": []}
+    record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "unseen": [], "spills": []}
     for rows in read_documents(job, tokenizer):
         record["read"] += rows.num_read
         record["filtered"] += rows.num_filtered
         record["not_read"] += rows.num_not_read
+        record["unseen"] = list(rows.unseen)
         quarantine.add(rows.bad)
         if len(rows.rows):
             pending.add(*_encode(rows, job, tokenizer), tally)

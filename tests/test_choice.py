@@ -769,3 +769,20 @@ def test_a_transform_that_exits_fails_the_build(body: str, tmp_path: Path, monke
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], **rules)
     with pytest.raises((InputError, SpecError), match=f"{name}:fn.*SystemExit"):
         build(spec)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"filter": "n < 3 or lable == 2"}, {"id": "idd"}, {"filter": "meta.n in [1, 2] or n >= 0"}]
+)
+def test_a_key_that_no_row_of_a_source_has_is_refused(fields: dict[str, str], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [{"text": f"text {name} {n}", "n": n, "meta": {}} for n in range(10)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "jsonl", "path": str(tmp_path / "*.jsonl"), **fields}
+    with pytest.raises(
+        InputError, match=r"source jsonl-0: no row has the key '(lable|idd|meta\.n)'.*check the spelling"
+    ):
+        build(make_spec(tmp_path / "store", [source]))
+    with (tmp_path / "b.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "one", "n": 5, "lable": 2, "idd": "x", "meta": {"n": 2}}) + "\n")
+    assert build(make_spec(tmp_path / "store", [source])).published

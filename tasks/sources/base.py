@@ -58,6 +58,7 @@ class Rows:
     num_filtered: int = 0  # rows that the filter left out
     num_not_read: int = 0  # those of them that were never read
     bad: tuple[BadRow, ...] = ()
+    unseen: tuple[str, ...] = ()  # keys of filter and id that no row of the partition had, up to here
 
     @property
     def num_read(self) -> int:

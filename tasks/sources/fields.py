@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.row_filter import COMPARE, Comparison, holds, parse_filter
+from tokenloom.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -27,6 +27,8 @@ class Fields:
         self._id_key: str | None = options.get("id")
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
+        named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
+        self.unseen = set(named)  # keys that no row had so far
         self._replaces = options.get("encoding_errors") == "replace"
 
     @property
@@ -67,13 +69,19 @@ class Fields:
         """Return the id of a row as text, None if it has none; raises BadRow if it is no string or integer."""
         if self._id_key is None:
             return None
-        found = _look_up(value, self._id_key)
+        found = self._seen(value, self._id_key)
         if found is _MISSING or found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, str | int):
             kind = type(found).__name__
             raise BadRow(f"{place}: id {self._id_key!r} is {kind}, not text or integer; mend the row", row, "bad_id")
         return self._clean(place, row, str(found), "id")
+
+    def _seen(self, value: Any, key: str) -> Any:
+        found = _look_up(value, key)
+        if found is not _MISSING:
+            self.unseen.discard(key)
+        return found
 
     def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
         found = _look_up(value, key)
@@ -90,7 +98,7 @@ class Fields:
         raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
 
     def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
-        found, wanted = _look_up(value, comparison.column), comparison.value
+        found, wanted = self._seen(value, comparison.column), comparison.value
         is_spelled = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
         if found is _MISSING or found is None or (is_spelled and not found.strip()):
             return False

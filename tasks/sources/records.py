@@ -70,21 +70,21 @@ class RecordReader(ABC):
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read."""
-        batch = _Batch(self.fields.has_id)
+        batch = _Batch()
         for row, raw, num_bytes in self.raw_rows(url, start, end):
             try:
                 self._take(batch, url, row, raw)
             except BadRow as bad:
                 if not self._skips:
-                    yield batch.take()  # a row before this one may be bad by the rules: the first is told
+                    yield batch.take(self.fields)  # a row before this one may be bad by the rules: the first is told
                     raise
                 batch.bad.append(bad.bare())
                 batch.num_bytes += _BAD_ROW_BYTES
             batch.num_bytes += num_bytes + _ROW_BYTES
             del raw  # what is yielded must not wait here in other forms: it may be large
             if batch.num_bytes >= BATCH_BYTES:
-                yield batch.take()
-        yield batch.take()
+                yield batch.take(self.fields)
+        yield batch.take(self.fields)
 
     def _take(self, batch: _Batch, url: str, row: int, raw: Any) -> None:
         if isinstance(raw, BadRow):
@@ -103,8 +103,7 @@ class RecordReader(ABC):
 class _Batch:
     """Rows that were read since the last batch."""
 
-    def __init__(self, has_id: bool) -> None:
-        self._has_id = has_id
+    def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
@@ -114,10 +113,15 @@ class _Batch:
         self.bad: list[BadRow] = []
         self.num_filtered = self.num_bytes = 0
 
-    def take(self) -> Rows:
+    def take(self, fields: Fields) -> Rows:
         """Return the rows and begin anew."""
-        ids = pa.array(self.ids, pa.large_string()) if self._has_id else None
-        texts, numbers = pa.array(self.texts, pa.large_string()), np.array(self.numbers, dtype=np.uint64)
-        rows = Rows(texts, numbers, ids, num_filtered=self.num_filtered, bad=tuple(self.bad))
+        rows = Rows(
+            texts=pa.array(self.texts, pa.large_string()),
+            rows=np.array(self.numbers, dtype=np.uint64),
+            ids=pa.array(self.ids, pa.large_string()) if fields.has_id else None,
+            num_filtered=self.num_filtered,
+            bad=tuple(self.bad),
+            unseen=tuple(sorted(fields.unseen)),
+        )
         self._clear()
         return rows
