@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tokenloom.errors import StoreError, WorkError
+from tokenloom.errors import FormatError, StoreError, WorkError
 
 TMP = "work/tmp"
 _STALE_SECONDS = 24 * 3600
@@ -78,6 +78,10 @@ class Store:
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return self.root.joinpath(*parts)
 
+    def place(self, path: str) -> str:
+        """Return where `path` lies, for messages; raises StoreError for a name that would leave the store."""
+        return str(self.local(path))
+
     def exists(self, path: str) -> bool:
         """Return whether a file or folder stands at `path`."""
         return self.local(path).exists()
@@ -115,6 +119,30 @@ class Store:
             raise StoreError(
                 f"{self.local(path)}: can't be read: {error.strerror}; {_ADVICE.get(error.errno or 0, 'mend that')}"
             ) from error
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of the file at `path`, all of them.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            FormatError: the file is shorter than `end`.
+            StoreError: it can't be read.
+        """
+        place = self.local(path)
+        try:
+            with place.open("rb", buffering=0) as file:
+                file.seek(start)
+                data = b""
+                while part := file.read(end - start - len(data)):
+                    data += part
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            advice = _ADVICE.get(error.errno or 0, "mend that")
+            raise StoreError(f"{place}: can't be read: {error.strerror}; {advice}") from error
+        if len(data) < end - start:
+            raise FormatError(f"{place}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
+        return data
 
     def create(self, path: str, data: bytes) -> None:
         """Write a file that must not exist yet; of several writers exactly one succeeds.

@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     ORDER = 1
     SPLIT = 2
     SAMPLE = 3
+    SHARD_ORDER = 4  # of an epoch, see reader/order.py
+    SAMPLE_ORDER = 5
 
 
 def content_hashes(data: Any, offsets: NDArray[np.int64]) -> UInt64s:
@@ -72,11 +74,12 @@ def mix64(purpose: Purpose, seed: int, words: Sequence[UInt64s]) -> UInt64s:
         raise ValueError(f"a seed lies in [0, 2**56), not {seed}")
     state = np.zeros(1, dtype=np.uint64)
     for word in (np.full(1, int(purpose) * SEED_SPACE + seed, dtype=np.uint64), *words):
-        state = _finalise((state ^ word) + _GOLDEN)
+        state = finalise((state ^ word) + _GOLDEN)
     return state
 
 
-def _finalise(state: UInt64s) -> UInt64s:
+def finalise(state: UInt64s) -> UInt64s:
+    """Return SplitMix64's finaliser of each value: a bijection of 64 bits."""
     state = (state ^ (state >> np.uint64(30))) * _M1
     state = (state ^ (state >> np.uint64(27))) * _M2
     return state ^ (state >> np.uint64(31))

@@ -9,6 +9,7 @@ import hashlib
 import json
 import mmap
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -110,6 +111,26 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     return ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
 
 
+def read_header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
+    """Return the checked header of a shard of which no more is read.
+
+    Args:
+        read: returns the bytes [start, end) of the file.
+        place: its path, for messages.
+
+    Raises:
+        FormatError: the header is damaged or contradicts itself, or is of a newer format.
+    """
+    data = read(0, ALIGNMENT)
+    header_bytes = int.from_bytes(data[12:16], "little")
+    if ALIGNMENT < header_bytes <= _MAX_HEADER_BYTES and data.startswith(MAGIC):
+        data += read(ALIGNMENT, header_bytes)
+    header = _unpack_header(memoryview(data), place)
+    if not _fits(header):
+        raise FormatError(f"{place}: the counts and offsets of the header contradict each other")
+    return header
+
+
 def _fits(header: ShardHeader) -> bool:
     """Return whether the sections lie behind each other as counts and width say."""
     tokens_end = header.tokens_start + header.num_tokens * header.token_bytes
@@ -155,17 +176,26 @@ class Shard:
             self._map, np.dtype("<u8"), header.num_documents + 1, header.offsets_start
         )
         if verify == "full":
-            self._verify_sections()
+            self.verify_tokens()
+            self.verify_offsets()
 
-    def _verify_sections(self) -> None:
+    def verify_tokens(self) -> None:
+        """Raise FormatError if the checksum of the tokens does not match; reads all of them."""
         header = self.header
-        sections = {
-            "tokens": (header.tokens_start, header.offsets_start, header.tokens_checksum),
-            "document offsets": (header.offsets_start, header.file_bytes, header.offsets_checksum),
-        }
-        for name, (start, end, checksum) in sections.items():
-            if xxhash.xxh3_128_digest(self._map[start:end]) != checksum:
-                raise FormatError(f"{self.path}: the checksum of its {name} does not match; the file is damaged")
+        self._verify("tokens", header.tokens_start, header.offsets_start, header.tokens_checksum)
+
+    def verify_offsets(self) -> None:
+        """Raise FormatError if the checksum of the document offsets does not match, or they contradict the counts."""
+        header = self.header
+        self._verify("document offsets", header.offsets_start, header.file_bytes, header.offsets_checksum)
+        offsets = self.document_offsets
+        ends = (int(offsets[0]), int(offsets[-1]))
+        if ends != (0, header.num_tokens) or bool((offsets[1:] < offsets[:-1]).any()):
+            raise FormatError(f"{self.path}: the document offsets contradict the counts; its writer was wrong")
+
+    def _verify(self, name: str, start: int, end: int, checksum: bytes) -> None:
+        if xxhash.xxh3_128_digest(self._map[start:end]) != checksum:
+            raise FormatError(f"{self.path}: the checksum of its {name} does not match; the file is damaged")
 
 
 def open_shard(path: str | Path, verify: str = "open") -> Shard:

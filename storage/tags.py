@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore
 
 _ENTRY = re.compile(r"^(\d{8})\.json$")
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
@@ -31,32 +32,32 @@ class TagEntry:
     reason: str
 
 
-def newest_number(store: Store, tag: str) -> int:
+def newest_number(store: AnyStore, tag: str) -> int:
     """Return the number of the newest entry of `tag`, 0 if there is none."""
     numbers = [int(match[1]) for name in store.names(f"tags/{tag}") if (match := _ENTRY.match(name))]
     return max(numbers, default=0)
 
 
-def newest(store: Store, tag: str) -> TagEntry | None:
+def newest(store: AnyStore, tag: str) -> TagEntry | None:
     """Return the entry that counts, None if the tag was never set; raises FormatError if it is damaged."""
     number = newest_number(store, tag)
     return read_entry(store, tag, number) if number else None
 
 
-def read_entry(store: Store, tag: str, number: int) -> TagEntry:
+def read_entry(store: AnyStore, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
     path = _path(tag, number)
     try:
-        value = read_signed(store.read(path), str(store.local(path)))
+        value = read_signed(store.read(path), store.place(path))
     except FileNotFoundError as error:
-        raise FormatError(f"{store.local(path)}: an entry of the tag's log is missing") from error
+        raise FormatError(f"{store.place(path)}: an entry of the tag's log is missing") from error
     fields = ("version", "previous", "at", "by", "reason")
     if set(value) != set(fields):
-        raise FormatError(f"{store.local(path)}: a tag entry has the fields {', '.join(fields)}")
+        raise FormatError(f"{store.place(path)}: a tag entry has the fields {', '.join(fields)}")
     return TagEntry(number, **value)
 
 
-def log(store: Store, tag: str) -> list[TagEntry]:
+def log(store: AnyStore, tag: str) -> list[TagEntry]:
     """Return all entries of `tag`, oldest first."""
     return [read_entry(store, tag, n) for n in range(1, newest_number(store, tag) + 1)]
 

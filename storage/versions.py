@@ -16,6 +16,8 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.manifest import INPUTS, NAME, read_manifest
+from tokenloom.storage.remote import AnyStore, RemoteStore
+from tokenloom.storage.remote_errors import redacted
 
 NAME_PATTERN = re.compile(r"(?![0-9a-f]{16}\Z)[a-z][a-z0-9._-]{0,63}\Z")
 VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
@@ -44,17 +46,41 @@ def parse_reference(text: str) -> Reference:
     store = store or "/" if slash else "."
     is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name))
     if not is_named or store.endswith(":/"):
-        raise StoreError(f"{text!r} is no reference: write STORE/DATASET, @TAG or @VERSION behind it if you like")
+        raise StoreError(
+            f"{redacted(text)!r} is no reference: write STORE/DATASET, @TAG or @VERSION behind it if you like"
+        )
     return Reference(store, dataset, name)
 
 
 def dataset_store(store: str, dataset: str) -> Store:
-    """Return the folder of a dataset in the store at `store`, an absolute or relative local path."""
-    if not NAME_PATTERN.match(dataset):
-        raise StoreError(f"{dataset!r} is no dataset's name: a-z, then up to 63 of a-z 0-9 . _ -, no 16 hex digits")
+    """Return the folder of a dataset to write to, in the store at `store`: an absolute or relative local path.
+
+    Raises StoreError for a bad name, and for the URL of a remote store: those are only read, see readable_store.
+    """
+    _check_name(dataset)
+    if _is_remote(store):
+        raise StoreError(
+            f"store {redacted(store)}: this release writes to local folders only; build into one, copy DATASET/versions"
+            " and then DATASET/tags to the remote store, and read them from there"
+        )
     if "://" in store:
         return Store(f"{store}/{dataset}")
     return Store(Path(store).expanduser().absolute() / dataset)
+
+
+def readable_store(store: str, dataset: str) -> AnyStore:
+    """Return the folder of a dataset to read from: a local path, or a URL that fsspec knows; raises StoreError."""
+    _check_name(dataset)
+    return RemoteStore(f"{store}/{dataset}") if _is_remote(store) else dataset_store(store, dataset)
+
+
+def _check_name(dataset: str) -> None:
+    if not NAME_PATTERN.match(dataset):
+        raise StoreError(f"{dataset!r} is no dataset's name: a-z, then up to 63 of a-z 0-9 . _ -, no 16 hex digits")
+
+
+def _is_remote(store: str) -> bool:
+    return "://" in store and not store.startswith("file://")
 
 
 def version_path(version: str, name: str = "") -> str:
@@ -62,36 +88,36 @@ def version_path(version: str, name: str = "") -> str:
     return f"versions/{version}/{name}" if name else f"versions/{version}"
 
 
-def is_published(store: Store, version: str) -> bool:
+def is_published(store: AnyStore, version: str) -> bool:
     """Return whether `version` is complete and visible."""
     return store.exists(version_path(version, NAME))
 
 
-def published_versions(store: Store) -> list[str]:
+def published_versions(store: AnyStore) -> list[str]:
     """Return the names of all visible versions, sorted by name."""
     return [v for v in store.names("versions") if VERSION_PATTERN.match(v) and is_published(store, v)]
 
 
-def load_manifest(store: Store, version: str) -> dict[str, Any]:
+def load_manifest(store: AnyStore, version: str) -> dict[str, Any]:
     """Return the checked manifest of a version; raises StoreError if it is not there, FormatError if damaged."""
     path = version_path(version, NAME)
     try:
-        manifest = read_manifest(store.read(path), str(store.local(path)))
+        manifest = read_manifest(store.read(path), store.place(path))
     except FileNotFoundError as error:
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` names those there are") from error
     if manifest["version"] != version:
-        raise FormatError(f"{store.local(path)}: it is the manifest of {manifest['version']}, not of {version}")
+        raise FormatError(f"{store.place(path)}: it is the manifest of {manifest['version']}, not of {version}")
     return manifest
 
 
-def resolve(reference: Reference) -> tuple[Store, dict[str, Any]]:
+def resolve(reference: Reference) -> tuple[AnyStore, dict[str, Any]]:
     """Return the dataset's store and the manifest of the version that `reference` names.
 
     Raises:
         StoreError: there is no such dataset, tag or version.
         FormatError: tag log or manifest are damaged.
     """
-    store = dataset_store(reference.store, reference.dataset)
+    store = readable_store(reference.store, reference.dataset)
     if VERSION_PATTERN.match(reference.name):
         return store, load_manifest(store, reference.name)
     entry = tags.newest(store, reference.name)
@@ -100,32 +126,32 @@ def resolve(reference: Reference) -> tuple[Store, dict[str, Any]]:
     return store, load_manifest(store, entry.version)
 
 
-def _why_missing(store: Store, reference: Reference) -> str:
+def _why_missing(store: AnyStore, reference: Reference) -> str:
     if not store.exists(""):
         return f"no dataset {reference.dataset!r} in {reference.store}"
     known = [name for name in store.names("tags") if tags.newest(store, name)]
     return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"
 
 
-def read_listed(store: Store, manifest: dict[str, Any], name: str) -> bytes:
+def read_listed(store: AnyStore, manifest: dict[str, Any], name: str) -> bytes:
     """Return a small file that a manifest lists under `files`; raises FormatError if it is missing or damaged."""
     path = version_path(manifest["version"], name)
     try:
         data = store.read(path)
     except FileNotFoundError as error:
-        raise FormatError(f"{store.local(path)}: missing from a published version; restore it") from error
+        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
     if hashlib.sha256(data).hexdigest() != manifest["files"][name]:
-        raise FormatError(f"{store.local(path)}: its checksum does not match; the file is damaged; restore it")
+        raise FormatError(f"{store.place(path)}: its checksum does not match; the file is damaged; restore it")
     return data
 
 
-def read_inputs(store: Store, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def read_inputs(store: AnyStore, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the inputs of a version: {"source", "path", "fingerprint", "bytes"} each; errors as read_listed."""
     inputs: list[dict[str, Any]] = json.loads(read_listed(store, manifest, INPUTS))["inputs"]
     return inputs
 
 
-def check_lengths(store: Store, manifest: dict[str, Any]) -> None:
+def check_lengths(store: AnyStore, manifest: dict[str, Any]) -> None:
     """Raise FormatError if a file that a manifest lists is missing, or a shard has another length."""
     wanted: dict[str, int | None] = dict.fromkeys(manifest["files"])
     for split in manifest["splits"].values():
@@ -134,8 +160,8 @@ def check_lengths(store: Store, manifest: dict[str, Any]) -> None:
     for name, num_bytes in wanted.items():
         found = store.num_bytes(version_path(manifest["version"], name))
         if found is None or found != (found if num_bytes is None else num_bytes):
-            place = store.local(version_path(manifest["version"]))
+            place = store.place(version_path(manifest["version"]))
             raise FormatError(
-                f"{place / name}: missing from a published version, or cut short; restore it, or delete "
-                f"{place / NAME} and build again, which makes the same bytes"
+                f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "
+                f"{place}/{NAME} and build again, which makes the same bytes"
             )

@@ -147,6 +147,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         eot_id=plan.tokenizer["eot_id"],
         info=info,
         num_samples=min(NUM_SAMPLES, share + 64),
+        packs=tuple(plan.spec.pack_pairs()),
     )
 
 

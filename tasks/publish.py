@@ -20,7 +20,7 @@ from tokenloom.tasks.quarantine import quarantine_reasons, write_quarantine
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tasks.validate import row_counts
 
-_SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key")
+_SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key", "samples")
 _LIBRARIES = (
     "tokenloom",
     "numpy",
@@ -165,8 +165,7 @@ def _manifest(plan: BuildPlan, assignment: Assignment, records: Sequence[dict[st
         mine = [record for record in records if record["split"] == name]
         splits[name] = {field: sum(r[field] for r in mine) for field in ("tokens", "documents", "duplicates")}
         splits[name]["shards"] = [
-            {field: record[field] for field in _SHARD_FIELDS} | {"name": f"{record['name']}.tok", "samples": {}}
-            for record in mine
+            {field: record[field] for field in _SHARD_FIELDS} | {"name": f"{record['name']}.tok"} for record in mine
         ]
     return {
         "format_version": manifest.FORMAT_VERSION,

@@ -18,6 +18,7 @@ from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.documents import DocumentTableWriter
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import equal_part, sample_keys
+from tokenloom.storage.packing import num_samples, sample_key
 from tokenloom.storage.shard import ShardWriter, token_dtype
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
@@ -42,7 +43,11 @@ SAMPLE_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class ShuffleJob:
-    """One shard to make. `info` is the JSON block of its header; `num_samples` documents are chosen for the check."""
+    """One shard to make.
+
+    `info` is the JSON block of its header; `num_samples` documents are chosen for the check; `packs` are the pairs of
+    packing and seq_len whose samples are counted.
+    """
 
     store: str
     version: str
@@ -54,6 +59,7 @@ class ShuffleJob:
     eot_id: int
     info: dict[str, Any]
     num_samples: int
+    packs: tuple[tuple[str, int], ...] = ()
 
 
 def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
@@ -138,6 +144,7 @@ class _Measured:
         self._first_key: int | None = None
         self._last_key: int | None = None
         self._samples = np.empty(0, SAMPLE_DTYPE)
+        self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
 
     def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
         """Count a piece, write its rows into the document table, keep the documents chosen for the check."""
@@ -175,18 +182,31 @@ class _Measured:
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
         self._bad_ends += int((tokens[last] != self._job.eot_id).sum())
         self._num_tokens += len(tokens)
+        if self._job.packs:
+            self._lengths.append(num_tokens)
 
     def record(self) -> dict[str, Any]:
         """Return the measured part of the shard's record."""
         return {
             "first_key": _hexadecimal(self._first_key),
             "last_key": _hexadecimal(self._last_key),
+            "samples": self._counts(),
             "duplicates": self._duplicates,
             "excluded": self._excluded,
             "left_tokens": self._left_tokens,
             "max_id": self._max_id,
             "bad_ends": self._bad_ends,
             "sampled": self._samples.tolist(),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        """Return the samples of the shard by packing and length, as its manifest names them."""
+        if not self._job.packs:
+            return {}
+        offsets = np.cumsum(np.concatenate(self._lengths), dtype=np.uint64)
+        return {
+            sample_key(packing, seq_len): num_samples(packing, seq_len, self._num_tokens, offsets)
+            for packing, seq_len in self._job.packs
         }
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import s3_server
 from tests.support import SUMMARY
 
 
@@ -26,6 +29,35 @@ def tiktoken_cache() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("needs vocabularies: set TIKTOKEN_CACHE_DIR to a folder that holds them")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """The URL of an S3 server with a bucket `corpora`; upload to it with tests.storage.s3_server."""
+    pytest.importorskip("moto")
+    pytest.importorskip("s3fs")
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy before the S3 server that fails as planned; the environment sends s3:// through it."""
+    with FaultyProxy(s3_url) as proxy:
+        variables = {
+            "AWS_ENDPOINT_URL": proxy.url,
+            "AWS_ACCESS_KEY_ID": "an-access-key-id",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-access-key",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "NO_PROXY": "127.0.0.1",
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_PROFILE", raising=False)
+        yield proxy
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -342,6 +342,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "order of splits": {"splits": {"train": 0.98, "test": 0.01, "validation": 0.01}},
     "name of a split": {"splits": {"train": 0.98, "valid": 0.01, "test": 0.01}},
     "dataset": {"dataset": "other"},
+    "packs": {"packs": [{"packing": "best_fit", "seq_len": 64}]},
 }
 
 

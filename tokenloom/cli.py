@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from tokenloom.errors import TokenloomError
 
 _INTERRUPTED = 130
 _USAGE = 2
+_MODULES = {"pack": "tokenloom.pack_command"}  # of commands that are not in commands.py
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,6 +64,20 @@ def _parser() -> argparse.ArgumentParser:
     peek.add_argument("--count", type=_positive, default=3, metavar="N", help="documents to show (default: 3)")
     peek.add_argument("--chars", type=_positive, default=300, metavar="N", help="characters of each (default: 300)")
 
+    pack = commands.add_parser(
+        "pack", parents=[common], help="count a version's samples ahead of its readers, show what each packing costs"
+    )
+    pack.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION; @latest if left out")
+    pack.add_argument("--seq-len", type=_positive, required=True, metavar="T", help="tokens a sample")
+    pack.add_argument(
+        "--packing",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="concat, document, document_padded or best_fit, may be repeated (default: all)",
+    )
+    pack.add_argument("--split", action="append", default=[], help="may be repeated (default: all)")
+
     demo = commands.add_parser("demo", parents=[common], help="build a dataset from Python's own sources, train on it")
     demo.add_argument("--dir", default="tokenloom-demo", help="where all of it goes (default: tokenloom-demo)")
     demo.add_argument("--updates", type=_positive, default=3000, help="training steps (default: 3000)")
@@ -103,9 +119,8 @@ def _positive(text: str) -> int:
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {k: v for k, v in vars(arguments).items() if k not in ("command", "json", "debug")}
     try:
-        from tokenloom import commands
-
-        result: dict[str, Any] = getattr(commands, arguments.command)(**options, quiet=arguments.json)
+        module = importlib.import_module(_MODULES.get(arguments.command, "tokenloom.commands"))
+        result: dict[str, Any] = getattr(module, arguments.command)(**options, quiet=arguments.json)
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("tokenloom"):
             raise

@@ -162,6 +162,8 @@ def run_build(spec: Any, workers: int | None, direct: bool) -> Json:
 
 def ls(store: str, quiet: bool) -> Json:
     """List the datasets of a store, or the versions of a dataset."""
+    if "://" in store:
+        raise StoreError("ls lists local stores only; `tokenloom inspect STORE/DATASET@TAG` reads remote ones too")
     folder = Path(store).expanduser().absolute()
     if not folder.is_dir():
         raise StoreError(f"{store}: no such store or dataset; a build makes it")
@@ -228,6 +230,8 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
     from tokenloom.reader.decoding import version_tokenizer
 
     store, manifest = resolve(parse_reference(reference))
+    if not isinstance(store, Store):
+        raise StoreError(f"{reference}: peek reads local stores only; `tokenloom inspect` reads remote ones too")
     if split not in manifest["splits"]:
         raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
     inputs = read_inputs(store, manifest)

@@ -24,18 +24,6 @@ MAX_SEED = 2**53 - 1  # the largest integer that a form in a browser keeps exact
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 
-def _not_built(field: str) -> Any:
-    """A validator that refuses any value of `field` other than its default: the part is not built yet."""
-
-    def refuse(cls: type[BaseModel], value: Any) -> Any:
-        default = cls.model_fields[field].default
-        if value != default:
-            raise ValueError(f"{field} is not supported by this release; leave it out (default: {default!r})")
-        return value
-
-    return field_validator(field)(refuse)
-
-
 class Transform(SpecModel):
     """A function of yours that changes each text before the rules: (str) -> str, or None to leave the text out."""
 
@@ -79,6 +67,15 @@ class DocumentRules(SpecModel):
         return self
 
 
+class Pack(SpecModel):
+    """A way to cut shards into samples whose numbers a build counts, so that no reader must."""
+
+    packing: Literal["concat", "document", "document_padded", "best_fit"] = Field(
+        title="Packing", description="best_fit: whole documents with the least padding; docs/format.md says the others"
+    )
+    seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens a sample", description="T of the reader's seq_len")
+
+
 class BuildSpec(SpecModel):
     """All that a build is made from."""
 
@@ -97,9 +94,9 @@ class BuildSpec(SpecModel):
     limit: int | None = Field(
         None, ge=1, title="Limit", description="A try-out: only the first documents of each source; never latest"
     )
-    packs: list[dict[str, Any]] = Field([], title="Packs", description="Not supported yet")
-
-    _packs = _not_built("packs")
+    packs: list[Pack] = Field(
+        [], title="Packs", description="Ways to pack whose numbers of samples go into the manifest; any order"
+    )
 
     @field_validator("dataset")
     @classmethod
@@ -118,6 +115,14 @@ class BuildSpec(SpecModel):
             raise ValueError("a split named train is needed; it takes the rest of the key range")
         return value
 
+    @field_validator("packs")
+    @classmethod
+    def _packs_once(cls, value: list[Pack]) -> list[Pack]:
+        for i, pack in enumerate(value):
+            if pack in value[:i]:
+                raise ValueError(f"{pack.packing} with seq_len {pack.seq_len} stands here a second time; remove one")
+        return value
+
     @model_validator(mode="after")
     def _source_names(self) -> BuildSpec:
         names = self.source_names()
@@ -134,9 +139,13 @@ class BuildSpec(SpecModel):
         """Return (name, share) of each split in the order written, which is part of a version's identity."""
         return list(self.splits.items())
 
+    def pack_pairs(self) -> list[tuple[str, int]]:
+        """Return (packing, seq_len) of each of `packs`, sorted: their order decides nothing."""
+        return sorted((pack.packing, pack.seq_len) for pack in self.packs)
+
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that decides the bytes: JSON values, defaults and paths left out."""
-        nested = {"sources", "tokenizer", "documents", "splits"}
+        nested = {"sources", "tokenizer", "documents", "splits", "packs"}
         identity = self.model_dump(exclude_defaults=True, exclude={"store"} | nested)
         identity["sources"] = [
             {"name": name} | source.identity() | {"kind": source.kind}
@@ -147,6 +156,8 @@ class BuildSpec(SpecModel):
             identity["documents"] = documents
         if self.split_shares() != list(BuildSpec.model_fields["splits"].default.items()):  # their order counts
             identity["splits"] = [[name, share] for name, share in self.split_shares()]
+        if self.packs:
+            identity["packs"] = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()]
         return identity
 
     def _parts(self) -> Iterator[tuple[str, SpecModel]]:

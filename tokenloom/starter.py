@@ -30,4 +30,5 @@ documents:
 splits: {train: 0.98, validation: 0.01, test: 0.01}         # by content: a document never changes its split
 seed: 0                             # of the order of documents
 shard_tokens: 100_000_000
+packs: []                           # {packing: best_fit, seq_len: 2048}: count its samples in the build
 """

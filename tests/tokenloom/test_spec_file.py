@@ -62,7 +62,11 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, kind"),
         ("    pth: x\n", "spec.yaml:7: sources.1.pth: unknown key (value 'x'). Did you mean path?"),
-        ("packs: [{packing: concat}]\n", "spec.yaml:7: packs: packs is not supported by this release; leave it out"),
+        ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is needed and is missing"),
+        (
+            "packs:\n  - {packing: concat, seq_length: 8}\n",
+            "packs.0.seq_length: unknown key (value 8). Did you mean seq_len?",
+        ),
         ("documents: {on_error: ignore}\n", "documents.on_error: Input should be 'fail' or 'skip'; got 'ignore'"),
         ("5: 6\n", "Keys should be strings; got 5"),
     ],

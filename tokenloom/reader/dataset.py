@@ -3,44 +3,79 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.shard import Shard, open_shard
-from tokenloom.storage.versions import parse_reference, resolve, version_path
+from tokenloom.errors import StoreError
+from tokenloom.reader.assembly import FIELDS, LABELS, BatchFormat, Block, Part, widen
+from tokenloom.reader.open_shards import OpenShard, OpenShards
+from tokenloom.reader.rows import Int64s, Rows, cut_marks, joined, marks_between
+from tokenloom.reader.shard_files import ShardFiles
+from tokenloom.storage.cache_folder import default_cache_folder
+from tokenloom.storage.packing import PACKINGS, PackingShares, shares_of
+from tokenloom.storage.sample_counts import sample_counts
+from tokenloom.storage.shard import token_dtype
+from tokenloom.storage.versions import parse_reference, resolve
 
 if TYPE_CHECKING:
+    from tokenloom.reader.iterable import SampleStream
+    from tokenloom.storage.shard_cache import ShardCache
     from tokenloom.tokenizers import Tokenizer
 
-Sample = dict[str, NDArray[np.int64]]
+Sample = dict[str, NDArray[Any]]
 
 
 class TokenDataset:
-    """Samples of one split of a version, in natural order: sample i of a shard is its tokens [i*T, i*T + T + 1).
+    """Samples of one split of a version, in natural order, each cut from a row of at most T + 1 tokens of one shard.
 
-    Neighbours share one token; no sample crosses a shard; fewer than T + 1 tokens are left at a shard's end. Opening
-    reads the manifest alone. Usable wherever a map-style dataset is (torch DataLoader and its samplers); pickles small.
+    Opening reads the manifest alone. Usable wherever a map-style dataset is (torch DataLoader and its samplers);
+    pickles small.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION; @latest if left out.
+        reference: STORE/DATASET@TAG_OR_VERSION, a folder or an fsspec URL; @latest if left out.
         split: "train", "validation", "test", or as the spec names them.
         seq_len: T, tokens a sample, at least 1.
+        packing: "concat": sample i of a shard is its tokens [iT, iT + T + 1), so neighbours share one token and fewer
+            than T + 1 are left at a shard's end. "document": such chunks inside each document, what is left of it
+            dropped; "document_padded": it is a padded sample. "best_fit": whole documents with the least padding.
+        labels: "shifted": the inputs moved on by one; "same": the inputs, for models that shift themselves.
+        fields: any of "position_ids" and "document_ids", (T,) int32 from 0 in each sample (document -1 is padding),
+            and "cu_seqlens", which only batches of a TokenLoader hold.
+        mask_documents: label -100 where the label's token begins another document than the one before it; None: with
+            `fields`, and with packing "best_fit". Labels in padding are always -100.
         max_open_shards: shards that stay mapped, at least 1; a view of one that was dropped stays valid.
+        verify: "open" checks a shard's header when it is opened, "full" all of it.
+        access: "mmap", or "pread" where files may be cut short while they are read.
+        cache: of shards of a remote store; None for `ShardCache.default()`.
 
     Raises:
+        ValueError: an argument out of range.
         StoreError: there is no such dataset, version or split.
         FormatError: the manifest is damaged, or a shard is when it is first touched.
     """
 
     def __init__(
-        self, reference: str, split: str = "train", seq_len: int = 1024, *, max_open_shards: int = 1024
+        self,
+        reference: str,
+        split: str = "train",
+        seq_len: int = 1024,
+        *,
+        packing: str = "concat",
+        labels: str = "shifted",
+        fields: Sequence[str] = (),
+        mask_documents: bool | None = None,
+        max_open_shards: int = 512,
+        verify: str = "open",
+        access: str = "mmap",
+        cache: ShardCache | None = None,
     ) -> None:
+        _check_choices(packing=(packing, PACKINGS), labels=(labels, LABELS), verify=(verify, ("open", "full")))
+        _check_choices(access=(access, ("mmap", "pread")), **{f"fields: {x}": (x, FIELDS) for x in fields})
         for name, value in (("seq_len", seq_len), ("max_open_shards", max_open_shards)):
             if operator.index(value) < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
@@ -48,61 +83,111 @@ class TokenDataset:
         if split not in self.manifest["splits"]:
             names = ", ".join(self.manifest["splits"])
             raise StoreError(f"{reference}: no split {split!r}; it has: {names}")
-        self.split = split
-        self.seq_len = seq_len
+        self.split, self.packing, self.seq_len = split, packing, seq_len
         self.num_tokens: int = self.manifest["splits"][split]["tokens"]
-        self._max_open_shards = max_open_shards
-        self._shards: list[dict[str, Any]] = self.manifest["splits"][split]["shards"]
-        counts = [max(0, shard["tokens"] - 1) // seq_len for shard in self._shards]
-        self._ends = np.cumsum(counts, dtype=np.int64)  # (num_shards,) samples up to and with each shard
-        self._open: OrderedDict[int, Shard] = OrderedDict()
+        mask = bool(fields) or packing == "best_fit" if mask_documents is None else mask_documents
+        self.format = BatchFormat(
+            seq_len=seq_len,
+            labels=labels,
+            fields=tuple(sorted(set(fields))),
+            mask_documents=mask,
+            short_rows=packing in ("document_padded", "best_fit"),
+            eot_id=self.manifest["tokenizer"]["eot_id"],
+            dtype=token_dtype(self.manifest["tokenizer"]["vocab_size"]),
+        )
+        self.files = ShardFiles(self._store, self.manifest, split, cache)
+        #: (num_shards,) samples of each shard
+        self.counts = sample_counts(self._store, self.manifest, split, packing, seq_len, default_cache_folder())
+        self._ends = np.cumsum(self.counts, dtype=np.int64)
+        self._max_open_shards, self._verify, self._access = max_open_shards, verify, access
+        self.shards = OpenShards(self._open_shard, max_open_shards)
         self._tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:
-        name = f"{self._store.root}@{self.manifest['version']}"
-        return f"TokenDataset({name!r}, split={self.split!r}, seq_len={self.seq_len}): {len(self):,} samples"
+        how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
+        return f"TokenDataset({self.reference!r}, {how}): {len(self):,} samples"
+
+    @property
+    def reference(self) -> str:
+        """STORE/DATASET@VERSION, which names what was opened for ever."""
+        return f"{self._store.root}@{self.manifest['version']}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what decides the samples and their numbers: dataset, version, split, seq_len and packing."""
+        names = {"dataset": self.manifest["dataset"], "version": self.manifest["version"]}
+        return names | {"split": self.split, "seq_len": self.seq_len, "packing": self.packing}
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, index: SupportsIndex) -> Sample:
-        """Return {"input_ids", "labels"}, each (seq_len,) int64; labels are the inputs moved on by one.
+        """Return {"input_ids", "labels"}, each (seq_len,) int64, and the `fields` asked for.
 
         Raises IndexError outside of [-len, len).
         """
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"sample {position} of {len(self)}")
-        position %= len(self)
-        shard_index = int(np.searchsorted(self._ends, position, side="right"))
-        first = int(self._ends[shard_index - 1]) if shard_index else 0
-        start = (position - first) * self.seq_len
-        tokens = self._shard(shard_index).tokens[start : start + self.seq_len + 1]
-        # Two copies: whoever masks the inputs in place must not change the labels.
-        return {"input_ids": tokens[:-1].astype(np.int64), "labels": tokens[1:].astype(np.int64)}
+        return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return the samples at `indices`; the torch DataLoader calls this for a batch."""
-        return [self[index] for index in indices]
+        asked = np.asarray(indices, dtype=np.int64)
+        if outside := asked[(asked < -len(self)) | (asked >= len(self))].tolist():
+            raise IndexError(f"sample {outside[0]} of {len(self)}")
+        block = Block([Part(self, np.arange(len(asked)), self.plan(asked % max(1, len(self))))], len(asked), self.format)
+        batch = _arrays(block)
+        return [{name: values[i] for name, values in batch.items()} for i in range(len(asked))]
 
-    def _shard(self, shard_index: int) -> Shard:
-        # Each step is one operation of the dict, so several threads may read from one dataset.
-        shard = self._open.pop(shard_index, None) or self._open_shard(self._shards[shard_index])
-        while len(self._open) >= self._max_open_shards:
-            with suppress(KeyError):  # another thread has just emptied it
-                self._open.popitem(last=False)
-        self._open[shard_index] = shard
-        return shard
+    def iterable(self, **options: Any) -> SampleStream:
+        """Return a torch IterableDataset over the stream of samples; see SampleStream for the options."""
+        from tokenloom.reader.iterable import SampleStream
 
-    def _open_shard(self, entry: dict[str, Any]) -> Shard:
-        path = self._store.local(version_path(self.manifest["version"], entry["name"]))
-        try:
-            shard = open_shard(path)
-        except OSError as error:
-            raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
-        if (shard.header.file_bytes, shard.header.num_tokens) != (entry["bytes"], entry["tokens"]):
-            raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
-        return shard
+        return SampleStream(self, **options)
+
+    def shards_of(self, indices: Int64s) -> Int64s:
+        """Return the shard of each of (n,) natural indices."""
+        return np.searchsorted(self._ends, indices, side="right")
+
+    def plan(self, indices: Int64s) -> Rows:
+        """Return where the tokens of the samples at (n,) natural indices, each in [0, len), lie."""
+        shards = self.shards_of(indices)
+        local = indices - (self._ends[shards] - self.counts[shards])
+        lengths = np.full(len(indices), self.seq_len + 1, dtype=np.int64)
+        if self.packing == "concat" and not self.format.needs_marks:
+            return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
+        order = np.argsort(shards, kind="stable")
+        firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
+        groups = [(rows, self.shards[int(shards[rows[0]])]) for rows in np.split(order, firsts[1:]) if len(rows)]
+        if self.packing == "concat":
+            marks = cut_marks([(rows, shard.document_offsets) for rows, shard in groups], local * self.seq_len, lengths)
+            return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths, *marks)
+        planned = [(rows, *shard.plan.pieces(local[rows])) for rows, shard in groups]
+        row_offsets, starts, piece_lengths = joined(planned, len(indices))
+        marks = marks_between(row_offsets, piece_lengths, self.seq_len + 1)
+        return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, piece_lengths, *marks)
+
+    def prepare(self, shard: OpenShard) -> None:
+        """Make what samples of a shard need before its tokens are copied: document offsets, the plan of its packing."""
+        if self.format.needs_marks or self.packing != "concat":
+            _ = shard.document_offsets, shard.plan
+
+    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, everything: bool) -> None:
+        """Open shards on the threads of `pool`; unless `everything` is needed now, as many as there is room for."""
+        room = len(indices) if everything else max(0, self._max_open_shards // 2 - self.shards.num_coming)
+        new = [index for index in indices if not self.shards.is_known(index)]
+        self.shards.prepare(new[:room], pool, self.prepare)
+
+    def packing_shares(self) -> PackingShares:
+        """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
+        total = PackingShares(0, 0, 0, 0, 0, 0)
+        for index in range(len(self.counts)):
+            shard = self.shards[index]
+            total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
+        return total
+
+    def _open_shard(self, index: int) -> OpenShard:
+        return self.files.open(index, lambda path: self._opened(path))
+
+    def _opened(self, path: Path) -> OpenShard:
+        return OpenShard(path, self._verify, self._access, self.packing, self.seq_len)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
@@ -116,4 +201,34 @@ class TokenDataset:
         return decode(self._tokenizer, np.asarray(ids))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": OrderedDict(), "_tokenizer": None}  # made again where they are used
+        state = self.__dict__ | {"_tokenizer": None}  # made again where it is used
+        del state["shards"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.shards = OpenShards(self._open_shard, self._max_open_shards)
+
+
+def _check_choices(**chosen: tuple[str, Sequence[str]]) -> None:
+    for name, (value, choices) in chosen.items():
+        if value not in choices:
+            raise ValueError(f"{name.partition(':')[0]}: one of {', '.join(choices)}, not {value!r}")
+
+
+def _arrays(block: Block) -> dict[str, NDArray[Any]]:
+    """Return new arrays of all rows of a block: (n, T) each."""
+    form, shape = block.form, (block.num_rows, block.form.seq_len)
+    tokens = np.empty((block.num_rows, form.row_tokens), dtype=form.dtype)
+    block.copy_tokens(0, block.num_rows, tokens)
+    # Two arrays: whoever masks the inputs in place must not change the labels.
+    batch: dict[str, NDArray[Any]] = {"input_ids": np.empty(shape, np.int64), "labels": np.empty(shape, np.int64)}
+    widen(form, tokens, batch["input_ids"], batch["labels"])
+    if form.needs_marks:
+        found = block.boundaries(0, block.num_rows)
+        batch["labels"].reshape(-1)[found.ignored_labels()] = -100
+        for name, fill in (("document_ids", found.fill_document_ids), ("position_ids", found.fill_position_ids)):
+            if name in form.fields:
+                batch[name] = np.empty(shape, np.int32)
+                fill(batch[name])
+    return batch

@@ -7,14 +7,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
-from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.versions import read_listed
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 _FOLDER = "tokenizer/"
 
 
-def version_tokenizer(store: Store, manifest: dict[str, Any]) -> Tokenizer:
+def version_tokenizer(store: AnyStore, manifest: dict[str, Any]) -> Tokenizer:
     """Return the tokenizer of a version, made from its manifest and the files that lie in it.
 
     Raises:

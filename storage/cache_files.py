@@ -1,0 +1,220 @@
+"""The folder of a shard cache: its files, who may write them, and the room they take.
+
+    <folder>/tokenloom-cache.json          the format of this folder
+             CACHEDIR.TAG                  so that backups leave it out
+             shards/<sha256>.tok           complete files; the time of change is the time of the last use
+             partial/<sha256>.<pid>.<id>   a download on its way, as long as the file will be: room that is taken
+             locks/<sha256>.lock           held while that shard is downloaded; room.lock while room is made
+
+Only files of these names, in these folders, are ever removed: what else lies there is the user's. Nothing is synced:
+after a loss of power a file may be short or hold zeros, which its length and the shard's own checksums tell.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from tokenloom.errors import FormatError, StoreError
+
+FORMAT_VERSION = 1
+MARKER = "tokenloom-cache.json"
+_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_SHARD = re.compile(r"([0-9a-f]{64})\.tok\Z")
+_PARTIAL = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
+_FOLDERS = ("shards", "partial", "locks")
+POLL_SECONDS = 0.02  # between looks at a lock
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error says that the disk or the quota is full."""
+    return error.errno in _FULL
+
+
+@contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """Turn a failure of the system in `folder` into a StoreError that says what to do."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        advice = "free space there, or" if is_full(error) else "give this user the right to write there, or"
+        raise StoreError(
+            f"{folder}: the cache of shards can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
+            "another folder"
+        ) from error
+
+
+class CacheFiles:
+    """The files of a cache; holds no open file and no lock between calls.
+
+    Args:
+        folder: of the cache; made when the first file comes.
+        limit_bytes: what complete files and downloads may take together; None for no limit.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
+        self.num_evicted = 0  # complete files that this object removed to make room
+
+    def path(self, sha256: str) -> Path:
+        """Return where the complete file lies; raises FormatError for what is no SHA-256."""
+        if not _SHA256.match(sha256):
+            raise FormatError(f"{sha256!r} is no SHA-256 in 64 hexadecimal digits; the manifest is damaged")
+        return self.folder / "shards" / f"{sha256}.tok"
+
+    def num_bytes(self, sha256: str) -> int | None:
+        """Return the length of the complete file, None if there is none; raises StoreError if it is no plain file."""
+        path = self.path(sha256)
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{path}: a link or folder stands where the cache keeps a file; move it away")
+        return found.st_size
+
+    def prepare(self) -> None:
+        """Make the folder; raises StoreError if it can't be, or was made by a newer release."""
+        with told(self.folder):
+            for name in _FOLDERS:
+                folder = self.folder / name
+                folder.mkdir(parents=True, exist_ok=True)
+                if folder.is_symlink():  # what would be removed behind it may be the user's
+                    raise StoreError(f"{folder}: it is a link; let TOKENLOOM_CACHE name the place itself")
+            marker = json.dumps({"format_version": FORMAT_VERSION}) + "\n"
+            for name, text in ((MARKER, marker), ("CACHEDIR.TAG", _TAG)):
+                if not (self.folder / name).exists():
+                    temporary = self.folder / "partial" / f"{name}.{uuid.uuid4().hex}"
+                    temporary.write_text(text, encoding="ascii")
+                    temporary.replace(self.folder / name)
+
+    def check_format(self) -> None:
+        """Raise StoreError if a newer release made this folder."""
+        marker = self.folder / MARKER
+        try:
+            found = json.loads(marker.read_bytes())["format_version"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{marker}: it can't be read ({error}); set TOKENLOOM_CACHE to another folder") from error
+        if found != FORMAT_VERSION:
+            raise StoreError(
+                f"{marker}: cache format {found}; this release uses format {FORMAT_VERSION}: update tokenloom, or set "
+                "TOKENLOOM_CACHE to another folder"
+            )
+
+    def shard_lock(self, sha256: str) -> FileLock:
+        """Return the lock of one shard's download, a new object each time: threads must not share one."""
+        return FileLock(self.folder / "locks" / f"{sha256}.lock")
+
+    def used(self) -> int:
+        """Return the bytes of all complete files and downloads."""
+        # By inode, downloads first: one that is finished in between is counted once.
+        states = [found for found, _, _ in self._partials()]
+        states += [found for found, _ in self._shards()]
+        return sum({state.st_ino: state.st_size for state in states}.values())
+
+    def reserve(self, sha256: str, num_bytes: int) -> Path | None:
+        """Return a new file of `num_bytes` to download into, None if other downloads take the room at the moment.
+
+        The shard's lock must be held. Files least recently used are removed until there is room.
+
+        Raises StoreError if the limit is less than this one file.
+        """
+        if self.limit_bytes is not None and num_bytes > self.limit_bytes:
+            raise StoreError(
+                f"{self.folder}: a shard of {num_bytes:,} bytes is over the cache's limit of {self.limit_bytes:,}; "
+                "raise it: TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache"
+            )
+        with self._room_lock():
+            self._remove_leftovers(sha256)
+            if not self._make_room(num_bytes):
+                return None
+            path = self.folder / "partial" / f"{sha256}.{os.getpid()}.{uuid.uuid4().hex}"
+            with path.open("xb") as file:
+                file.truncate(num_bytes)
+            return path
+
+    def remove(self, sha256: str) -> bool:
+        """Remove a complete file; return whether there was one."""
+        if self.num_bytes(sha256) is None:
+            return False
+        try:
+            self.path(sha256).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove_all(self) -> None:
+        """Remove all complete files."""
+        with self._room_lock():
+            self.num_evicted += sum(self.remove(sha256) for _, sha256 in list(self._shards()))
+
+    def _room_lock(self) -> AbstractContextManager[object]:
+        return FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS)
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Remove files, the oldest use first, until `num_bytes` more are within the limit; return whether they are."""
+        if self.limit_bytes is None:
+            return True
+        excess = self.used() + num_bytes - self.limit_bytes
+        for found, sha256 in sorted(self._shards(), key=lambda item: item[0].st_mtime_ns):
+            if excess <= 0:
+                break
+            if self.remove(sha256):
+                excess -= found.st_size
+                self.num_evicted += 1
+        return excess <= 0
+
+    def _remove_leftovers(self, own: str) -> None:
+        """Remove downloads whose process is gone: their shard's lock is free, or held by us."""
+        for _, sha256, path in list(self._partials()):
+            if sha256 == own:
+                path.unlink(missing_ok=True)
+                continue
+            with suppress(Timeout), self.shard_lock(sha256).acquire(timeout=0):
+                path.unlink(missing_ok=True)
+
+    def _shards(self) -> Iterator[tuple[os.stat_result, str]]:
+        for found, name in _files(self.folder / "shards"):
+            if match := _SHARD.match(name):
+                yield found, match[1]
+
+    def _partials(self) -> Iterator[tuple[os.stat_result, str, Path]]:
+        for found, name in _files(self.folder / "partial"):
+            if match := _PARTIAL.match(name):
+                yield found, match[1], self.folder / "partial" / name
+
+
+def _files(folder: Path) -> Iterator[tuple[os.stat_result, str]]:
+    """Yield state and name of the plain files in a folder; links and folders are left out."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode):
+                        yield found, entry.name
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def used_now(path: Path) -> None:
+    """Note that a file is used at this moment."""
+    with suppress(OSError):  # a cache that can't be written can be read all the same
+        now = time.time_ns()
+        os.utime(path, ns=(now, now))

@@ -1,0 +1,61 @@
+"""Documents cut into chunks of T + 1 tokens that share one token with their neighbour, and a rest; see packing.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+
+_BLOCK = 2**20  # documents that are looked at together, which bounds the memory
+
+
+def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
+    """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets fall.
+
+    Args:
+        offsets: (num_documents + 1,) of a shard.
+    """
+    for start in range(0, len(offsets) - 1, _BLOCK):
+        block = offsets[start : start + _BLOCK + 1].astype(np.int64)
+        lengths = block[1:] - block[:-1]
+        if lengths.min() < 0:
+            raise ValueError("the document offsets fall; they must never")
+        yield lengths
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """What each document is cut into: full chunks, then a rest, whose first token is the last one of those chunks."""
+
+    num_full: Int64s  # (num_documents,)
+    rest: Int64s  # (num_documents,) tokens, 1 where the full chunks hold all
+
+    @classmethod
+    def of(cls, lengths: Int64s, seq_len: int) -> Chunks:
+        """Cut documents of (num_documents,) `lengths` for samples of `seq_len` + 1 tokens."""
+        num_full = np.maximum(lengths - 1, 0) // seq_len
+        return cls(num_full, lengths - num_full * seq_len)
+
+    def num_samples(self, padded: bool) -> Int64s:
+        """Return the samples of each document, (num_documents,), with a rest of two tokens or more if `padded`."""
+        return self.num_full + (self.rest > 1) if padded else self.num_full
+
+    def is_packed(self) -> NDArray[np.bool_]:
+        """Return which documents leave something that is no full chunk: a rest, or a whole document of any length."""
+        is_packed: NDArray[np.bool_] = (self.rest > 1) | ((self.num_full == 0) & (self.rest == 1))
+        return is_packed
+
+
+def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Int64s, Int64s]:
+    """Return starts and lengths of the full chunks and rests of all documents, (num_pieces,), in the shard's order."""
+    lengths = np.concatenate([np.zeros(0, dtype=np.int64), *length_blocks(offsets)])
+    chunks = Chunks.of(lengths, seq_len)
+    counts = chunks.num_full + chunks.is_packed()
+    first_pieces = np.cumsum(counts) - counts
+    inside = (np.arange(int(counts.sum())) - np.repeat(first_pieces, counts)) * seq_len
+    starts = np.repeat(offsets[:-1].astype(np.int64), counts) + inside
+    return starts, np.minimum(np.repeat(lengths, counts) - inside, seq_len + 1)

@@ -1,0 +1,130 @@
+"""What an error of a remote store means: missing, forbidden, likely to pass; and its text without credentials.
+
+Each kind of store raises errors of its own libraries, none of which need be installed: they are told apart by their
+HTTP status, by the builtin errors they derive from, and by the names of their classes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+Kind = Literal["missing", "forbidden", "shorter", "passing", "other"]
+
+# The same as in spec_base.py, from which storage must not import: a password, or a token or signature.
+SECRET_URL = re.compile(
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
+)
+_SECRET_VARIABLE = re.compile("SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING", re.I)
+_MIN_SECRET_CHARS = 8  # a shorter value is no secret, and might stand in any word
+
+_FORBIDDEN = {
+    "botocore.NoCredentialsError",
+    "botocore.PartialCredentialsError",
+    "botocore.CredentialRetrievalError",
+    "botocore.ProfileNotFound",
+    "botocore.TokenRetrievalError",
+    "botocore.NoAuthTokenError",
+    "google.DefaultCredentialsError",
+    "google.RefreshError",
+    "azure.ClientAuthenticationError",
+}
+_LASTING = {"botocore.SSLError", "botocore.InvalidProxiesConfigError", "aiohttp.ClientSSLError", "aiohttp.InvalidURL"}
+_PASSING = {
+    "botocore.FlexibleChecksumError",
+    "botocore.HTTPClientError",
+    "botocore.IncompleteReadError",
+    "botocore.ResponseParserError",
+    "aiohttp.ClientConnectionError",
+    "aiohttp.ClientPayloadError",
+    "azure.ServiceRequestError",
+    "azure.ServiceResponseError",
+    "urllib3.HTTPError",
+    "requests.ConnectionError",
+    "requests.Timeout",
+}
+_PASSING_NUMBERS = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EIO,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+    getattr(errno, "EREMOTEIO", errno.EIO),
+}
+
+
+def redacted(text: str) -> str:
+    """Return `text` with *** for secrets of URLs and for values of variables such as AWS_SECRET_ACCESS_KEY."""
+    text = SECRET_URL.sub("***", text)
+    for name, value in os.environ.items():
+        if len(value) >= _MIN_SECRET_CHARS and _SECRET_VARIABLE.search(name):
+            text = text.replace(value, "***")
+    return text
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error says, in one line without credentials."""
+    text = " ".join(str(error).split())
+    return redacted(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def harmless(error: BaseException) -> BaseException | None:
+    """Return the error, to show where it came from, unless its text or that of a cause holds credentials."""
+    texts = [str(link) for link in _chain(error)]
+    return error if all(redacted(text) == text for text in texts) else None
+
+
+def kind_of(error: BaseException) -> Kind:
+    """Return what an error of a store means: "passing" if the same request may succeed a little later."""
+    for link in _chain(error):
+        status, names = _http_status(link), _names(link)
+        if isinstance(link, FileNotFoundError) or status == 404:
+            return "missing"
+        if isinstance(link, PermissionError) or status in (401, 403) or names & _FORBIDDEN:
+            return "forbidden"
+        if status == 416:
+            return "shorter"
+        if names & _LASTING:
+            return "other"
+        if _may_pass(link, status) or names & _PASSING:
+            return "passing"
+    return "other"
+
+
+def _may_pass(error: BaseException, status: int) -> bool:
+    if status >= 500 or status in (408, 429):
+        return status != 501
+    number = error.errno if isinstance(error, OSError) else None
+    return isinstance(error, ConnectionError | TimeoutError | EOFError) or number in _PASSING_NUMBERS
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those it was raised from; a loop of them ends."""
+    link: BaseException | None = error
+    for _ in range(8):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _http_status(error: BaseException) -> int:
+    """Return the HTTP status that an error carries, 0 if it has none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    for name in ("status", "status_code", "code"):
+        value = getattr(error, name, None)
+        if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+            return int(value)
+    return 0
+
+
+def _names(error: BaseException) -> set[str]:
+    """Return "package.Class" of an error's classes."""
+    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}

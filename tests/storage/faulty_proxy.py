@@ -1,0 +1,115 @@
+"""An HTTP proxy before a store that does what networks and stores do: errors, cut bodies, stalls, wrong bytes."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+STALL_SECONDS = 3.0
+
+
+class FaultyProxy:
+    """Forwards requests, and counts them; `with` runs it.
+
+    Faults: "ok", "503" or another status, "cut" (half of the body, then the end of the connection), "drop" (no answer),
+    "stall" (an answer after STALL_SECONDS), "slow" (after 0.3 s), "flip" (one bit of the body).
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = urlsplit(upstream).netloc
+        self.faults: dict[str, deque[str]] = {"GET": deque(), "HEAD": deque()}
+        self.always = "ok"  # the fault of GETs of objects when none is planned
+        self.seen: list[tuple[str, str, int]] = []  # method, path, bytes of the body sent
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> FaultyProxy:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def plan(self, *faults: str, method: str = "GET") -> None:
+        """Let the next requests for objects get these faults, in order."""
+        self.faults[method].extend(faults)
+
+    def next_fault(self, method: str, path: str) -> str:
+        """Return the fault of a request; listings and writes get none."""
+        if method not in self.faults or "?list-type" in path or "?prefix" in path:
+            return "ok"
+        try:
+            return self.faults[method].popleft()
+        except IndexError:
+            return self.always if method == "GET" else "ok"
+
+    def bytes_sent(self, path: str) -> int:
+        """Return the bytes of all bodies sent of objects whose path ends so."""
+        return sum(count for method, name, count in self.seen if method == "GET" and name.endswith(path))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    proxy: FaultyProxy
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that hang up: some tests kill them."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else 40 ms a request
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Forward a request of any method."""
+        proxy = self.server.proxy
+        self._answer(proxy.next_fault(self.command, self.path))
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+    def _answer(self, fault: str) -> None:
+        if fault == "drop":
+            self.close_connection = True
+            return
+        if fault.isdigit():
+            self._send(int(fault), {}, b"")
+            return
+        status, headers, body = self._forwarded()
+        if fault in ("stall", "slow"):
+            time.sleep(STALL_SECONDS if fault == "stall" else 0.3)
+        if fault == "flip" and body:
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        self._send(status, headers, body, cut=fault == "cut")
+
+    def _forwarded(self) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        connection.request(self.command, self.path, data or None, dict(self.headers))
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        return response.status, dict(response.getheaders()), body
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, cut: bool = False) -> None:
+        self.server.proxy.seen.append((self.command, self.path.partition("?")[0], len(body)))
+        dropped = ("connection", "transfer-encoding", "content-length", "date", "server")
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in dropped:
+                self.send_header(name, value)
+        lengths = {name.lower(): value for name, value in headers.items()}
+        num_bytes = lengths.get("content-length", "0") if self.command == "HEAD" else str(len(body))
+        self.send_header("Content-Length", num_bytes)
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+        self.close_connection = self.close_connection or cut
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""

@@ -1,0 +1,69 @@
+"""moto's S3 server in a process of its own, on a port that the kernel gives; it ends with its parent.
+
+python -m tests.storage.s3_server     prints its URL, serves until its standard input ends
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+BUCKET = "corpora"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Run a server with an empty bucket; yields its URL."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.storage.s3_server"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        assert url, "the S3 server did not start"
+        put(url, "")
+        yield url
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(timeout=30)
+
+
+def put(url: str, key: str, data: bytes = b"") -> None:
+    """Write an object; with an empty key, make the bucket."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
+    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, headers)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert response.status == 200, body
+
+
+def upload(url: str, folder: Path, key: str) -> None:
+    """Write every file below `folder` under `key`, as `aws s3 sync` does."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            put(url, f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+def _serve() -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    sys.stdout.write(f"http://{host}:{port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    _serve()

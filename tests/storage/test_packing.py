@@ -1,0 +1,292 @@
+"""Packing: what each packing promises about samples, on any document lengths; golden plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tokenloom.spec import Pack
+from tokenloom.storage import chunks as chunks_module
+from tokenloom.storage.best_fit import fill_bins
+from tokenloom.storage.packing import PACKINGS, PackingShares, num_samples, plan_shard, shares_of
+
+Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
+
+LENGTHS = st.lists(st.integers(1, 40), max_size=40)
+SEQ_LENS = st.integers(1, 20)
+
+
+def offsets_of(lengths: list[int]) -> NDArray[np.uint64]:
+    return np.cumsum([0, *lengths]).astype(np.uint64)
+
+
+def plan(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
+    """Return the pieces of all samples, each of which the plan gives alone as it does among others."""
+    made = plan_shard(packing, seq_len, sum(lengths), offsets_of(lengths))
+    row_offsets, starts, sizes = made.pieces(np.arange(len(made)))
+    assert row_offsets.dtype == starts.dtype == sizes.dtype == np.int64
+    assert len(row_offsets) == len(made) + 1
+    ends = (starts + sizes).tolist()
+    found = [
+        list(zip(starts.tolist()[a:b], ends[a:b], strict=True))
+        for a, b in np.stack([row_offsets[:-1], row_offsets[1:]], 1)
+    ]
+    for row in {0, len(made) // 2, len(made) - 1} & set(range(len(made))):
+        _, one_start, one_size = made.pieces(np.array([row]))
+        assert list(zip(one_start.tolist(), (one_start + one_size).tolist(), strict=True)) == found[row]
+    return found
+
+
+def chunks_of(start: int, length: int, seq_len: int) -> tuple[Pieces, list[tuple[int, int]]]:
+    """Return the full chunks of a document, each a sample, and its rest, written down as they are defined."""
+    full = [[(start + at, start + at + seq_len + 1)] for at in range(0, length - seq_len, seq_len)]
+    rest = (start + len(full) * seq_len, start + length)
+    is_covered = bool(full) and rest[1] - rest[0] == 1
+    return full, [] if is_covered else [rest]
+
+
+def naive_best_fit(sizes: list[int], capacity: int) -> list[list[int]]:
+    """Return the items of each bin: item by item, looking at every bin."""
+    bins: list[list[int]] = []
+    state: list[tuple[int, int]] = []  # of each bin: its room, the time from which it has had it
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    for time, item in enumerate(order):
+        fitting = [(room, since, b) for b, (room, since) in enumerate(state) if room >= sizes[item]]
+        if fitting:
+            room, _, chosen = min(fitting)
+        else:
+            room, chosen = capacity, len(bins)
+            bins.append([])
+            state.append((capacity, time))
+        bins[chosen].append(item)
+        state[chosen] = (room - sizes[item], time)
+    return bins
+
+
+def expected(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
+    """Return the samples as the definition says, in the order of their first token."""
+    if packing == "concat":
+        total = sum(lengths)
+        return [[(at, at + seq_len + 1)] for at in range(0, total - seq_len, seq_len)]
+    samples: Pieces = []
+    rests: list[tuple[int, int]] = []
+    for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
+        full, rest = chunks_of(start, length, seq_len)
+        samples += full
+        rests += rest
+    if packing == "document_padded":
+        samples += [[(a, b)] for a, b in rests if b - a > 1]
+    if packing == "best_fit":
+        bins = naive_best_fit([b - a for a, b in rests], seq_len + 1)
+        samples += [[rests[i] for i in sorted(items)] for items in bins]
+    return sorted(samples)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@given(lengths=LENGTHS, seq_len=SEQ_LENS)
+def test_samples_are_those_of_the_definition(packing: str, lengths: list[int], seq_len: int) -> None:
+    assert plan(packing, seq_len, lengths) == expected(packing, seq_len, lengths)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@given(lengths=LENGTHS, seq_len=SEQ_LENS)
+def test_the_count_is_the_length_of_the_plan_and_no_sample_is_empty_or_too_long(
+    packing: str, lengths: list[int], seq_len: int
+) -> None:
+    samples = plan(packing, seq_len, lengths)
+    assert len(samples) == num_samples(packing, seq_len, sum(lengths), offsets_of(lengths))
+    for pieces in samples:
+        assert all(end > start for start, end in pieces)
+        assert 1 <= sum(end - start for start, end in pieces) <= seq_len + 1
+        assert pieces == sorted(pieces)
+    assert samples == sorted(samples)  # numbered by the first token
+
+
+@pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
+@given(lengths=LENGTHS, seq_len=SEQ_LENS)
+def test_no_piece_crosses_a_document(packing: str, lengths: list[int], seq_len: int) -> None:
+    offsets = offsets_of(lengths)
+    pieces = [piece for sample in plan(packing, seq_len, lengths) for piece in sample]
+    starts, ends = (np.array([piece[i] for piece in pieces], dtype=np.uint64) for i in (0, 1))
+    first, last = (np.searchsorted(offsets, x, side="right") for x in (starts, ends - 1))
+    assert first.tolist() == last.tolist()
+
+
+@given(lengths=LENGTHS, seq_len=SEQ_LENS)
+def test_best_fit_keeps_every_token_once_but_for_those_that_chunks_share(lengths: list[int], seq_len: int) -> None:
+    seen = np.zeros(sum(lengths), dtype=np.int64)
+    for sample in plan("best_fit", seq_len, lengths):
+        for start, end in sample:
+            seen[start:end] += 1
+    shared = np.zeros_like(seen)
+    for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
+        shared[start + seq_len : start + length - 1 : seq_len] = 1
+    assert (seen == 1 + shared).all()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), max_size=200),
+    capacity=st.sampled_from([60, 61, 64, 100, 127, 128, 1000]),
+)
+def test_bins_are_those_of_best_fit_decreasing_item_by_item(sizes: list[int], capacity: int) -> None:
+    different, counts = np.unique(np.array(sizes, dtype=np.int64), return_counts=True)
+    filling = fill_bins(different[::-1], counts[::-1], capacity)
+    bins: list[list[int]] = [[] for _ in range(filling.num_bins)]
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    for item, chosen in zip(order, filling.bins().tolist(), strict=True):
+        bins[chosen].append(item)
+    assert bins == naive_best_fit(sizes, capacity)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@given(lengths=LENGTHS, seq_len=SEQ_LENS)
+def test_shares_are_those_counted_token_by_token(packing: str, lengths: list[int], seq_len: int) -> None:
+    samples = plan(packing, seq_len, lengths)
+    held = [{token for start, end in sample for token in range(start, end)} for sample in samples]
+    kept = set().union(*held)
+    cut = 0
+    for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
+        document = set(range(start, start + length))
+        cut += not any(document <= sample for sample in held)
+    slots = len(samples) * (seq_len + 1)
+    filled = sum(len(sample) for sample in held)
+    assert shares_of(packing, seq_len, sum(lengths), offsets_of(lengths)) == PackingShares(
+        num_samples=len(samples),
+        padding_tokens=slots - filled,
+        slot_tokens=slots,
+        dropped_tokens=sum(lengths) - len(kept),
+        cut_documents=cut,
+        num_documents=len(lengths),
+    )
+
+
+def test_shares_add_up_over_shards() -> None:
+    total = PackingShares(1, 2, 10, 3, 1, 4) + PackingShares(1, 3, 10, 0, 1, 1)
+    assert total == PackingShares(2, 5, 20, 3, 2, 5)
+    assert (total.padding_share, total.cut_share) == (0.25, 0.4)
+    empty = PackingShares(0, 0, 0, 0, 0, 0)
+    assert (empty.padding_share, empty.cut_share) == (0, 0)
+
+
+# A change of these numbers would give other samples to every reader that resumes, and counts other than manifests hold.
+GOLDEN: dict[str, Pieces] = {
+    "concat": [[(0, 9)], [(8, 17)], [(16, 25)], [(24, 33)], [(32, 41)]],
+    "document": [[(5, 14)], [(13, 22)], [(27, 36)]],
+    "document_padded": [[(0, 5)], [(5, 14)], [(13, 22)], [(21, 23)], [(23, 26)], [(27, 36)], [(36, 38)], [(38, 43)]],
+    "best_fit": [
+        [(0, 5), (23, 26), (26, 27)],
+        [(5, 14)],
+        [(13, 22)],
+        [(21, 23), (36, 38), (38, 43)],
+        [(27, 36)],
+    ],
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_golden_samples(packing: str) -> None:
+    lengths = [5, 18, 3, 1, 9, 2, 5]
+    assert plan(packing, 8, lengths) == GOLDEN[packing]
+    offsets = offsets_of(lengths)
+    offsets.flags.writeable = False  # as of a mapped shard
+    assert num_samples(packing, 8, 43, offsets) == len(GOLDEN[packing])
+
+
+def test_golden_counts_of_many_documents() -> None:
+    lengths = (np.arange(5000, dtype=np.int64) * 7919) % 3001 + 1
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+    num_tokens = int(offsets[-1])
+    counts = {p: [num_samples(p, t, num_tokens, offsets) for t in (128, 2048)] for p in PACKINGS}
+    assert counts == {
+        "concat": [58638, 3664],
+        "document": [56148, 1588],
+        "document_padded": [61107, 6584],
+        "best_fit": [58620, 3664],
+    }
+    made = plan_shard("best_fit", 2048, num_tokens, offsets)
+    starts = made.pieces(np.arange(len(made)))[1]
+    assert xxhash.xxh3_64_hexdigest(starts.tobytes()) == "194bdd791c8ecf17"
+
+
+def test_equally_full_bins_are_taken_in_the_order_in_which_they_came_to_be_so() -> None:
+    assert plan("best_fit", 9, [6, 6, 6, 4, 4]) == [[(0, 6), (18, 22)], [(6, 12), (22, 26)], [(12, 18)]]
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_shard_of_no_document_has_no_sample(packing: str) -> None:
+    offsets = np.zeros(1, dtype=np.uint64)
+    made = plan_shard(packing, 4, 0, offsets)
+    assert len(made) == num_samples(packing, 4, 0, offsets) == 0
+    assert [part.tolist() for part in made.pieces(np.zeros(0, dtype=np.int64))] == [[0], [], []]
+    assert shares_of(packing, 4, 0, offsets) == PackingShares(0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
+def test_documents_of_no_token_change_nothing(packing: str) -> None:
+    with_empty, without = [0, 5, 0, 0, 12, 1, 0], [5, 12, 1]
+    assert plan(packing, 4, with_empty) == plan(packing, 4, without)
+    one, other = (shares_of(packing, 4, 18, offsets_of(lengths)) for lengths in (with_empty, without))
+    assert one == other + PackingShares(0, 0, 0, 0, 0, 4)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_counting_in_blocks_changes_nothing(packing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [5, 18, 3, 1, 9, 2, 5, 5, 30, 18]
+    whole = plan(packing, 8, lengths), shares_of(packing, 8, 96, offsets_of(lengths))
+    monkeypatch.setattr(chunks_module, "_BLOCK", 3)
+    assert (plan(packing, 8, lengths), shares_of(packing, 8, 96, offsets_of(lengths))) == whole
+
+
+def test_samples_may_be_longer_than_the_shard() -> None:
+    longest = 2**31 - 1
+    assert plan("best_fit", longest, [5, 3, 1]) == [[(0, 5), (5, 8), (8, 9)]]
+    assert plan("document_padded", longest, [5, 3, 1]) == [[(0, 5)], [(5, 8)]]
+    assert plan("document", longest, [5, 3, 1]) == plan("concat", longest, [5, 3, 1]) == []
+
+
+def test_concat_needs_no_offsets_and_the_others_say_that_they_do() -> None:
+    assert num_samples("concat", 4, 9) == len(plan_shard("concat", 4, 9)) == 2
+    for packing in ("document", "document_padded", "best_fit"):
+        with pytest.raises(ValueError, match="needs the document offsets"):
+            num_samples(packing, 4, 9)
+        with pytest.raises(ValueError, match="needs the document offsets"):
+            plan_shard(packing, 4, 9)
+
+
+def test_arguments_out_of_range_are_refused_by_name() -> None:
+    offsets = offsets_of([4, 5])
+    for function in (num_samples, plan_shard, shares_of):
+        with pytest.raises(
+            ValueError, match="packing: one of concat, document, document_padded, best_fit, not 'greedy'"
+        ):
+            function("greedy", 4, 9, offsets)
+        for seq_len in (0, -1, 2**31):
+            with pytest.raises(ValueError, match=r"seq_len must be in \[1, 2\*\*31\), not "):
+                function("concat", seq_len, 9, offsets)
+        with pytest.raises(ValueError, match="do not go from 0 to the shard's 10 tokens"):
+            function("best_fit", 4, 10, offsets)
+        with pytest.raises(ValueError, match="fall"):
+            function("document", 4, 9, np.array([0, 6, 4, 9], dtype=np.uint64))
+
+
+def test_the_spec_knows_every_packing() -> None:
+    assert get_args(Pack.model_fields["packing"].annotation) == PACKINGS
+
+
+def test_a_plan_reads_offsets_from_a_read_only_map(tmp_path: Path) -> None:
+    lengths = [5, 18, 3, 1, 9, 2, 5]
+    (tmp_path / "offsets").write_bytes(offsets_of(lengths).tobytes())
+    offsets = np.memmap(tmp_path / "offsets", np.uint64, "r")
+    for packing in PACKINGS:
+        made = plan_shard(packing, 8, 43, offsets)
+        _, starts, sizes = made.pieces(np.arange(len(made)))
+        assert list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)) == [
+            piece for sample in GOLDEN[packing] for piece in sample
+        ]

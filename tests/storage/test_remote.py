@@ -1,0 +1,296 @@
+"""Published versions read from an S3 store, and what that store may do wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, put, upload
+from tests.support import build, make_spec, write_parquet
+from tokenloom import commands, spec_base
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage import remote, remote_errors, tags
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import RemoteStore
+from tokenloom.storage.versions import (
+    Reference,
+    dataset_store,
+    load_manifest,
+    parse_reference,
+    published_versions,
+    read_inputs,
+    readable_store,
+    resolve,
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait little between tries."""
+    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.01)
+
+
+@dataclass
+class Published:
+    """A dataset built into a local folder and uploaded."""
+
+    url: str
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def reference(self) -> str:
+        """Its newest version."""
+        return f"{self.url}/data@latest"
+
+
+@pytest.fixture(scope="module")
+def published(s3_url: str, tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """A version of some documents, in the S3 store."""
+    folder = tmp_path_factory.mktemp("published")
+    path = write_parquet(folder / "data" / "a.parquet", [f"document {i} " * 20 for i in range(200)])
+    spec = make_spec(folder / "store", [{"kind": "parquet", "path": str(path)}])
+    version = build(spec).version
+    upload(s3_url, folder / "store", "published")
+    return Published(
+        f"s3://{BUCKET}/published", folder / "store", load_manifest(dataset_store(spec.store, "data"), version)
+    )
+
+
+@pytest.fixture
+def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
+    """A fresh folder with a file of 1000 bytes in it."""
+    key = f"some/{uuid.uuid4().hex}"
+    put(s3_url, f"{key}/a/file", bytes(range(250)) * 4)
+    return RemoteStore(f"s3://{BUCKET}/{key}", read_seconds=5)
+
+
+def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Published, s3_proxy: FaultyProxy) -> None:
+    for name in ("latest", published.manifest["version"]):
+        store, manifest = resolve(Reference(published.url, "data", name))
+        assert isinstance(store, RemoteStore)
+        assert manifest == published.manifest
+        assert read_inputs(store, manifest) == read_inputs(dataset_store(str(published.folder), "data"), manifest)
+    assert published_versions(store) == [published.manifest["version"]]
+
+
+def test_inspect_reads_remote_versions_and_the_rest_refuses_them(published: Published, s3_proxy: FaultyProxy) -> None:
+    assert commands.inspect(published.reference, quiet=True)["splits"] == published.manifest["splits"]
+    with pytest.raises(StoreError, match="peek reads local stores only"):
+        commands.peek(published.reference, "train", 1, 10, quiet=True)
+    with pytest.raises(StoreError, match="ls lists local stores only"):
+        commands.ls(published.url, quiet=True)
+
+
+def test_a_build_into_a_remote_store_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["text"])
+    spec = make_spec(tmp_path, [{"kind": "parquet", "path": str(path)}])
+    with pytest.raises(StoreError, match=r"store s3://corpora/store: this release writes to local folders only"):
+        build(spec.model_copy(update={"store": "s3://corpora/store"}))
+
+
+def test_missing_dataset_tag_and_version_are_named(published: Published, s3_proxy: FaultyProxy) -> None:
+    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {published.url}"):
+        resolve(Reference(published.url, "gnus", "latest"))
+    with pytest.raises(StoreError, match="no tag 'prod'; tags: latest"):
+        resolve(Reference(published.url, "data", "prod"))
+    with pytest.raises(StoreError, match=f"{published.url}/data: no version {'a' * 16}"):
+        resolve(Reference(published.url, "data", "a" * 16))
+
+
+def test_a_new_entry_of_a_tag_is_seen_at_once(
+    published: Published, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    upload(s3_url, published.folder / "data" / "tags", "moving/data/tags")
+    store = readable_store(f"s3://{BUCKET}/moving", "data")
+    assert tags.newest_number(store, "latest") == 1
+    put(s3_url, "moving/data/tags/latest/00000002.json", store.read("tags/latest/00000001.json"))
+    assert tags.newest_number(store, "latest") == 2
+    assert store.names("tags/latest") == ["00000001.json", "00000002.json"]
+
+
+def test_a_remote_store_answers_as_a_local_one(store: RemoteStore, tmp_path: Path) -> None:
+    local = Store(tmp_path)
+    local.local("a").mkdir()
+    local.local("a/file").write_bytes(bytes(range(250)) * 4)
+    for each in (local, store):
+        assert [each.exists(path) for path in ("", "a", "a/file", "b")] == [True, True, True, False]
+        assert each.num_bytes("a/file") == 1000
+        assert each.num_bytes("b") is None
+        assert [each.names(path) for path in ("", "a", "b")] == [["a"], ["file"], []]
+        assert each.read("a/file") == bytes(range(250)) * 4
+        assert each.place("a/file") == f"{each.root}/a/file"
+        with pytest.raises(FileNotFoundError):
+            each.read("b")
+        for path in ("../file", "/etc/passwd", "a/../../b"):
+            with pytest.raises(StoreError, match="would leave the store"):
+                each.read(path)
+        assert each.read_range("a/file", 5, 9) == bytes([5, 6, 7, 8])
+        assert each.read_range("a/file", 9, 9) == b""
+        for start, end in ((990, 1001), (1000, 1010)):
+            with pytest.raises(FormatError, match=r"a/file.*cut short"):
+                each.read_range("a/file", start, end)
+
+
+def test_the_folders_own_marker_is_no_name_in_it(store: RemoteStore, s3_url: str) -> None:
+    put(s3_url, f"{store.root.removeprefix(f's3://{BUCKET}/')}/a/")
+    assert store.names("a") == ["file"]
+    assert store.names("") == ["a"]
+
+
+def test_a_file_of_many_blocks_is_read_in_ranges(
+    store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BLOCK_BYTES", 300)
+    assert [len(block) for block in store.blocks("a/file")] == [300, 300, 300, 100]
+    assert s3_proxy.bytes_sent("a/file") == 1000
+
+
+@pytest.mark.parametrize("fault", ["503", "500", "429", "cut", "drop"])
+def test_what_passes_is_tried_again_and_logged(
+    fault: str, store: RemoteStore, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    s3_proxy.plan(fault, fault, fault)
+    with caplog.at_level(logging.WARNING, "tokenloom"):
+        assert store.read("a/file") == bytes(range(250)) * 4
+    told = [record.getMessage() for record in caplog.records if record.name == "tokenloom"]
+    assert all(f"{store.root}/a/file: " in line for line in told)
+    assert "try 1 of 5 failed" in told[0]
+    if fault != "drop":  # aiohttp tries a lost idle connection again by itself
+        assert len(told) == 3
+
+
+def test_a_request_for_the_length_is_tried_again_too(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    s3_proxy.plan("503", "drop", method="HEAD")
+    assert store.num_bytes("a/file") == 1000
+    assert not s3_proxy.faults["HEAD"]
+
+
+def test_a_store_that_stays_bad_ends_in_an_error_after_the_tries(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    s3_proxy.always = "503"
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 5 tries.*run the same command"):
+        store.read("a/file")
+    assert len([1 for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("file")]) == 5
+
+
+def test_a_stalled_server_is_an_error_and_no_hang(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    s3_proxy.always = "stall"
+    hurried = RemoteStore(store.root, tries=2, read_seconds=0.3)
+    start = time.monotonic()
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries .*Time"):
+        hurried.read("a/file")
+    assert time.monotonic() - start < 2.5
+    limited = RemoteStore(store.root, total_seconds=0.5, read_seconds=60)
+    start = time.monotonic()
+    with pytest.raises(StoreError, match="did not answer well"):
+        limited.read("a/file")
+    assert time.monotonic() - start < 2.5
+
+
+def test_no_server_at_all_is_an_error_that_names_the_place(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/hunter22")
+    monkeypatch.setenv("SOME_PASSWORD", "hunter22")
+    with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer well") as caught:
+        RemoteStore(store.root).read("a/file")
+    assert "hunter22" not in str(caught.value)
+    assert caught.value.__cause__ is None  # whose text holds the password
+
+
+def test_what_can_not_pass_is_not_tried_again(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    s3_proxy.plan("403")
+    with pytest.raises(StoreError, match=r"a/file: no right to read it.*AWS_ACCESS_KEY_ID") as caught:
+        store.read("a/file")
+    assert "a-secret-access-key" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        RemoteStore("s3://nowhere/at/all").read("file")
+    gets = [path for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("a/file")]
+    assert len(gets) == 1
+
+
+def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(StoreError, match=r"no right to read it, or no credentials.*in the environment"):
+        RemoteStore(store.root).read("a/file")
+
+
+def test_a_missing_package_is_named() -> None:
+    program = (
+        "import sys; sys.modules['s3fs'] = None\n"
+        "from tokenloom.storage.remote import RemoteStore\n"
+        "RemoteStore('s3://bucket/store/data').read('file')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "StoreError: store s3://: the package that reads it is not installed" in done.stderr
+    assert "pip install 'tokenloom[s3]'" in done.stderr
+    with pytest.raises(StoreError, match="Protocol not known"):
+        RemoteStore("nothing://bucket/store/data").read("file")
+
+
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket/store", "https://host/store?token=secret"])
+def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
+    for make in (readable_store, dataset_store):
+        with pytest.raises(StoreError) as caught:
+            make(url, "data")
+        assert "secret" not in str(caught.value)
+        assert "***" in str(caught.value)
+    with pytest.raises(StoreError, match="is no reference") as caught:
+        parse_reference(f"{url}/Data")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_chain_of_urls_and_a_path_are_no_remote_store() -> None:
+    for url in ("simplecache::s3://bucket/store", "/data/store"):
+        with pytest.raises(StoreError, match="a remote store is one URL"):
+            RemoteStore(url)
+
+
+def test_secrets_are_told_as_the_spec_tells_them() -> None:
+    assert remote_errors.SECRET_URL.pattern == spec_base.SECRET_URL.pattern
+
+
+def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "abc/def+ghi==")
+    assert remote_errors.redacted("the token abc/def+ghi== is old") == "the token *** is old"
+    assert remote_errors.reason_of(ValueError("line\nline")) == "ValueError: line line"
+
+
+def test_a_store_goes_on_after_a_fork_and_pickles_small(store: RemoteStore) -> None:
+    store.read("a/file")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if store.read("a/file") == bytes(range(250)) * 4 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.read("a/file") == bytes(range(250)) * 4
+    sent = pickle.dumps(store)
+    assert len(sent) < 500
+    assert pickle.loads(sent).read("a/file") == store.read("a/file")  # noqa: S301  (our own bytes)
+
+
+def test_other_stores_of_fsspec_are_read_too() -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe_file("/remote/data/a/file", b"0123456789")
+    store = RemoteStore("memory://remote/data")
+    assert store.names("") == ["a"]
+    assert store.read("a/file") == b"0123456789"
+    assert store.read_range("a/file", 3, 5) == b"34"
+    with pytest.raises(FormatError, match="10 bytes"):
+        store.read_range("a/file", 3, 11)
+    assert store.num_bytes("a") is None
+    assert not store.exists("b")

@@ -1,0 +1,237 @@
+"""Numbers of samples: from arithmetic, the manifest, what was kept, the shards; damaged and missing files."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import build, make_spec, write_jsonl
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.spec import BuildSpec
+from tokenloom.storage import open_shard
+from tokenloom.storage.cache_folder import default_cache_folder
+from tokenloom.storage.canonical import sign
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.packing import PACKINGS, num_samples
+from tokenloom.storage.sample_counts import counts_path, keep_counts, sample_counts
+from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+
+PACKS = [(packing, seq_len) for packing in PACKINGS for seq_len in (30, 200)]
+
+
+class _CountingStore(Store):
+    """A local store that counts the bytes that are read in ranges."""
+
+    num_read = 0
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        data = super().read_range(path, start, end)
+        self.num_read += len(data)
+        return data
+
+
+class _Built:
+    """A small dataset, its manifest, and what its shards hold, counted from the shards themselves."""
+
+    def __init__(self, folder: Path, pairs: list[tuple[str, int]]) -> None:
+        texts = [f"text number {i}: " + "abc " * (i % 40) for i in range(300)]
+        source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in.jsonl", texts))}
+        packs = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in pairs]
+        self.spec: BuildSpec = make_spec(folder / "store", [source], shard_tokens=5000, packs=packs)
+        store = dataset_store(self.spec.store, "data")
+        self.manifest = load_manifest(store, build(self.spec).version)
+        self.store = _CountingStore(store.root)
+
+    def counts(self, packing: str, seq_len: int, split: str = "train") -> list[int]:
+        counts = []
+        for entry in self.manifest["splits"][split]["shards"]:
+            shard = open_shard(self.store.local(version_path(self.manifest["version"], entry["name"])))
+            counts.append(num_samples(packing, seq_len, len(shard.tokens), shard.document_offsets))
+        return counts
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> _Built:
+    return _Built(tmp_path_factory.mktemp("plain"), [])
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> _Built:
+    return _Built(tmp_path_factory.mktemp("packed"), PACKS)
+
+
+@pytest.fixture
+def damaged(plain: _Built, tmp_path: Path) -> tuple[Store, Path]:
+    """A copy of the store to damage, and its second train shard."""
+    shutil.copytree(plain.store.root, tmp_path / "data")
+    store = Store(tmp_path / "data")
+    name = plain.manifest["splits"]["train"]["shards"][1]["name"]
+    return store, store.local(version_path(plain.manifest["version"], name))
+
+
+def test_the_manifest_holds_the_counts_of_the_shards(packed: _Built) -> None:
+    for split, value in packed.manifest["splits"].items():
+        expected = {f"{packing}/{t}": packed.counts(packing, t, split) for packing, t in PACKS}
+        for i, entry in enumerate(value["shards"]):
+            assert entry["samples"] == {key: counts[i] for key, counts in expected.items()}
+    assert len(packed.manifest["splits"]["train"]["shards"]) > 2
+    assert packed.manifest["spec"]["packs"] == [{"packing": p, "seq_len": t} for p, t in sorted(PACKS)]
+
+
+def test_packs_change_no_shard_and_without_them_the_manifest_holds_no_counts(plain: _Built, packed: _Built) -> None:
+    for split, value in plain.manifest["splits"].items():
+        entries = packed.manifest["splits"][split]["shards"]
+        assert [entry["sha256"] for entry in value["shards"]] == [entry["sha256"] for entry in entries]
+        assert all(entry["samples"] == {} for entry in value["shards"])
+    assert "packs" not in plain.manifest["spec"]
+
+
+def test_counts_of_the_manifest_and_of_concat_are_found_without_a_shard(
+    plain: _Built, packed: _Built, tmp_path: Path
+) -> None:
+    nowhere = Store(tmp_path / "none")
+    for packing, seq_len in PACKS:
+        counts = sample_counts(nowhere, packed.manifest, "train", packing, seq_len, tmp_path)
+        assert counts.dtype == np.int64
+        assert counts.tolist() == packed.counts(packing, seq_len)
+    concat = sample_counts(nowhere, plain.manifest, "train", "concat", 30, tmp_path)
+    assert concat.tolist() == plain.counts("concat", 30)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
+def test_counts_are_computed_once_without_reading_a_token_and_kept(
+    plain: _Built, packing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tokenloom")
+    before = plain.store.num_read
+    first = sample_counts(plain.store, plain.manifest, "train", packing, 30, tmp_path)
+    assert first.tolist() == plain.counts(packing, 30)
+    shards = plain.manifest["splits"]["train"]["shards"]
+    assert plain.store.num_read - before == sum(4096 + 8 * (shard["documents"] + 1) for shard in shards)
+    again = sample_counts(Store(tmp_path / "none"), plain.manifest, "train", packing, 30, tmp_path)
+    assert again.tolist() == first.tolist()
+    (message,) = [record.getMessage() for record in caplog.records]
+    path = counts_path(tmp_path, plain.manifest["version"], "train", packing, 30)
+    assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
+    assert f"kept in {path}" in message
+    assert "`tokenloom pack`" in message
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+
+
+def test_what_was_kept_is_used_for_nothing_else(plain: _Built, tmp_path: Path) -> None:
+    version = plain.manifest["version"]
+    sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    kept = counts_path(tmp_path, version, "train", "best_fit", 30)
+    shutil.copy(kept, counts_path(tmp_path, version, "train", "best_fit", 31))
+    shutil.copy(kept, counts_path(tmp_path, version, "train", "document", 30))
+    for packing, seq_len in (("best_fit", 31), ("document", 30)):
+        counts = sample_counts(plain.store, plain.manifest, "train", packing, seq_len, tmp_path)
+        assert counts.tolist() == plain.counts(packing, seq_len)
+
+
+@pytest.mark.parametrize("damage", ["cut", "byte", "empty", "shards", "folder"])
+def test_a_kept_file_that_is_damaged_is_made_again(plain: _Built, damage: str, tmp_path: Path) -> None:
+    expected = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    path = counts_path(tmp_path, plain.manifest["version"], "train", "best_fit", 30)
+    data = path.read_bytes()
+    others = {"cut": data[:-9], "byte": data.replace(b":1", b":2", 1), "empty": b"", "shards": sign({"counts": [1]})}
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(others[damage])
+    counts = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    assert counts.tolist() == expected.tolist()
+    assert path.is_dir() if damage == "folder" else path.read_bytes() == data
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary file stays
+
+
+def test_a_folder_that_can_not_be_written_is_a_warning(
+    plain: _Built, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    counts = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path / "file")
+    assert counts.tolist() == plain.counts("best_fit", 30)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "can't be written: Not a directory; TOKENLOOM_CACHE names another folder" in warning
+
+
+def test_many_at_once_do_not_hurt_each_other(plain: _Built, tmp_path: Path) -> None:
+    def count(_: int) -> list[int]:
+        counts: list[int] = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path).tolist()
+        return counts
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(counts == plain.counts("best_fit", 30) for counts in pool.map(count, range(16)))
+    assert len(list((tmp_path / "counts").iterdir())) == 1
+
+
+def test_a_name_of_a_split_never_leaves_the_folder(plain: _Built, tmp_path: Path) -> None:
+    manifest = plain.manifest | {"splits": {"../../x": plain.manifest["splits"]["train"]}}
+    path = keep_counts(tmp_path, manifest, "../../x", "best_fit", 30, [1])
+    assert path is not None
+    assert path.parent == tmp_path / "counts"
+
+
+@pytest.mark.parametrize("place", ["header", "offsets"])
+def test_a_damaged_shard_is_an_error_that_names_it(
+    plain: _Built, damaged: tuple[Store, Path], place: str, tmp_path: Path
+) -> None:
+    store, path = damaged
+    data = bytearray(path.read_bytes())
+    data[50 if place == "header" else -5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=f"{path}: the (header|checksum of its document offsets).*match"):
+        sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    assert not (tmp_path / "counts").exists()
+
+
+def test_a_shard_that_was_cut_short_another_one_or_gone_is_an_error_that_names_it(
+    plain: _Built, damaged: tuple[Store, Path], tmp_path: Path
+) -> None:
+    store, path = damaged
+    data = path.read_bytes()
+    for length in (10, 5000, len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(FormatError, match=str(path)):
+            sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    shutil.copy(path.with_name("000000.tok"), path)
+    with pytest.raises(FormatError, match=f"{path}: it is not the shard that the manifest lists"):
+        sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    path.unlink()
+    with pytest.raises(StoreError, match=f"{path}: the shard is missing"):
+        sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
+
+
+def test_a_packing_that_is_none_is_refused(plain: _Built, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="packing: one of"):
+        sample_counts(plain.store, plain.manifest, "train", "greedy", 30, tmp_path)
+    with pytest.raises(ValueError, match="seq_len must be in"):
+        sample_counts(plain.store, plain.manifest, "train", "concat", 0, tmp_path)
+
+
+def test_a_range_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "a").write_bytes(b"0123456789")
+    assert store.read_range("a", 2, 5) == b"234"
+    assert store.read_range("a", 5, 5) == b""
+    with pytest.raises(FormatError, match=r"a: 10 bytes, \[8, 11\) wanted: cut short\?"):
+        store.read_range("a", 8, 11)
+    with pytest.raises(FileNotFoundError):
+        store.read_range("b", 0, 1)
+    with pytest.raises(StoreError, match="can't be read: Is a directory"):
+        store.read_range("", 0, 1)
+
+
+def test_the_cache_folder_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
+    assert default_cache_folder() == tmp_path
+    monkeypatch.setenv("TOKENLOOM_CACHE", "")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert default_cache_folder() == Path("/home/someone/.cache/tokenloom")

@@ -1,0 +1,459 @@
+"""The cache of shards: downloads once, stays in its limit, removes only what is its own, trusts no damaged file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.storage import cache_driver
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, put, upload
+from tests.support import build, make_spec, write_parquet
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage import cache_files, cache_limit, remote, shard_cache
+from tokenloom.storage.filesystem import write_all
+from tokenloom.storage.remote import RemoteStore
+from tokenloom.storage.shard import open_shard
+from tokenloom.storage.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.versions import Reference, resolve, version_path
+
+FILE_BYTES = 100_000
+NUM_FILES = 6
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks a file, little wait between tries."""
+    monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
+    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.01)
+
+
+@pytest.fixture
+def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
+    """Files of FILE_BYTES in a fresh folder of the S3 store."""
+    key = f"cached/{uuid.uuid4().hex}"
+    store = RemoteStore(f"s3://{BUCKET}/{key}", read_seconds=5)
+    requests = []
+    for i in range(NUM_FILES):
+        data = os.urandom(FILE_BYTES)
+        put(s3_url, f"{key}/train/{i}.tok", data)
+        requests.append(ShardRequest(store, f"train/{i}.tok", hashlib.sha256(data).hexdigest(), len(data)))
+    return requests
+
+
+def cached(folder: Path) -> set[str]:
+    """Return the SHA-256 that complete files are named by; each must hold what its name says."""
+    found = set()
+    for path in (folder / "shards").glob("*.tok"):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
+        found.add(path.stem)
+    return found
+
+
+def partials(folder: Path) -> list[Path]:
+    """Return the downloads on their way."""
+    return [path for path in (folder / "partial").iterdir() if path.name[:64].isalnum()]
+
+
+def num_gets(proxy: FaultyProxy, request: ShardRequest) -> int:
+    """Return how often the file was downloaded, in whole."""
+    return proxy.bytes_sent(request.path) // request.num_bytes
+
+
+def test_a_file_is_downloaded_once_and_then_found(
+    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+) -> None:
+    cache = ShardCache(tmp_path / "cache", 10 * FILE_BYTES)
+    path = cache.fetch(*files[0])
+    assert path == tmp_path / "cache" / "shards" / f"{files[0].sha256}.tok"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == files[0].sha256
+    assert cache.fetch(*files[0]) == path
+    assert ShardCache(tmp_path / "cache").fetch(*files[0], verify=True) == path
+    assert num_gets(s3_proxy, files[0]) == 1
+    assert partials(tmp_path / "cache") == []
+    expected = {"hits": 1, "downloads": 1, "bytes_downloaded": FILE_BYTES, "evictions": 0, "failed_checks": 0}
+    assert cache.stats() == expected
+    assert json.loads((tmp_path / "cache" / "tokenloom-cache.json").read_text()) == {"format_version": 1}
+    assert (tmp_path / "cache" / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
+
+
+def test_shards_of_a_published_version_are_read_through_the_cache(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
+) -> None:
+    texts = write_parquet(tmp_path / "a.parquet", [f"document {i} " * 20 for i in range(500)])
+    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(texts)}], shard_tokens=20_000)
+    build(spec)
+    upload(s3_url, tmp_path / "store", "through")
+    store, manifest = resolve(Reference(f"s3://{BUCKET}/through", "data", "latest"))
+    assert isinstance(store, RemoteStore)
+    cache = ShardCache(tmp_path / "cache")
+    shards = manifest["splits"]["train"]["shards"]
+    assert len(shards) > 3
+    for shard in shards:
+        name = version_path(manifest["version"], shard["name"])
+        opened = open_shard(cache.fetch(store, name, shard["sha256"], shard["bytes"]), verify="full")
+        assert opened.header.num_tokens == shard["tokens"]
+    assert cache.stats()["downloads"] == len(shards)
+
+
+def test_two_processes_that_need_the_same_file_download_it_once(
+    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+) -> None:
+    s3_proxy.always = "slow"
+    processes = [cache_driver.start(tmp_path, 10 * FILE_BYTES, files[:1]) for _ in range(2)]
+    found = [cache_driver.statistics(process) for process in processes]
+    assert sorted(one["downloads"] for one in found) == [0, 1]
+    assert sorted(one["hits"] for one in found) == [0, 1]
+    assert num_gets(s3_proxy, files[0]) == 1
+
+
+def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, files: list[ShardRequest]) -> None:
+    limit = int(2.5 * FILE_BYTES)
+    processes = [cache_driver.start(tmp_path, limit, files[i:] + files[:i] + files) for i in range(4)]
+    most = 0
+    while any(process.poll() is None for process in processes):
+        most = max(most, space_taken(tmp_path))
+        time.sleep(0.001)
+    found = [cache_driver.statistics(process) for process in processes]
+    assert FILE_BYTES < most <= limit
+    assert all(one["hits"] + one["downloads"] == 2 * NUM_FILES for one in found)
+    assert len(cached(tmp_path)) == 2
+    assert partials(tmp_path) == []
+
+
+def space_taken(folder: Path) -> int:
+    """Return the bytes of the cache's files; one that is renamed meanwhile is counted once."""
+    taken = {}
+    for name in ("partial", "shards"):
+        with contextlib.suppress(FileNotFoundError):
+            for path in (folder / name).iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    found = path.stat()
+                    taken[found.st_ino] = found.st_size if path.name[:64].isalnum() or name == "shards" else 0
+    return sum(taken.values())
+
+
+def test_the_least_recently_used_file_goes_first(tmp_path: Path, files: list[ShardRequest]) -> None:
+    cache = ShardCache(tmp_path, 3 * FILE_BYTES)
+    for request in [*files[:3], files[0]]:
+        cache.fetch(*request)
+    cache.fetch(*files[3])
+    assert cached(tmp_path) == {files[i].sha256 for i in (0, 2, 3)}
+    cache.fetch(*files[4])
+    assert cached(tmp_path) == {files[i].sha256 for i in (0, 3, 4)}
+    assert cache.stats()["evictions"] == 2
+
+
+def test_a_smaller_limit_of_another_job_is_kept_by_that_job(tmp_path: Path, files: list[ShardRequest]) -> None:
+    for request in files[:4]:
+        ShardCache(tmp_path).fetch(*request)
+    ShardCache(tmp_path, 2 * FILE_BYTES).fetch(*files[0])
+    assert len(cached(tmp_path)) == 4  # a hit needs no room
+    ShardCache(tmp_path, 2 * FILE_BYTES).fetch(*files[4])
+    assert cached(tmp_path) == {files[0].sha256, files[4].sha256}
+
+
+def test_a_file_over_the_limit_is_refused_and_nothing_removed(tmp_path: Path, files: list[ShardRequest]) -> None:
+    cache = ShardCache(tmp_path, FILE_BYTES)
+    cache.fetch(*files[0])
+    small = ShardCache(tmp_path, FILE_BYTES - 1)
+    with pytest.raises(StoreError, match=r"100,000 bytes is over the cache's limit of 99,999; raise it: TOKENLOOM_CA"):
+        small.fetch(*files[1])
+    assert cached(tmp_path) == {files[0].sha256}
+
+
+def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRequest]) -> None:
+    cache = ShardCache(tmp_path / "cache", FILE_BYTES)
+    cache.fetch(*files[0])
+    mine = tmp_path / "mine.tok"
+    mine.write_bytes(b"mine")
+    name = "ab" * 32
+    planted = [
+        tmp_path / "cache" / "notes.txt",
+        tmp_path / "cache" / f"{name}.tok",
+        tmp_path / "cache" / "shards" / "notes.txt",
+        tmp_path / "cache" / "shards" / f"{name}.tok.bak",
+        tmp_path / "cache" / "shards" / f"{name.upper()}.tok",
+        tmp_path / "cache" / "partial" / f"{name}.tok",
+    ]
+    for path in planted:
+        path.write_bytes(b"x" * 1000)
+        os.utime(path, (0, 0))
+    (tmp_path / "cache" / "shards" / f"{name}.tok").symlink_to(mine)
+    (tmp_path / "cache" / "partial" / f"{name}.1.{'0' * 32}").symlink_to(mine)
+    (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").mkdir()
+    for request in files:
+        cache.fetch(*request)
+    assert {path.name for path in (tmp_path / "cache" / "shards").glob("*.tok") if path.is_file()} == {
+        f"{files[-1].sha256}.tok",
+        f"{name.upper()}.tok",
+        f"{name}.tok",
+    }
+    assert all(path.read_bytes() == b"x" * 1000 for path in planted)
+    assert mine.read_bytes() == b"mine"
+    assert (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").is_dir()
+    for sha256 in (name, "cd" * 32):
+        with pytest.raises(StoreError, match="a link or folder stands where the cache keeps a file"):
+            cache.fetch(files[0].store, files[0].path, sha256, 4)
+
+
+def test_a_linked_folder_is_refused(tmp_path: Path, files: list[ShardRequest]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "shards").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="shards: it is a link"):
+        ShardCache(tmp_path / "cache").fetch(*files[0])
+
+
+def test_a_damaged_file_is_found_and_fetched_again(tmp_path: Path, files: list[ShardRequest]) -> None:
+    cache = ShardCache(tmp_path)
+    path = cache.fetch(*files[0])
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])  # a length is looked at on every use
+    assert cache.fetch(*files[0]).read_bytes() == good
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert cache.fetch(*files[0]).read_bytes() != good
+    assert cache.fetch(*files[0], verify=True).read_bytes() == good
+    cache.discard(files[0].sha256)
+    assert not path.exists()
+    cache.discard(files[0].sha256)
+    assert cache.fetch(*files[0]).read_bytes() == good
+    assert cache.stats()["failed_checks"] == 3
+    assert cache.stats()["downloads"] == 4
+
+
+@pytest.mark.parametrize("fault", ["flip", "cut", "503", "drop"])
+def test_a_download_that_fails_or_arrives_wrong_is_made_again(
+    fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+) -> None:
+    s3_proxy.plan("ok", fault, "ok", fault)
+    cache = ShardCache(tmp_path)
+    cache.fetch(*files[0])
+    assert cached(tmp_path) == {files[0].sha256}
+    assert cache.stats()["downloads"] == 1
+    assert cache.stats()["failed_checks"] == (1 if fault == "flip" else 0)
+
+
+def test_a_file_that_is_damaged_in_the_store_is_named(
+    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+) -> None:
+    cache = ShardCache(tmp_path)
+    store, path, sha256, num_bytes = files[0]
+    with pytest.raises(FormatError, match=rf"{path}: its SHA-256 is not the one listed, in 3 downloads.*restore it"):
+        cache.fetch(store, path, files[1].sha256, num_bytes)
+    assert num_gets(s3_proxy, files[0]) == 3
+    for wrong in (num_bytes - 1, num_bytes + 1):
+        with pytest.raises(FormatError, match=rf"{path}: .*listed"):
+            cache.fetch(store, path, sha256, wrong)
+    with pytest.raises(StoreError, match=r"missing\.tok: missing from a published version"):
+        cache.fetch(store, "missing.tok", sha256, num_bytes)
+    with pytest.raises(FormatError, match="is no SHA-256"):
+        cache.fetch(store, path, "../../etc", num_bytes)
+    assert cached(tmp_path) == set()
+    assert partials(tmp_path) == []
+
+
+def test_a_killed_download_leaves_nothing_that_reads_as_complete(
+    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+) -> None:
+    s3_proxy.always = "slow"
+    process = cache_driver.start(tmp_path, 10 * FILE_BYTES, files[:1])
+    wait_until(lambda: s3_proxy.bytes_sent(files[0].path) > 0)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert [path.stat().st_size for path in partials(tmp_path)] == [FILE_BYTES]
+    assert cached(tmp_path) == set()
+    s3_proxy.always = "ok"
+    cache = ShardCache(tmp_path, FILE_BYTES)  # without the leftover's room there is none
+    cache.fetch(*files[1])
+    assert partials(tmp_path) == []
+    cache.fetch(*files[0])
+    assert cached(tmp_path) == {files[0].sha256}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, 20 s at most."""
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_downloads_ahead_are_found_by_fetch(tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy) -> None:
+    s3_proxy.always = "slow"
+    cache = ShardCache(tmp_path, io_threads=2)
+    start = time.monotonic()
+    cache.ahead(files[:3])
+    cache.ahead(files[:3])
+    assert time.monotonic() - start < 0.2
+    for request in files[:3]:
+        cache.fetch(*request)
+    assert [num_gets(s3_proxy, request) for request in files[:3]] == [1, 1, 1]
+    assert cache.stats()["downloads"] == 3
+    wait_until(lambda: not any(thread.name == "tokenloom-cache" for thread in threading.enumerate()))
+
+
+def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
+    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    s3_proxy.always = "403"
+    cache = ShardCache(tmp_path)
+    cache.ahead(files[:1])
+    wait_until(lambda: "ahead of use" in caplog.text)
+    with pytest.raises(StoreError, match="no right to read it"):
+        cache.fetch(*files[0])
+    s3_proxy.always = "ok"
+    cache.fetch(*files[0])
+
+
+def test_a_program_ends_though_downloads_are_queued(
+    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+) -> None:
+    s3_proxy.always = "slow"
+    program = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from tokenloom.storage import remote\nfrom tokenloom.storage.remote import RemoteStore\n"
+        "from tokenloom.storage.shard_cache import ShardCache\n"
+        "remote.BLOCK_BYTES = 20_000\n"
+        f"store = RemoteStore({files[0].store.root!r})\n"
+        f"requests = {[list(request[1:]) for request in files]!r}\n"
+        f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"
+        "time.sleep(0.5)\n"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 6  # all of them take 9 s
+    assert len(cached(tmp_path)) < 2
+    assert partials(tmp_path) == []
+
+
+def test_a_cache_goes_on_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
+    cache = ShardCache(tmp_path, 10 * FILE_BYTES)
+    cache.ahead(files[:1])
+    cache.fetch(*files[0])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            cache.ahead(files[1:2])
+            cache.fetch(*files[1])
+            cache.fetch(*files[2])
+            code = 0 if cache.stats()["downloads"] in (1, 2) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cached(tmp_path) == {request.sha256 for request in files[:3]}
+    cache.fetch(*files[3])
+    sent = pickle.dumps(cache)
+    assert len(sent) < 500
+    assert pickle.loads(sent).fetch(*files[3]).exists()  # noqa: S301  (our own bytes)
+
+
+def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
+    """Return a write that fails `left` times for want of space, then writes."""
+    failures: Iterator[int] = iter(range(left))
+
+    def write(file: IO[bytes], data: bytes | memoryview) -> None:
+        if next(failures, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_all(file, data)
+
+    return write
+
+
+def test_a_full_disk_costs_the_cached_files_and_then_is_named(
+    tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ShardCache(tmp_path)
+    cache.fetch(*files[0])
+    cache.fetch(*files[1])
+    monkeypatch.setattr(shard_cache, "write_all", full_disk(1))
+    cache.fetch(*files[2])
+    assert cached(tmp_path) == {files[2].sha256}
+    assert cache.stats()["evictions"] == 2
+    monkeypatch.setattr(shard_cache, "write_all", full_disk(2))
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .*No space left on device; free space there, or set TOKENLO"):
+        cache.fetch(*files[3])
+    assert partials(tmp_path) == []
+
+
+def test_a_folder_that_can_not_be_written_is_named_but_read(
+    tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoreError, match=r"/proc/self/cache: .*set TOKENLOOM_CACHE to another folder"):
+        ShardCache(Path("/proc/self/cache")).fetch(*files[0])
+    cache = ShardCache(tmp_path)
+    path = cache.fetch(*files[0])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for name in ("mkdir", "replace", "unlink"):
+        monkeypatch.setattr(f"pathlib.Path.{name}", refuse)
+    monkeypatch.setattr("os.utime", refuse)
+    assert ShardCache(tmp_path).fetch(*files[0]) == path
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user the right"):
+        cache.fetch(*files[1])
+
+
+def test_a_folder_of_a_newer_release_is_refused(tmp_path: Path, files: list[ShardRequest]) -> None:
+    for text, match in (('{"format_version": 2}', "cache format 2; this release uses format 1"), ("[", "can't be rea")):
+        (tmp_path / cache_files.MARKER).write_text(text)
+        with pytest.raises(StoreError, match=match):
+            ShardCache(tmp_path).fetch(*files[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("1", 1), ("50GB", 50 * 10**9), ("50 gib", 50 * 2**30), ("1.5TB", 1.5 * 10**12), ("2M", 2 * 10**6), ("7B", 7)],
+)
+def test_the_limit_is_read_from_the_environment(
+    text: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
+    monkeypatch.setenv("TOKENLOOM_CACHE_LIMIT", text)
+    cache = ShardCache.default()
+    assert (cache.folder, cache.limit_bytes) == (tmp_path, limit)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "0", "5 apples", "1e9"])
+def test_a_limit_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE_LIMIT", text)
+    with pytest.raises(StoreError, match=r"TOKENLOOM_CACHE_LIMIT is '.*': write bytes, such as 100GB"):
+        ShardCache.default()
+
+
+def test_without_a_limit_the_cache_leaves_a_part_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENLOOM_CACHE_LIMIT", raising=False)
+    free = 50 * 10**9
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
+    assert cache_limit.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
+    (tmp_path / "shards").mkdir()
+    with (tmp_path / "shards" / f"{'ab' * 32}.tok").open("wb") as file:
+        file.truncate(5 * 10**9)
+    assert cache_limit.default_limit(tmp_path) == 44 * 10**9  # what the cache holds counts as free
+    free = 10**12
+    assert cache_limit.default_limit(tmp_path) == 100 * 10**9
+
+
+@pytest.mark.parametrize("wrong", [{"limit_bytes": 0}, {"io_threads": 0}])
+def test_numbers_below_one_are_refused(wrong: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be at least 1, not 0"):
+        ShardCache(tmp_path, **wrong)

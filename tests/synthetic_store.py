@@ -1,0 +1,146 @@
+"""Stores made without a build: versions of given documents, or of sparse files, to read from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.storage import shard as shard_module
+from tokenloom.storage.canonical import canonical_json, sign
+from tokenloom.storage.shard import ShardHeader, ShardWriter, token_dtype
+
+EOT = 0
+
+
+def header_info(split: str, index: int, vocab_size: int) -> dict[str, Any]:
+    """Return the JSON block of a shard's header."""
+    return {
+        "dataset": "data",
+        "split": split,
+        "shard_index": index,
+        "seed": 0,
+        "tokenizer": "made",
+        "fingerprint": "f" * 64,
+        "vocab_size": vocab_size,
+        "eot_id": EOT,
+    }
+
+
+def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size: int = 50_257) -> tuple[Any, Any]:
+    """Return (tokens (n,), lengths (d,)) of documents that end with EOT and hold none inside; n is about num_tokens."""
+    rng = np.random.default_rng(seed)
+    lengths = np.maximum(2, rng.lognormal(np.log(mean_tokens), 1.0, int(num_tokens / mean_tokens / 1.6) + 1))
+    lengths = lengths.astype(np.uint32)
+    tokens = rng.integers(1, vocab_size, int(lengths.sum()), dtype=token_dtype(vocab_size))
+    tokens[np.cumsum(lengths, dtype=np.int64) - 1] = EOT
+    return tokens, lengths
+
+
+def write_store(
+    folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "train", vocab_size: int = 50_257
+) -> str:
+    """Write a version with these shards, (tokens, lengths) each; return its reference."""
+    entries = []
+    version_folder = folder / "data" / "versions"
+    name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[:16]
+    (version_folder / name / split).mkdir(parents=True)
+    for index, (tokens, lengths) in enumerate(shards):
+        path = version_folder / name / split / f"{index:06d}.tok"
+        with path.open("x+b") as file, ShardWriter(file, vocab_size, header_info(split, index, vocab_size)) as writer:
+            writer.append(tokens, lengths)
+        entries.append({"name": f"{split}/{index:06d}.tok", **writer.record, "samples": {}})
+    return publish(folder, name, {split: entries}, vocab_size)
+
+
+def write_sparse_store(
+    folder: Path, num_shards: int, shard_tokens: int, document_tokens: int, samples: dict[str, int] | None = None
+) -> str:
+    """Write a version of sparse uint16 shards of zeros, all alike but for their number; return its reference.
+
+    Args:
+        folder: the store.
+        num_shards: files.
+        shard_tokens: tokens of each, a multiple of document_tokens.
+        document_tokens: tokens of each document.
+        samples: counts of packs in the manifest.
+    """
+    name = "5a" * 8
+    split_folder = folder / "data" / "versions" / name / "train"
+    split_folder.mkdir(parents=True)
+    entries = []
+    for index in range(num_shards):
+        entry = {"name": f"train/{index:06d}.tok", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
+        entry |= {"tokens": shard_tokens, "documents": shard_tokens // document_tokens, "samples": samples or {}}
+        entry |= {"first_key": "0" * 16, "last_key": "f" * 16, "bytes": 0}
+        entries.append(entry)
+    offsets = np.arange(0, shard_tokens + 1, document_tokens, dtype="<u8")
+    assert offsets[-1] == shard_tokens, "whole documents"
+    checksum = xxhash.xxh3_128_digest(offsets.tobytes())
+    for index, entry in enumerate(entries):
+        entry["bytes"] = _write_sparse(split_folder / f"{index:06d}.tok", index, shard_tokens, offsets, checksum)
+    return publish(folder, name, {"train": entries}, 50_257)
+
+
+def _write_sparse(path: Path, index: int, num_tokens: int, offsets: NDArray[Any], checksum: bytes) -> int:
+    info = header_info("train", index, 50_257)
+    tokens_start = 4096
+    offsets_start = -(-(tokens_start + 2 * num_tokens) // 8) * 8
+    header = ShardHeader(
+        token_bytes=2,
+        num_tokens=num_tokens,
+        num_documents=len(offsets) - 1,
+        tokens_start=tokens_start,
+        offsets_start=offsets_start,
+        file_bytes=offsets_start + offsets.nbytes,
+        tokens_checksum=bytes(16),  # of zeros it would take long; only verify="full" looks at it
+        offsets_checksum=checksum,
+        info=info,
+    )
+    with path.open("xb") as file:
+        file.write(shard_module._pack_header(header))
+        os.truncate(file.fileno(), header.file_bytes)
+        file.seek(offsets_start)
+        file.write(offsets.tobytes())
+    return header.file_bytes
+
+
+def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]], vocab_size: int) -> str:
+    """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
+    from tokenloom.storage.filesystem import Store
+    from tokenloom.storage.tags import move, newest_number
+
+    manifest = {
+        "format_version": 1,
+        "dataset": "data",
+        "version": version,
+        "spec": {"tokenizer": {"kind": "byte"}},
+        "tokenizer": {
+            "kind": "made",
+            "name": "made",
+            "fingerprint": "f" * 64,
+            "vocab_size": vocab_size,
+            "eot_id": EOT,
+        },
+        "splits": {
+            name: {
+                "tokens": sum(entry["tokens"] for entry in entries),
+                "documents": sum(entry["documents"] for entry in entries),
+                "duplicates": 0,
+                "shards": entries,
+            }
+            for name, entries in splits.items()
+        },
+        "rows": {},
+        "files": {},
+    }
+    (folder / "data" / "versions" / version / "manifest.json").write_bytes(sign(manifest))
+    store = Store(str((folder / "data").absolute()))
+    move(store, "latest", version, newest_number(store, "latest"), "made")
+    return f"{folder}/data"

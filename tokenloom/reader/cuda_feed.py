@@ -1,0 +1,125 @@
+"""Batches on a CUDA device: rows are gathered into pinned buffers, copied on a side stream, widened on the device.
+
+A token travels in its stored width: two bytes of a uint16 shard. The consumer's stream waits for the copy, never the
+consumer; a buffer is filled again once the widening that read it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tokenloom.reader.assembly import IGNORED, BatchFormat, Block
+from tokenloom.reader.feeds import Batch, Gatherer, fill_fields, sequence_lengths
+from tokenloom.reader.timing import StepTimes
+
+_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # kernels for unsigned types beyond uint8 are few
+_SLOTS = 3
+
+
+@dataclass
+class _Slot:
+    """A pinned buffer for each array and its twin on the device."""
+
+    host: dict[str, torch.Tensor]
+    device: dict[str, torch.Tensor]
+    copied: torch.cuda.Event
+    used: torch.cuda.Event
+    batches_left: int = 0
+
+
+@dataclass
+class _Made:
+    """One batch of a slot, not widened yet."""
+
+    slot: _Slot
+    index: int
+    ignored: torch.Tensor | None = None  # flat places of labels to leave out, pinned
+    cu_seqlens: torch.Tensor | None = None
+    max_seqlen: int = 0
+
+
+class CudaFeed:
+    """Feed for a CUDA device; see Feed."""
+
+    def __init__(
+        self, form: BatchFormat, batch_size: int, chunk_batches: int, device: torch.device, times: StepTimes
+    ) -> None:
+        self._gatherer = Gatherer(form, batch_size, times)
+        self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(_SLOTS)]
+        self._next = 0
+
+    def _make_slot(self, num_rows: int) -> _Slot:
+        shapes = {"tokens": ((num_rows, self._form.row_tokens), _SIGNED[self._form.dtype.itemsize])}
+        for name in self._form.fields:
+            if name != "cu_seqlens":
+                shapes[name] = ((num_rows, self._form.seq_len), torch.int32)
+        host = {name: torch.empty(shape, dtype=dtype, pin_memory=True) for name, (shape, dtype) in shapes.items()}
+        device = {name: torch.empty_like(tensor, device=self._device) for name, tensor in host.items()}
+        return _Slot(host, device, torch.cuda.Event(), torch.cuda.Event())  # type: ignore[no-untyped-call]
+
+    def make(self, block: Block, first: int, num_batches: int) -> list[_Made]:
+        """See Feed."""
+        slot = self._slots[self._next % _SLOTS]
+        if slot.batches_left:  # the consumer has not taken all of it: leave it to it
+            slot = self._slots[self._next % _SLOTS] = self._make_slot(len(slot.host["tokens"]))
+        self._next += 1
+        slot.batches_left = num_batches
+        slot.copied.synchronize()  # the pinned buffer is free again
+        rows = num_batches * self._batch_size
+        tokens = slot.host["tokens"][:rows]
+        found = self._gatherer.gather(block, first, tokens.numpy().view(self._form.dtype))
+        batches = [_Made(slot, index) for index in range(num_batches)]
+        if found is not None:
+            with self._times.step("pack"):
+                fill_fields(found, {name: x[:rows].numpy() for name, x in slot.host.items() if name != "tokens"})
+                for batch, ignored in zip(batches, self._ignored(found.ignored_labels(), num_batches), strict=True):
+                    batch.ignored = ignored
+                lengths = sequence_lengths(self._form, found, self._batch_size, num_batches)
+                for batch, (cu_seqlens, max_seqlen) in zip(batches, lengths, strict=False):
+                    batch.cu_seqlens, batch.max_seqlen = torch.from_numpy(cu_seqlens).pin_memory(), max_seqlen
+        with self._times.step("copy"):
+            self._copy(slot, rows)
+        return batches
+
+    def _ignored(self, flat: Any, num_batches: int) -> list[torch.Tensor]:
+        """Return the flat places of labels to ignore, for each batch, pinned."""
+        size = self._batch_size * self._form.seq_len
+        places = torch.from_numpy(flat)
+        return [
+            (places[(places >= i * size) & (places < (i + 1) * size)] - i * size).pin_memory()
+            for i in range(num_batches)
+        ]
+
+    def _copy(self, slot: _Slot, rows: int) -> None:
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(slot.used)
+            for name, host in slot.host.items():
+                slot.device[name][:rows].copy_(host[:rows], non_blocking=True)
+            slot.copied.record(self._stream)
+
+    def finish(self, made: _Made) -> Batch:
+        """Widen one batch on the consumer's stream; see Feed."""
+        slot = made.slot
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(slot.copied)
+        rows = slice(made.index * self._batch_size, (made.index + 1) * self._batch_size)
+        tokens = slot.device["tokens"][rows].to(torch.int64)
+        if self._form.dtype.itemsize > 1:
+            tokens &= 2 ** (8 * self._form.dtype.itemsize) - 1
+        shifted = tokens[:, 1:] if self._form.labels == "shifted" else tokens[:, :-1]
+        batch: Batch = {"input_ids": tokens[:, :-1].contiguous(), "labels": shifted.contiguous()}
+        batch |= {name: x[rows].clone() for name, x in slot.device.items() if name != "tokens"}
+        if made.ignored is not None:
+            places = made.ignored.to(self._device, non_blocking=True)
+            batch["labels"].view(-1).index_fill_(0, places, IGNORED)
+        if made.cu_seqlens is not None:
+            batch["cu_seqlens"] = made.cu_seqlens.to(self._device, non_blocking=True)
+            batch["max_seqlen"] = made.max_seqlen
+        slot.used.record(stream)
+        slot.batches_left -= 1
+        return batch

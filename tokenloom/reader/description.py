@@ -1,0 +1,62 @@
+"""The way of a batch, drawn as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.producer import Steps
+from tokenloom.reader.streams import DatasetStream, MixtureStream
+
+
+def describe(stream: DatasetStream | MixtureStream, steps: Steps, device: Any, prefetch: int) -> str:
+    """Return the steps from shards to a batch, with counts, shapes and types; see TokenLoader.describe."""
+    form, batch_size = stream.format, steps.batch_size
+    tokens = f"({batch_size}, {form.row_tokens}) {form.dtype.name}"
+    ids = f"({batch_size}, {form.seq_len})"
+    fields = "".join(f", {name}" for name in form.fields)
+    made = f"{prefetch} ahead by a thread" if prefetch else "each when it is asked for"
+    lines = [
+        *(line for name, member in _members(stream) for line in _dataset_lines(name, member)),
+        *_mixture_lines(stream),
+        f"ranks     rank {steps.ranks.rank} of {steps.ranks.world_size} (from {steps.ranks.origin}): positions g with "
+        f"g % {steps.ranks.world_size} == {steps.ranks.rank}",
+        f"rows      {tokens}, copied from the maps",
+        f"batch     input_ids, labels ({form.labels}) {ids} int64{fields} on {device}; {made}",
+    ]
+    return "\n".join(lines)
+
+
+def _members(stream: DatasetStream | MixtureStream) -> list[tuple[str, DatasetStream]]:
+    if isinstance(stream, DatasetStream):
+        return [("", stream)]
+    return list(zip(stream.mixture.datasets, stream.members, strict=True))
+
+
+def _dataset_lines(name: str, stream: DatasetStream) -> list[str]:
+    data, order = stream.dataset, stream.order
+    lanes = f", {order.lanes} lanes" if order.name == "block" else ""
+    return [
+        *([f"member    {name}"] if name else []),
+        f"shards    {data.reference}, split {data.split}: {_shards(data)}",
+        f"packing   {data.packing}: {len(data):,} samples of {data.seq_len:,} tokens an epoch",
+        f"order     {order.name}{lanes}, seed {order.seed}",
+    ]
+
+
+def _shards(data: TokenDataset) -> str:
+    dtype, files = data.format.dtype.name, data.files
+    way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
+    return f"{len(files.entries):,} files, {data.num_tokens:,} tokens {dtype}, {way}"
+
+
+def _mixture_lines(stream: DatasetStream | MixtureStream) -> list[str]:
+    if isinstance(stream, DatasetStream):
+        return []
+    names = list(stream.mixture.datasets)
+    lines = []
+    for stage in stream.mixture.schedule.stages:
+        total = sum(stage.weights)
+        shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in zip(names, stage.weights, strict=True))
+        lines.append(f"mixture   from sample {stage.start:,}: {shares}")
+    return lines

@@ -1,0 +1,38 @@
+"""An evaluation pass: one epoch, the same batches each time, equally many on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.feeds import Batch
+from tokenloom.reader.loader import TokenLoader
+
+
+class EvaluationPass:
+    """One epoch in natural order, from its start each time it is iterated; the last step is padded (labels -100).
+
+    Args:
+        dataset: what to evaluate on; its documents are in random order already.
+        batch_size: samples of a batch on this rank, at least 1.
+        options: of TokenLoader: rank, world_size, mesh, device, prefetch, io_threads, order.
+    """
+
+    def __init__(self, dataset: TokenDataset, batch_size: int, **options: Any) -> None:
+        self._dataset, self._batch_size = dataset, batch_size
+        self._options = {"order": "sequential", **options}
+        self._num_batches = len(self._make())
+
+    def _make(self) -> TokenLoader:
+        return TokenLoader(self._dataset, self._batch_size, drop_last=False, num_epochs=1, **self._options)
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        loader = self._make()
+        try:
+            yield from loader
+        finally:
+            loader.close()

@@ -1,0 +1,222 @@
+"""TokenLoader: one rank's batches of a dataset or a mixture, exactly, from any step, made ahead by a thread."""
+
+from __future__ import annotations
+
+import json
+import operator
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.description import describe
+from tokenloom.reader.feeds import Batch, make_feed
+from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.prefetch import Prefetcher
+from tokenloom.reader.producer import Producer, Steps, end_of
+from tokenloom.reader.ranks import check_same_on_all_ranks, find_ranks
+from tokenloom.reader.state import check_state, make_state, open_source
+from tokenloom.reader.streams import make_stream
+from tokenloom.reader.timing import LoaderStats, StepTimes, Waits, name_bottleneck
+
+_CHUNK_BATCHES = 8
+_CHUNK_BYTES = 2**25
+
+
+class TokenLoader:
+    """Batches of this rank: {"input_ids", "labels"}, (batch_size, seq_len) int64, and the fields of the dataset.
+
+    All ranks share one global stream of samples: rank r takes the positions g with g % world_size == r, so the
+    stream does not depend on the number of ranks, and one number says where it is. `cu_seqlens` is (runs + 1,) int32
+    over the flattened batch, `max_seqlen` a number.
+
+    Args:
+        source: a TokenDataset or a Mixture.
+        batch_size: samples of a batch on this rank, at least 1.
+        seed: of the order, in [0, 2**56).
+        rank: data-parallel rank in [0, world_size), with world_size; None: see find_ranks.
+        world_size: data-parallel ranks.
+        mesh: a DeviceMesh instead of rank and world_size.
+        device: where batches go; None for the CPU.
+        order: "block": `lanes` runs of shards side by side, samples shuffled inside each shard; "full": all samples
+            shuffled; "sequential". Each epoch has an order of its own.
+        lanes: of "block", at least 1; None for min(64, number of shards).
+        drop_last: leave out the last step of the last epoch if it is short, else pad it (labels -100) on all ranks.
+        num_epochs: at least 1; None for an endless stream.
+        prefetch: batches made ahead by a thread; 0: each is made when it is asked for; None: 16, of remote stores 32.
+        io_threads: threads that read cold files and open coming shards; 0: none.
+
+    Raises:
+        ValueError: an argument out of range, or no sample.
+    """
+
+    def __init__(
+        self,
+        source: TokenDataset | Mixture,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        mesh: Any = None,
+        device: str | torch.device | None = None,
+        order: str = "block",
+        lanes: int | None = None,
+        drop_last: bool = True,
+        num_epochs: int | None = None,
+        prefetch: int | None = None,
+        io_threads: int = 4,
+    ) -> None:
+        for name, value, least in (("batch_size", batch_size, 1), ("io_threads", io_threads, 0)):
+            if operator.index(value) < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        self.source = source
+        self.stream = make_stream(source, order, seed, lanes)
+        self.device = torch.device(device or "cpu")
+        self.prefetch = (32 if self.stream.is_remote else 16) if prefetch is None else operator.index(prefetch)
+        if self.prefetch < 0:
+            raise ValueError(f"prefetch must be at least 0, not {prefetch}")
+        self.ranks = find_ranks(rank, world_size, mesh)
+        self.steps = Steps(self.ranks, batch_size, end_of(self.stream.num_samples, num_epochs), drop_last)
+        self._io_threads = io_threads
+        self._position = 0
+        self._checked_ranks = False
+        self._times, self._waits = StepTimes(), Waits()
+        self._producer: Producer | None = None
+        self._prefetcher: Prefetcher[Any] | None = None
+
+    def __repr__(self) -> str:
+        rank = f"rank {self.ranks.rank} of {self.ranks.world_size}"
+        return f"TokenLoader({self.source!r}, batch_size={self.steps.batch_size}, {rank}, at sample {self._position:,})"
+
+    def __len__(self) -> int:
+        """Return the batches of all epochs; TypeError if they have no end."""
+        left = self.steps.left(0)
+        if left is None:
+            raise TypeError("an endless loader has no length: give num_epochs")
+        return left
+
+    def __iter__(self) -> TokenLoader:
+        """Go on from where the loader is; raises TokenloomError if its last epoch is over."""
+        if self.steps.left(self._position) == 0 and self._position > 0:
+            raise TokenloomError(
+                "the last epoch of this loader is over: make another, load a state, or use EvaluationPass, which "
+                "starts again each time"
+            )
+        return self
+
+    def __next__(self) -> Batch:
+        begin = time.perf_counter()
+        batch = self._take()
+        if batch is None:
+            self.close()
+            raise StopIteration
+        self._position += self.steps.samples
+        self._waits.add(begin, time.perf_counter())
+        return batch
+
+    def _take(self) -> Batch | None:
+        if not self._is_running():
+            self._check_ranks()
+            self.start()
+        assert self._producer is not None  # start() made it
+        try:
+            made = self._prefetcher.take() if self._prefetcher else next(iter(self._producer.make(1)), None)
+        except BaseException:
+            self.close()  # the next call makes the same batch again
+            raise
+        return None if made is None else self._producer.feed.finish(made)
+
+    def _is_running(self) -> bool:
+        if self._prefetcher is None:
+            return self._producer is not None
+        return self._checked_ranks and self._prefetcher.is_mine
+
+    def start(self) -> None:
+        """Make batches ahead from now on, before the first is asked for."""
+        if self._prefetcher is not None and self._prefetcher.is_mine:
+            return
+        chunk_batches = self._chunk_batches()
+        form, batch_size = self.stream.format, self.steps.batch_size
+        feed = make_feed(form, batch_size, chunk_batches, self.device, self._times)
+        self._producer = Producer(
+            self.stream, self.steps, feed, self._position, chunk_batches, self._io_threads, self._times
+        )
+        self._close_producer = weakref.finalize(self, self._producer.close)
+        if self.prefetch:
+            self._prefetcher = Prefetcher(self._producer.make, self.prefetch)
+
+    def _chunk_batches(self) -> int:
+        batch_bytes = self.steps.batch_size * self.stream.format.seq_len * 16
+        return max(1, min(_CHUNK_BATCHES, self.prefetch // 2, _CHUNK_BYTES // batch_bytes))
+
+    def _check_ranks(self) -> None:
+        if not self._checked_ranks:
+            summary = json.dumps(self.stream.fingerprint(), sort_keys=True)
+            check_same_on_all_ranks(self.ranks, f"{self.source!r}: {summary}")
+            self._checked_ranks = True
+
+    def close(self) -> None:
+        """End the thread; the loader can go on from where it is, with a new one."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+        if self._producer is not None:
+            self._close_producer()
+        self._producer, self._prefetcher = None, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is, as JSON: the fingerprint of its stream, and the samples all ranks have taken."""
+        return make_state(self.stream.fingerprint(), self._position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; batch size and world size may have changed.
+
+        Raises TokenloomError if the state is one of another stream; both are named.
+        """
+        position = check_state(state, self.stream.fingerprint())
+        self.close()
+        self._position = position
+
+    @classmethod
+    def from_state(
+        cls, store: str | Mapping[str, str], state: Mapping[str, Any], batch_size: int, **options: Any
+    ) -> TokenLoader:
+        """Open the version that a state names, and go on from there.
+
+        Args:
+            store: where its dataset lies; for a mixture, one store or {member: store}.
+            state: of state_dict().
+            batch_size: as in TokenLoader, and so are the options; order, seed and lanes come from the state, and
+                `dataset` holds options of TokenDataset (labels, fields, ...).
+        """
+        source, choices = open_source(store, state, options.pop("dataset", {}))
+        loader = cls(source, batch_size, **options, **choices)
+        loader.load_state_dict(state)
+        return loader
+
+    def stats(self) -> LoaderStats:
+        """Return what has been done so far, and what holds it up."""
+        waits, steps = self._waits, dict(self._times.seconds)
+        elapsed = waits.elapsed or float("inf")
+        idle_ratio = waits.total / elapsed
+        tokens = waits.num_batches * self.steps.batch_size * self.stream.format.seq_len
+        return LoaderStats(
+            batches=waits.num_batches + (waits.first is not None),
+            tokens_per_second=tokens / elapsed,
+            first_batch=waits.first or 0.0,
+            wait_mean=waits.total / max(1, waits.num_batches),
+            wait_p50=waits.quantile(0.5),
+            wait_p99=waits.quantile(0.99),
+            idle_ratio=idle_ratio,
+            steps=steps,
+            memory=self.stream.memory(),
+            bottleneck=name_bottleneck(idle_ratio, steps),
+        )
+
+    def describe(self) -> str:
+        """Return the way of a batch as text: shards, order, packing, shapes and types at each step."""
+        return describe(self.stream, self.steps, self.device, self.prefetch)

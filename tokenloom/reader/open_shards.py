@@ -1,0 +1,158 @@
+"""The shards of a split, mapped when first touched, the least recently used dropped.
+
+A view of a dropped shard stays valid: its map is closed when the last view is gone. An open map holds a file
+descriptor, so a process that is out of them drops half of its shards and tries again.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.packing import ShardPlan, plan_shard
+from tokenloom.storage.shard import Shard, open_shard
+
+
+class Bytes(Protocol):
+    """The token bytes of a shard; a slice of it is a buffer."""
+
+    def __getitem__(self, part: slice) -> Any: ...  # noqa: D105
+
+
+class _FileBytes:
+    """Token bytes read when they are asked for, so that a file that was cut short is an error and no signal."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._path, self._start = path, start
+
+    def __getitem__(self, part: slice) -> bytes:
+        wanted = part.stop - part.start
+        data = os.pread(self._file.fileno(), wanted, self._start + part.start)
+        if len(data) != wanted:
+            raise FormatError(f"{self._path}: it was cut short while it was read; restore it")
+        return data
+
+
+class OpenShard:
+    """One shard in use: its token bytes, its document offsets, its samples under a packing."""
+
+    def __init__(self, path: Path, verify: str, access: str, packing: str, seq_len: int) -> None:
+        shard = open_shard(path, verify)
+        self.header, self.path = shard.header, path
+        self._packing, self._seq_len = packing, seq_len
+        self._shard: Shard = shard
+        self._file: io.FileIO | None = None
+        self.bytes: Bytes = (
+            shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, shard.header.tokens_start)
+        )
+        self._offsets: NDArray[np.uint64] | None = None
+        self._plan: ShardPlan | None = None
+
+    def read_ahead(self, start: int, end: int) -> None:
+        """Read token bytes [start, end) into the system's cache, without Python's lock."""
+        if self._file is None:
+            self._file = self.path.open("rb", buffering=0)
+        os.pread(self._file.fileno(), end - start, self.header.tokens_start + start)
+
+    @property
+    def document_offsets(self) -> NDArray[np.uint64]:
+        """(num_documents + 1,) uint64; their checksum is verified when they are first used."""
+        if self._offsets is None:
+            self._shard.verify_offsets()
+            self._offsets = self._shard.document_offsets
+        return self._offsets
+
+    @property
+    def plan(self) -> ShardPlan:
+        """The samples of the shard; made when first used."""
+        if self._plan is None:
+            offsets = None if self._packing == "concat" else self.document_offsets
+            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens, offsets)
+        return self._plan
+
+
+class OpenShards:
+    """The open shards of a split, by index; several threads may use it.
+
+    Args:
+        open_one: opens the shard of an index.
+        max_open: shards that stay open, at least 1.
+    """
+
+    def __init__(self, open_one: Callable[[int], OpenShard], max_open: int) -> None:
+        self._open_one = open_one
+        self._max_open = max_open
+        self._open: OrderedDict[int, OpenShard] = OrderedDict()
+        self._coming: dict[int, Future[OpenShard]] = {}
+        self._pid = os.getpid()
+        #: token bytes of the shards that are open; what is not there is opened by `__getitem__`
+        self.bytes: dict[int, Bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __getitem__(self, index: int) -> OpenShard:
+        # Each step is one operation of a dict, so that no lock is needed, which a fork could leave locked.
+        shard = self._open.pop(index, None) or self._opened(index)
+        while len(self._open) >= self._max_open:
+            self._drop_oldest()
+        self._open[index] = shard
+        self.bytes[index] = shard.bytes
+        return shard
+
+    @property
+    def num_coming(self) -> int:
+        """Shards that are on their way, or were opened ahead and not used yet."""
+        return len(self._coming)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the files that are open."""
+        return sum(shard.header.file_bytes for shard in list(self._open.values()))
+
+    def is_known(self, index: int) -> bool:
+        """Return whether a shard is open, or on its way."""
+        return index in self._open or index in self._coming
+
+    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor, work: Callable[[OpenShard], object]) -> None:
+        """Open shards on the threads of `pool` and do `work` on each; an error is raised where the shard is used."""
+        for index in indices:
+            if not self.is_known(index):
+                self._coming[index] = pool.submit(self._prepared, index, work)
+
+    def _prepared(self, index: int, work: Callable[[OpenShard], object]) -> OpenShard:
+        shard = self._open_one(index)
+        work(shard)
+        return shard
+
+    def _opened(self, index: int) -> OpenShard:
+        if self._pid != os.getpid():  # the threads that were to finish these stayed in the parent
+            self._coming, self._pid = {}, os.getpid()
+        if coming := self._coming.pop(index, None):
+            return coming.result()
+        try:
+            return self._open_one(index)
+        except StoreError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, OSError) and cause.errno == errno.EMFILE and len(self._open) > 1):
+                raise
+            for _ in range(len(self._open) // 2):
+                self._drop_oldest()
+            return self._open_one(index)
+
+    def _drop_oldest(self) -> None:
+        with suppress(KeyError):  # another thread has just emptied it
+            index, _ = self._open.popitem(last=False)
+            self.bytes.pop(index, None)

@@ -1,0 +1,153 @@
+"""The producer: one rank's batches in order, several at a time, made wherever it is called (thread or consumer).
+
+Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to some 480 rows:
+numpy lets go of Python's lock in operations on more than 500 values, and a consumer that computes in Python keeps it
+for 5 ms each time.
+"""
+
+from __future__ import annotations
+
+import operator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokenloom.reader.assembly import Block
+from tokenloom.reader.feeds import Feed
+from tokenloom.reader.order import Int64s
+from tokenloom.reader.ranks import Ranks
+from tokenloom.reader.read_ahead import ReadAhead
+from tokenloom.reader.streams import Stream
+from tokenloom.reader.timing import StepTimes
+
+_BLOCK_ROWS = 480
+_LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How a rank walks over the stream.
+
+    Args:
+        ranks: this rank, and how many.
+        batch_size: samples of a batch on one rank.
+        end: positions of the stream in all; None if endless.
+        drop_last: leave out the last step if it is short; else it is padded on all ranks alike.
+    """
+
+    ranks: Ranks
+    batch_size: int
+    end: int | None
+    drop_last: bool
+
+    @property
+    def samples(self) -> int:
+        """Samples of one step over all ranks."""
+        return self.batch_size * self.ranks.world_size
+
+    def left(self, position: int) -> int | None:
+        """Return the steps from `position` to the end; None if endless."""
+        if self.end is None:
+            return None
+        left = max(0, self.end - position)
+        return left // self.samples if self.drop_last else -(-left // self.samples)
+
+    def positions(self, position: int, num_steps: int) -> Int64s:
+        """Return this rank's positions of the next steps: those congruent to its rank; the last may be short."""
+        first = position + (self.ranks.rank - position) % self.ranks.world_size
+        found = first + self.ranks.world_size * np.arange(num_steps * self.batch_size, dtype=np.int64)
+        return found if self.end is None else found[found < self.end]
+
+
+def end_of(num_samples: int | None, num_epochs: int | None) -> int | None:
+    """Return the positions of a stream in all, None if endless; ValueError if it can't have that many epochs."""
+    if num_epochs is None:
+        return None
+    if num_samples is None:
+        raise ValueError("a mixture has no epoch: leave out num_epochs, and stop after as many steps as you want")
+    if operator.index(num_epochs) < 1:
+        raise ValueError(f"num_epochs must be at least 1, not {num_epochs}")
+    return num_samples * num_epochs
+
+
+class Producer:
+    """Batches of one rank from a position on.
+
+    Args:
+        stream: the samples.
+        steps: how the rank walks.
+        feed: makes tensors.
+        position: of the stream, from where on.
+        chunk_batches: batches made at a time, at most.
+        reads: reads coming rows of slow files.
+        io_threads: threads that open coming shards.
+        times: gets the seconds of each step.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        steps: Steps,
+        feed: Feed,
+        position: int,
+        chunk_batches: int,
+        io_threads: int,
+        times: StepTimes,
+    ) -> None:
+        self._stream, self._steps, self.feed, self._times = stream, steps, feed, times
+        self._position, self._chunk_batches = position, chunk_batches
+        self._left = steps.left(position)
+        self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
+        self._reads = ReadAhead(self._pool, io_threads, times)
+        self._block: Block | None = None
+        self._block_steps = self._taken_steps = 0
+        self._looked_ahead = position
+
+    def make(self, wanted: int) -> list[Any]:
+        """Return up to `wanted` next batches, at least one, none at the end of the stream."""
+        if self._left == 0:
+            return []
+        if self._taken_steps == self._block_steps:
+            self._plan()
+        assert self._block is not None  # just planned
+        num_batches = min(wanted, self._chunk_batches, self._block_steps - self._taken_steps)
+        first = self._taken_steps * self._steps.batch_size
+        end = min(self._block.num_rows, first + num_batches * self._steps.batch_size)
+        self._reads.read(self._block, first, end)
+        batches = self.feed.make(self._block, first, num_batches)
+        self._reads.learn(end - first)
+        self._taken_steps += num_batches
+        if self._left is not None:
+            self._left -= num_batches
+        return batches
+
+    def close(self) -> None:
+        """End the threads; what they were to do is given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _plan(self) -> None:
+        steps = min(2 * self._block_steps or 1, max(1, _BLOCK_ROWS // self._steps.batch_size))
+        steps = steps if self._left is None else min(steps, self._left)
+        with self._times.step("read"):
+            positions = self._steps.positions(self._position, steps)
+            self._open_ahead(positions)
+            self._block = self._stream.plan(positions)
+        self._reads.forget()
+        self._position += steps * self._steps.samples
+        self._block_steps, self._taken_steps = steps, 0
+
+    def _open_ahead(self, positions: Int64s) -> None:
+        """Open the shards of these positions side by side, and those of coming ones, where opening takes time."""
+        if not self._stream.opens_slowly:
+            return
+        self._prepare(positions, everything=True)
+        if self._position >= self._looked_ahead:
+            num_steps = max(1, _LOOK_AHEAD // self._steps.batch_size)
+            self._looked_ahead = self._position + num_steps // 2 * self._steps.samples
+            self._pool.submit(self._prepare, self._steps.positions(self._position, num_steps))
+
+    def _prepare(self, positions: Int64s, everything: bool = False) -> None:
+        for dataset, shards in self._stream.shards_of(positions):
+            dataset.prepare_shards(shards, self._pool, everything)

@@ -1,0 +1,76 @@
+"""Reading coming rows of cold files ahead, on several threads, so that copying them does not wait for the disk.
+
+It is off while rows come from memory: it turns on for some chunks when copying one waited for the disk, which the
+system counts for each thread.
+"""
+
+from __future__ import annotations
+
+import resource
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tokenloom.reader.assembly import Block, Part
+from tokenloom.reader.timing import StepTimes
+
+_ROWS_A_TASK = 8
+_CHUNKS_AHEAD = 4
+_COLD_SHARE = 1 / 16  # of rows that waited
+_COLD_CHUNKS = 64
+
+
+class ReadAhead:
+    """Reads rows of a block into the system's cache before they are copied.
+
+    Args:
+        pool: runs the reads.
+        io_threads: 0 turns it off.
+        times: gets the seconds waited.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, io_threads: int, times: StepTimes) -> None:
+        self._pool, self._enabled, self._times = pool, io_threads > 0, times
+        self._before = 0
+        self._cold_chunks = 0  # chunks to read ahead before it is tried without
+        self._asked = 0
+        self._running: dict[int, Future[None]] = {}  # by the first row of each task
+
+    def forget(self) -> None:
+        """Start again with a new block."""
+        self._asked, self._running = 0, {}
+
+    def read(self, block: Block, first: int, end: int) -> None:
+        """Wait until rows [first, end) are read, and ask for those behind them, if files are cold."""
+        if not self._cold_chunks:
+            self._before = _disk_reads()
+            return
+        self._cold_chunks -= 1
+        with self._times.step("read"):
+            self._ask(block, max(first, self._asked), min(block.num_rows, end + _CHUNKS_AHEAD * (end - first)))
+            for row in [row for row in self._running if row < end]:
+                self._running.pop(row).result()
+
+    def _ask(self, block: Block, first: int, end: int) -> None:
+        for row in range(first, end, _ROWS_A_TASK):
+            self._running[row] = self._pool.submit(_read_rows, block, row, min(end, row + _ROWS_A_TASK))
+        self._asked = max(self._asked, end)
+
+    def learn(self, num_rows: int) -> None:
+        """Note that this thread copied rows since `read`; if it waited for the disk, coming ones are read ahead."""
+        if self._enabled and not self._cold_chunks and _disk_reads() - self._before > num_rows * _COLD_SHARE:
+            self._cold_chunks = _COLD_CHUNKS
+
+
+def _disk_reads() -> int:
+    """Return how often this thread waited for a page or a block of a file."""
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_majflt + usage.ru_inblock
+
+
+def _read_rows(block: Block, first: int, end: int) -> None:
+    for part, a, b in block.within(first, end):
+        _read_part(part, a, b)
+
+
+def _read_part(part: Part, first: int, end: int) -> None:
+    for shard, start, stop, _ in part.pieces(first, end):
+        part.dataset.shards[shard].read_ahead(start, stop)

@@ -1,0 +1,87 @@
+"""Where the shards of a split lie: in a local store, or in the cache that a remote one is read through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.shard import ShardHeader
+from tokenloom.storage.versions import version_path
+
+if TYPE_CHECKING:
+    from tokenloom.reader.open_shards import OpenShard
+    from tokenloom.storage.remote import RemoteStore
+    from tokenloom.storage.shard_cache import ShardCache
+
+
+class ShardFiles:
+    """The shard files of a split.
+
+    Args:
+        store: of the dataset.
+        manifest: of the version.
+        split: of the version.
+        cache: for a remote store; None for the default one.
+    """
+
+    def __init__(
+        self, store: Store | RemoteStore, manifest: dict[str, Any], split: str, cache: ShardCache | None
+    ) -> None:
+        self.store, self._version, self._split = store, manifest["version"], split
+        self._tokenizer = manifest["tokenizer"]["fingerprint"]
+        self.entries: list[dict[str, Any]] = manifest["splits"][split]["shards"]
+        self.cache = cache or _default_cache() if self.is_remote else None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether shards are downloaded before they are read."""
+        return not isinstance(self.store, Store)
+
+    def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
+        """Open a shard; a copy in the cache that turns out to be damaged is fetched again, once.
+
+        Raises:
+            StoreError: the shard is missing or can't be read or fetched.
+            FormatError: it is damaged, or another one than the manifest lists.
+        """
+        try:
+            return self._open(index, open_path)
+        except FormatError:
+            if self.cache is None:
+                raise
+            self.cache.discard(self.entries[index]["sha256"])
+            return self._open(index, open_path)
+
+    def _open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
+        path = self.path(index)
+        try:
+            shard = open_path(path)
+        except OSError as error:
+            raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
+        self._check(index, path, shard.header)
+        return shard
+
+    def path(self, index: int) -> Path:
+        """Return the local path of a shard, which is downloaded first if the store is remote."""
+        entry = self.entries[index]
+        name = version_path(self._version, entry["name"])
+        if isinstance(self.store, Store):
+            return self.store.local(name)
+        assert self.cache is not None  # a remote store has one
+        return self.cache.fetch(self.store, name, entry["sha256"], entry["bytes"])
+
+    def _check(self, index: int, path: Path, header: ShardHeader) -> None:
+        entry, info = self.entries[index], header.info
+        found = (header.file_bytes, header.num_tokens, header.num_documents, info.get("split"), info.get("shard_index"))
+        listed = (entry["bytes"], entry["tokens"], entry["documents"], self._split, index)
+        if found != listed:
+            raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
+
+
+def _default_cache() -> ShardCache:
+    from tokenloom.storage.shard_cache import ShardCache
+
+    return ShardCache.default()

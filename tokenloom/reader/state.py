@@ -1,0 +1,86 @@
+"""The state of a loader: the fingerprint of its stream and one whole number, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.mixture import Mixture
+
+STATE_VERSION = 1
+_VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
+
+
+def make_state(fingerprint: dict[str, Any], samples: int) -> dict[str, Any]:
+    """Return the state of a stream of which all ranks together have taken `samples` samples."""
+    return {_VERSION: STATE_VERSION, _STREAM: fingerprint, _SAMPLES: samples}
+
+
+def check_state(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> int:
+    """Return the samples taken; raises TokenloomError if the state is not one of a stream with this fingerprint."""
+    theirs, samples = _parts(state)
+    if theirs != fingerprint:
+        raise TokenloomError(
+            "the state is of another stream than this loader's: " + "; ".join(_differences(theirs, fingerprint))
+        )
+    return samples
+
+
+def _parts(state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    if state.get(_VERSION) != STATE_VERSION:
+        raise TokenloomError(
+            f"no loader state of version {STATE_VERSION}: {_VERSION} is {state.get(_VERSION)!r}; a newer one needs a "
+            "newer tokenloom"
+        )
+    stream, samples = state.get(_STREAM), state.get(_SAMPLES)
+    if not isinstance(stream, dict) or not isinstance(samples, int) or samples < 0:
+        raise TokenloomError(f"no loader state: it needs {_STREAM!r}, an object, and {_SAMPLES!r}, a number from 0")
+    return stream, samples
+
+
+def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any], path: str = "") -> list[str]:
+    found = []
+    for name in sorted({*theirs, *mine}):
+        a, b = theirs.get(name), mine.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{path}{name}.")
+        elif a != b:
+            found.append(f"{path}{name} is {a!r} in the state, {b!r} in the loader")
+    return found
+
+
+def open_source(
+    store: str | Mapping[str, str], state: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[TokenDataset | Mixture, dict[str, Any]]:
+    """Open what a state names.
+
+    Args:
+        store: where the dataset lies; for a mixture, one store or {member: store}.
+        state: of a loader.
+        options: of TokenDataset, beyond what the state names.
+
+    Returns:
+        The dataset or mixture, and {"order", "seed", "lanes"} for its loader.
+    """
+    stream, _ = _parts(state)
+    members = stream.get("members")
+    if members is None:
+        return _open_dataset(str(store), stream, options), _choices(stream)
+    stages = stream["weights"]
+    stores = {name: store if isinstance(store, str) else store[name] for name in members}
+    opened = {name: _open_dataset(stores[name], member, options) for name, member in members.items()}
+    weights = [dict(zip(stream["names"], values, strict=True)) for _, values in stages]
+    later = [(start, weight) for (start, _), weight in zip(stages[1:], weights[1:], strict=True)]
+    mixture = Mixture({name: (opened[name], weights[0][name]) for name in stream["names"]}, later)
+    return mixture, _choices(next(iter(members.values()))) | {"lanes": stream["lanes"]}
+
+
+def _open_dataset(store: str, stream: Mapping[str, Any], options: Mapping[str, Any]) -> TokenDataset:
+    reference = f"{store}/{stream['dataset']}@{stream['version']}"
+    return TokenDataset(reference, stream["split"], stream["seq_len"], packing=stream["packing"], **options)
+
+
+def _choices(stream: Mapping[str, Any]) -> dict[str, Any]:
+    return {"order": stream["order"], "seed": stream["seed"], "lanes": stream["lanes"]}
