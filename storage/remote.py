@@ -6,12 +6,14 @@ lost connection costs one range. What can pass is tried again here and not by th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
@@ -23,6 +25,7 @@ T = TypeVar("T")
 BLOCK_BYTES = 4 * 2**20
 FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
 _CONNECT_SECONDS = 10.0
+_LOOK_SECONDS = 0.1  # between looks whether the program ends
 _EXTRAS = {"s3": "'tokenloom[s3]'", "s3a": "'tokenloom[s3]'"}
 _logger = logging.getLogger("tokenloom")
 
@@ -151,11 +154,12 @@ class RemoteStore:
             except (StoreError, FormatError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
-                wait = FIRST_WAIT_SECONDS * 2 ** (number - 1)
-                if kind_of(error) != "passing" or number == self.tries or time.monotonic() + wait >= end:
+                pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
+                is_last = number == self.tries or time.monotonic() + pause >= end or is_ending()
+                if kind_of(error) != "passing" or is_last:
                     raise _explained(error, place, number) from harmless(error)
                 _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.tries)
-            time.sleep(wait)
+            _sleep(pause)
         raise AssertionError("the last try returns or raises")
 
     def _system(self) -> Any:
@@ -167,6 +171,17 @@ class RemoteStore:
 
 
 AnyStore = Store | RemoteStore
+
+
+def is_ending() -> bool:
+    """Return whether the program ends: its end waits for this thread, whose requests can't succeed any more."""
+    return not threading.main_thread().is_alive()
+
+
+def _sleep(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not is_ending():
+        time.sleep(min(left, _LOOK_SECONDS))
 
 
 def _make_system(protocol: str, read_seconds: float) -> Any:
@@ -192,12 +207,18 @@ def _make_system(protocol: str, read_seconds: float) -> Any:
 
 
 def _run(system: Any, name: str, seconds: float, *args: Any, **options: Any) -> Any:
-    """Call a method of a file system; one that is asynchronous is given up after `seconds`."""
-    from fsspec.asyn import sync
-
-    if system.async_impl:
-        return sync(system.loop, getattr(system, f"_{name}"), *args, timeout=seconds, **options)
-    return getattr(system, name)(*args, **options)
+    """Call a method of a file system; one that is asynchronous is given up after `seconds`, or at the program's end."""
+    if not system.async_impl:
+        return getattr(system, name)(*args, **options)
+    call = getattr(system, f"_{name}")(*args, **options)
+    future, end = asyncio.run_coroutine_threadsafe(call, system.loop), time.monotonic() + seconds
+    try:
+        while not wait([future], timeout=min(_LOOK_SECONDS, max(0.0, end - time.monotonic()))).done:
+            if is_ending() or time.monotonic() >= end:
+                raise TimeoutError(f"no answer in {seconds:.1f} s")
+        return future.result()
+    finally:
+        future.cancel()
 
 
 def _explained(error: Exception, place: str, number: int) -> Exception:

@@ -25,7 +25,7 @@ from tokenloom.storage.cache_files import POLL_SECONDS, CacheFiles, is_full, tol
 from tokenloom.storage.cache_folder import default_cache_folder
 from tokenloom.storage.cache_limit import default_limit
 from tokenloom.storage.filesystem import write_all
-from tokenloom.storage.remote import RemoteStore
+from tokenloom.storage.remote import RemoteStore, is_ending
 from tokenloom.storage.shard import file_sha256
 
 _MAX_DOWNLOADS = 3  # of one file that arrives wrong
@@ -261,16 +261,15 @@ class ShardCache:
         """Download what is queued, then end: no thread is left waiting that the program's end would wait for."""
         while True:
             with process.lock:
-                if not process.queue or not threading.main_thread().is_alive():
+                if not process.queue or is_ending():
                     process.num_threads -= 1
                     return
                 request = process.queue.pop(next(iter(process.queue)))
             try:
                 self._fetch_ahead(process, request)
-            except _Ending:
-                continue
             except Exception as error:  # noqa: BLE001  (fetch raises it again where it is needed)
-                _logger.warning("ahead of use: %s; it is tried again when it is used", error)
+                if not is_ending():
+                    _logger.warning("ahead of use: %s; it is tried again when it is used", error)
 
     def _fetch_ahead(self, process: _Process, request: ShardRequest) -> None:
         if not self._is_good(process, request, False):
@@ -286,5 +285,5 @@ def _blocks(request: ShardRequest) -> Iterator[bytes]:
 
 
 def _unless_ending() -> None:
-    if not threading.main_thread().is_alive():
+    if is_ending():
         raise _Ending

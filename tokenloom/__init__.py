@@ -1,6 +1,6 @@
 """tokenloom: raw text to versioned, checksummed, globally shuffled token shards, and back into training.
 
-The names below are loaded when first used, so that `import tokenloom` costs nothing.
+The names below are loaded when first used, so that `import tokenloom` costs nothing and TokenDataset needs no torch.
 """
 
 from __future__ import annotations
@@ -10,13 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenloom.errors import TokenloomError
-    from tokenloom.reader import TokenDataset
+    from tokenloom.reader.dataset import TokenDataset
+    from tokenloom.reader.evaluation import EvaluationPass
+    from tokenloom.reader.loader import TokenLoader
+    from tokenloom.reader.masks import document_mask, segments
+    from tokenloom.reader.mixture import Mixture
 
-__all__ = ["TokenDataset", "TokenloomError"]
+__all__ = [
+    "EvaluationPass",
+    "Mixture",
+    "TokenDataset",
+    "TokenLoader",
+    "TokenloomError",
+    "document_mask",
+    "segments",
+]
 
 __version__ = "0.1.0"
 
-_HOMES = {"TokenDataset": "tokenloom.reader", "TokenloomError": "tokenloom.errors"}
+_HOMES = {
+    "EvaluationPass": "tokenloom.reader.evaluation",
+    "Mixture": "tokenloom.reader.mixture",
+    "TokenDataset": "tokenloom.reader.dataset",
+    "TokenLoader": "tokenloom.reader.loader",
+    "TokenloomError": "tokenloom.errors",
+    "document_mask": "tokenloom.reader.masks",
+    "segments": "tokenloom.reader.masks",
+}
 
 
 def __getattr__(name: str) -> Any:

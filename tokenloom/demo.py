@@ -18,6 +18,7 @@ store: ./store
 sources:
   - {kind: jsonl, path: stdlib.jsonl, text: text, name: stdlib}
 tokenizer: {kind: byte}
+documents: {min_chars: 5121}  # so that each gives a chunk of 5,120 tokens and their labels
 splits: {train: 0.8, validation: 0.1, test: 0.1}
 """
 
@@ -53,11 +54,11 @@ def run_demo(
     for name, counts in result["splits"].items():
         tell(f"     {name:<11}{counts['tokens']:>12,} tokens {counts['documents']:>7,} documents")
     reference = f"{folder}/store/stdlib"
-    data = TokenDataset(reference, split="validation", seq_len=512)
+    data = TokenDataset(reference, split="validation", seq_len=5120, packing="document")
     sample = data.decode(data[0]["input_ids"])
     tell(f"3. {data!r}\n   the first sample, decoded:\n")
     tell("\n".join("     | " + line for line in sample.splitlines()[:8]))
-    tell(f"\n4. training a small model, {updates:,} updates of 8 x 512 bytes (loss in nats a byte)")
+    tell(f"\n4. training a small model, {updates:,} updates of 8 x 512 bytes, 10 a batch (loss in nats a byte)")
     losses = train(reference, updates=updates, tell=lambda text: tell("     " + text))
     tell(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\nlook in    tokenloom inspect {reference}")
     tell(f"           tokenloom peek {reference}")

@@ -10,13 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 STALL_SECONDS = 3.0
+SLOW_SECONDS = 0.15
 
 
 class FaultyProxy:
     """Forwards requests, and counts them; `with` runs it.
 
     Faults: "ok", "503" or another status, "cut" (half of the body, then the end of the connection), "drop" (no answer),
-    "stall" (an answer after STALL_SECONDS), "slow" (after 0.3 s), "flip" (one bit of the body).
+    "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "flip" (one bit of the body).
     """
 
     def __init__(self, upstream: str) -> None:
@@ -83,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, headers, body = self._forwarded()
         if fault in ("stall", "slow"):
-            time.sleep(STALL_SECONDS if fault == "stall" else 0.3)
+            time.sleep(STALL_SECONDS if fault == "stall" else SLOW_SECONDS)
         if fault == "flip" and body:
             body = body[:-1] + bytes([body[-1] ^ 1])
         self._send(status, headers, body, cut=fault == "cut")

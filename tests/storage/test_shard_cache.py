@@ -124,14 +124,14 @@ def test_two_processes_that_need_the_same_file_download_it_once(
 
 def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, files: list[ShardRequest]) -> None:
     limit = int(2.5 * FILE_BYTES)
-    processes = [cache_driver.start(tmp_path, limit, files[i:] + files[:i] + files) for i in range(4)]
+    processes = [cache_driver.start(tmp_path, limit, files[i:] + files[:i] + files[:2]) for i in range(4)]
     most = 0
     while any(process.poll() is None for process in processes):
         most = max(most, space_taken(tmp_path))
         time.sleep(0.001)
     found = [cache_driver.statistics(process) for process in processes]
     assert FILE_BYTES < most <= limit
-    assert all(one["hits"] + one["downloads"] == 2 * NUM_FILES for one in found)
+    assert all(one["hits"] + one["downloads"] == NUM_FILES + 2 for one in found)
     assert len(cached(tmp_path)) == 2
     assert partials(tmp_path) == []
 
@@ -321,15 +321,16 @@ def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
     cache.fetch(*files[0])
 
 
+@pytest.mark.parametrize("fault", ["slow", "stall", "503"])
 def test_a_program_ends_though_downloads_are_queued(
-    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+    fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
-    s3_proxy.always = "slow"
+    s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
         "from tokenloom.storage import remote\nfrom tokenloom.storage.remote import RemoteStore\n"
         "from tokenloom.storage.shard_cache import ShardCache\n"
-        "remote.BLOCK_BYTES = 20_000\n"
+        "remote.BLOCK_BYTES = 20_000\nremote.FIRST_WAIT_SECONDS = 5\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
         f"requests = {[list(request[1:]) for request in files]!r}\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"
@@ -338,7 +339,9 @@ def test_a_program_ends_though_downloads_are_queued(
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - start < 6  # all of them take 9 s
+    assert b"Traceback" not in done.stderr
+    assert len(cached(tmp_path)) < 2, (time.monotonic() - start, done.stderr)
+    assert time.monotonic() - start < 4, done.stderr  # all of them take 5 s and more
     assert len(cached(tmp_path)) < 2
     assert partials(tmp_path) == []
 

@@ -1,6 +1,6 @@
 """From rows to arrays: tokens are copied in their stored width, then widened; documents become ids and positions.
 
-The copy goes through memoryviews, which hold Python's lock: a consumer that computes in Python would else take it
+The copy goes through memoryviews, which keep Python's lock: a consumer that computes in Python would else take it
 after every row, for 5 ms each time.
 """
 
@@ -31,7 +31,7 @@ class BatchFormat:
     seq_len: int
     labels: str
     fields: tuple[str, ...]
-    mask_documents: bool  # labels that belong to another document than the token before them are left out
+    mask_documents: bool  # labels that begin another document than the token before them are left out
     short_rows: bool  # a row may be shorter than T + 1
     eot_id: int
     dtype: np.dtype[Any]
@@ -42,6 +42,16 @@ class BatchFormat:
         return self.seq_len + 1
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in its stored width."""
+        return self.row_tokens * self.dtype.itemsize
+
+    @property
+    def row_fields(self) -> tuple[str, ...]:
+        """The fields of shape (B, T)."""
+        return tuple(name for name in self.fields if name != "cu_seqlens")
+
+    @property
     def needs_marks(self) -> bool:
         """Whether the rows must tell where documents begin in them."""
         return bool(self.fields) or self.mask_documents or self.short_rows
@@ -49,126 +59,150 @@ class BatchFormat:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one dataset among the rows of a block: row r of `rows` goes to place `places[r]`, ascending."""
+    """The rows of one dataset in a block: row r of `rows` stands at place `places[r]`, ascending."""
 
     dataset: TokenDataset
     places: Int64s  # (n,)
     rows: Rows
 
     @cached_property
-    def copies(self) -> list[tuple[int, int, int, int]]:
-        """Shard, first byte, end byte and target byte of each piece."""
-        rows, form = self.rows, self.dataset.format
-        width = form.dtype.itemsize
-        firsts = np.repeat(offsets_of(rows.lengths)[rows.row_offsets[:-1]], np.diff(rows.row_offsets))
-        within = np.cumsum(rows.lengths) - rows.lengths - firsts
-        target = np.repeat(self.places, np.diff(rows.row_offsets)) * form.row_tokens + within
-        start = rows.starts * width
-        columns = (rows.shards, start, start + rows.lengths * width, target * width)
-        return list(zip(*(column.tolist() for column in columns), strict=True))
-
-    def pieces(self, first: int, end: int) -> list[tuple[int, int, int, int]]:
-        """Return the copies of rows [first, end)."""
-        return self.copies[int(self.rows.row_offsets[first]) : int(self.rows.row_offsets[end])]
-
-    def copy(self, first: int, end: int, base: int, buffer: memoryview) -> None:
-        """Copy the tokens of rows [first, end) of this part into `buffer`, whose byte 0 is byte `base` of the block."""
-        opened, open_bytes = self.dataset.shards, self.dataset.shards.bytes
-        for shard, start, stop, target in self.pieces(first, end):
-            data = open_bytes.get(shard) or opened[shard].bytes
-            buffer[target - base : target - base + stop - start] = data[start:stop]
+    def lengths(self) -> Int64s:
+        """(n,) tokens of each row."""
+        return np.diff(offsets_of(self.rows.lengths)[self.rows.row_offsets])
 
 
 class Block:
-    """Some consecutive rows of a stream, from one or several datasets."""
+    """Consecutive rows of a stream, from one or several datasets; places without a row are padding.
 
-    def __init__(self, parts: Sequence[Part], num_rows: int, form: BatchFormat) -> None:
-        self.parts, self.num_rows, self.form = parts, num_rows, form
+    Args:
+        parts: each place is in at most one of them.
+        num_places: rows of the block, with padding.
+        form: what is made of them.
+    """
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row in its stored width."""
-        return self.form.row_tokens * self.form.dtype.itemsize
+    def __init__(self, parts: Sequence[Part], num_places: int, form: BatchFormat) -> None:
+        self.parts, self.num_places, self.form = parts, num_places, form
+        #: (num_places,) tokens of each row; what is behind them is padding
+        self.lengths = np.zeros(num_places, dtype=np.int64)
+        for part in parts:
+            self.lengths[part.places] = part.lengths
+        self.has_padding = bool((self.lengths < form.row_tokens).any())
 
-    def within(self, first: int, end: int) -> list[tuple[Part, int, int]]:
-        """Return the parts that have rows among [first, end), and which of their rows."""
-        found = [(part, *np.searchsorted(part.places, (first, end)).tolist()) for part in self.parts]
-        return [(part, a, b) for part, a, b in found if a < b]
+    @cached_property
+    def _pieces(self) -> tuple[list[tuple[Any, int, int, int]], list[int]]:
+        """What rows are made of, in order: (open shards, shard, first byte, end byte); and where each row begins."""
+        width, columns = self.form.dtype.itemsize, [self._padding()]
+        for index, part in enumerate(self.parts):
+            rows, counts = part.rows, np.diff(part.rows.row_offsets)
+            source = np.full(len(rows.starts), index)
+            start = rows.starts * width
+            columns.append([np.repeat(part.places, counts), source, rows.shards, start, start + rows.lengths * width])
+        place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
+        order = np.argsort(place, kind="stable") if len(columns) > 2 or self.has_padding else slice(None)
+        sources = [part.dataset.shards for part in self.parts] + [_Padding(self.form)]
+        opened = [sources[i] for i in source[order].tolist()]
+        pieces = list(zip(opened, *(column[order].tolist() for column in bounds), strict=True))
+        return pieces, np.searchsorted(place[order], np.arange(self.num_places + 1)).tolist()
 
-    def copy_tokens(self, first: int, end: int, buffer: NDArray[Any]) -> None:
-        """Copy rows [first, end) into `buffer`, (end - first, T + 1) of the stored type; places without tokens get eot."""
-        if self.form.short_rows:
-            buffer[...] = self.form.eot_id
-        target = buffer.reshape(-1).data.cast("B")
-        for part, a, b in self.within(first, end):
-            part.copy(a, b, first * self.row_bytes, target)
+    def _padding(self) -> list[Int64s]:
+        short = np.flatnonzero(self.lengths < self.form.row_tokens)
+        zero = np.zeros(len(short), dtype=np.int64)
+        missing = (self.form.row_tokens - self.lengths[short]) * self.form.dtype.itemsize
+        return [short, zero - 1, zero, zero, missing]
 
-    def boundaries(self, first: int, end: int) -> Boundaries:
-        """Return where documents and padding begin in rows [first, end)."""
-        lengths = np.zeros(end - first, dtype=np.int64)
-        rows_of_marks, marks = [], []
-        for part, a, b in self.within(first, end):
-            rows, places = part.rows, part.places[a:b] - first
-            pieces = offsets_of(rows.lengths)[rows.row_offsets[a : b + 1]]
-            lengths[places] = np.diff(pieces)
-            if rows.marks is None or rows.mark_offsets is None:  # not asked for: the rows of a last, short step
-                continue
-            rows_of_marks.append(np.repeat(places, np.diff(rows.mark_offsets[a : b + 1])))
-            marks.append(rows.marks[rows.mark_offsets[a] : rows.mark_offsets[b]])
-        row, mark = (np.concatenate([np.empty(0, np.int64), *x]) for x in (rows_of_marks, marks))
-        order = np.argsort(row, kind="stable") if len(marks) > 1 else slice(None)
-        return Boundaries(self.form, lengths, row[order], mark[order])
+    def pieces(self, first: int, end: int) -> list[tuple[Any, int, int, int]]:
+        """Return what rows [first, end) are made of: (open shards, shard, first byte, end byte), in order."""
+        pieces, begins = self._pieces
+        return pieces[begins[first] : begins[end]]
+
+    def tokens(self, first: int, end: int) -> NDArray[Any]:
+        """Return rows [first, end), (end - first, T + 1) of the stored type; padding is eot."""
+        found = [
+            (opened.bytes.get(shard) or opened[shard].bytes)[a:b] for opened, shard, a, b in self.pieces(first, end)
+        ]
+        return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
+
+    @cached_property
+    def boundaries(self) -> Boundaries:
+        """Where documents and padding begin in the rows."""
+        places, marks = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for part in self.parts:
+            if part.rows.marks is not None and part.rows.mark_offsets is not None:
+                places.append(np.repeat(part.places, np.diff(part.rows.mark_offsets)))
+                marks.append(part.rows.marks)
+        place, mark = np.concatenate(places), np.concatenate(marks)
+        order = np.argsort(place, kind="stable") if len(self.parts) > 1 else slice(None)
+        return Boundaries(self.form, self.lengths, place[order], mark[order])
+
+
+class _Padding:
+    """Stands for open shards of nothing but eot."""
+
+    def __init__(self, form: BatchFormat) -> None:
+        self.bytes = {0: np.full(form.row_tokens, form.eot_id, form.dtype).data.cast("B")}
+
+    def __getitem__(self, shard: int) -> _Padding:
+        return self
+
+    def read_ahead(self, start: int, end: int) -> None:
+        """Do nothing: it lies in memory."""
 
 
 class Boundaries:
-    """Where documents and padding begin in (n,) rows, and the arrays made from it.
+    """Where documents and padding begin in (n,) rows, and what is made of it for any range of them.
 
     Args:
-        form: what the batch holds.
+        form: what a batch holds.
         lengths: (n,) tokens of each row; what is behind them is padding.
-        mark_rows, marks: (m,) row and place, in [1, T], of each begin; sorted by row, then place.
+        places, marks: (m,) row, and place in [1, T] in it, of each begin; sorted by row, then place.
     """
 
-    def __init__(self, form: BatchFormat, lengths: Int64s, mark_rows: Int64s, marks: Int64s) -> None:
-        self._form, self._lengths, self._mark_rows, self._marks = form, lengths, mark_rows, marks
-        seq_len = form.seq_len
+    def __init__(self, form: BatchFormat, lengths: Int64s, places: Int64s, marks: Int64s) -> None:
+        self._form = form
+        seq_len, num_rows = form.seq_len, len(lengths)
         inside = marks < seq_len
-        row_starts = np.arange(len(lengths), dtype=np.int64) * seq_len
-        begins = mark_rows[inside] * seq_len + marks[inside]
-        #: (r,) flat places where a run of one document or of padding begins, over (n, T)
-        self.runs = np.sort(np.concatenate([row_starts, begins]))
-        self._run_lengths = np.diff(self.runs, append=len(lengths) * seq_len)
+        row_begins = np.arange(num_rows, dtype=np.int64) * seq_len
+        runs = np.sort(np.concatenate([row_begins, places[inside] * seq_len + marks[inside]]))
+        rows, firsts = np.divmod(runs, seq_len)
+        #: (num_rows + 1,) runs, of one document or of padding, before each row
+        self._row_runs = np.searchsorted(runs, np.arange(num_rows + 1, dtype=np.int64) * seq_len)
+        self._runs, self._firsts = runs, firsts.astype(np.int32)
+        self._run_lengths = np.diff(runs, append=num_rows * seq_len)
+        ids = np.arange(len(runs)) - self._row_runs[rows]
+        self._ids = np.where(firsts >= lengths[rows], -1, ids).astype(np.int32)
+        self._ignored = np.sort(self._ignored_labels(lengths, places, marks))
 
-    def fill_document_ids(self, target: NDArray[np.int32]) -> None:
-        """Write each token's document, from 0 in every row, -1 for padding; target is (n, T)."""
-        rows, places = np.divmod(self.runs, self._form.seq_len)
-        ids = np.arange(len(self.runs)) - np.searchsorted(rows, rows, side="left")
-        ids[places >= self._lengths[rows]] = -1
-        target.reshape(-1)[:] = np.repeat(ids.astype(np.int32), self._run_lengths)
-
-    def fill_position_ids(self, target: NDArray[np.int32]) -> None:
-        """Write each token's place in its document within the row, from 0; target is (n, T)."""
-        firsts = (self.runs % self._form.seq_len).astype(np.int32)
-        places = np.arange(self._form.seq_len, dtype=np.int32)
-        np.subtract(places, np.repeat(firsts, self._run_lengths).reshape(target.shape), out=target)
-
-    def ignored_labels(self) -> Int64s:
-        """Return the flat places, over (n, T), of labels that no loss may count."""
+    def _ignored_labels(self, lengths: Int64s, places: Int64s, marks: Int64s) -> Int64s:
         seq_len, shift = self._form.seq_len, int(self._form.labels == "shifted")
-        row_starts = np.arange(len(self._lengths), dtype=np.int64) * seq_len
-        first_padding = np.clip(self._lengths - shift, 0, seq_len)
-        ignored = ranges(row_starts + first_padding, seq_len - first_padding)
+        first = np.clip(lengths - shift, 0, seq_len)  # label without a token
+        ignored = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
         if not self._form.mask_documents:
             return ignored
-        places = self._marks - shift
-        of_documents = (self._mark_rows * seq_len + places)[places < seq_len]
-        return np.concatenate([ignored, of_documents])
+        labels = marks - shift
+        return np.union1d(ignored, (places * seq_len + labels)[labels < seq_len])
+
+    def document_ids(self, first: int, end: int) -> NDArray[np.int32]:
+        """Return each token's document in rows [first, end), from 0 in every row, -1 for padding; flat."""
+        runs = slice(self._row_runs[first], self._row_runs[end])
+        return np.repeat(self._ids[runs], self._run_lengths[runs])
+
+    def position_ids(self, first: int, end: int) -> NDArray[np.int32]:
+        """Return each token's place in its document within the row, from 0, in rows [first, end); flat."""
+        runs = slice(self._row_runs[first], self._row_runs[end])
+        places = np.repeat(self._firsts[runs], self._run_lengths[runs]).reshape(end - first, -1)
+        return np.subtract(np.arange(self._form.seq_len, dtype=np.int32), places, out=places).reshape(-1)
+
+    def ignored_labels(self, first: int, end: int) -> Int64s:
+        """Return the flat places, in rows [first, end), of labels that no loss may count."""
+        begin, stop = first * self._form.seq_len, end * self._form.seq_len
+        a, b = np.searchsorted(self._ignored, (begin, stop))
+        return self._ignored[a:b] - begin
 
     def cu_seqlens(self, first: int, end: int) -> NDArray[np.int32]:
         """Return the (runs + 1,) int32 offsets of the runs of rows [first, end), flattened, as flash attention takes."""
         begin, stop = first * self._form.seq_len, end * self._form.seq_len
-        a, b = np.searchsorted(self.runs, (begin, stop))
-        return np.append(self.runs[a:b] - begin, stop - begin).astype(np.int32)
+        runs = self._runs[self._row_runs[first] : self._row_runs[end]]
+        return np.append(runs - begin, stop - begin).astype(np.int32)
 
 
 def widen(form: BatchFormat, tokens: NDArray[Any], ids: NDArray[np.int64], labels: NDArray[np.int64]) -> None:

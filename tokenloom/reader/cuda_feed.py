@@ -7,12 +7,11 @@ consumer; a buffer is filled again once the widening that read it is done.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from tokenloom.reader.assembly import IGNORED, BatchFormat, Block
-from tokenloom.reader.feeds import Batch, Gatherer, fill_fields, sequence_lengths
+from tokenloom.reader.feeds import Batch, sequence_lengths
 from tokenloom.reader.timing import StepTimes
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # kernels for unsigned types beyond uint8 are few
@@ -47,7 +46,6 @@ class CudaFeed:
     def __init__(
         self, form: BatchFormat, batch_size: int, chunk_batches: int, device: torch.device, times: StepTimes
     ) -> None:
-        self._gatherer = Gatherer(form, batch_size, times)
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(_SLOTS)]
@@ -55,9 +53,8 @@ class CudaFeed:
 
     def _make_slot(self, num_rows: int) -> _Slot:
         shapes = {"tokens": ((num_rows, self._form.row_tokens), _SIGNED[self._form.dtype.itemsize])}
-        for name in self._form.fields:
-            if name != "cu_seqlens":
-                shapes[name] = ((num_rows, self._form.seq_len), torch.int32)
+        for name in self._form.row_fields:
+            shapes[name] = ((num_rows, self._form.seq_len), torch.int32)
         host = {name: torch.empty(shape, dtype=dtype, pin_memory=True) for name, (shape, dtype) in shapes.items()}
         device = {name: torch.empty_like(tensor, device=self._device) for name, tensor in host.items()}
         return _Slot(host, device, torch.cuda.Event(), torch.cuda.Event())  # type: ignore[no-untyped-call]
@@ -70,30 +67,27 @@ class CudaFeed:
         self._next += 1
         slot.batches_left = num_batches
         slot.copied.synchronize()  # the pinned buffer is free again
-        rows = num_batches * self._batch_size
-        tokens = slot.host["tokens"][:rows]
-        found = self._gatherer.gather(block, first, tokens.numpy().view(self._form.dtype))
+        num_rows = num_batches * self._batch_size
+        end = first + num_rows
+        with self._times.step("gather"):
+            slot.host["tokens"].numpy().view(self._form.dtype)[:num_rows] = block.tokens(first, end)
         batches = [_Made(slot, index) for index in range(num_batches)]
-        if found is not None:
+        if self._form.needs_marks or block.has_padding:
             with self._times.step("pack"):
-                fill_fields(found, {name: x[:rows].numpy() for name, x in slot.host.items() if name != "tokens"})
-                for batch, ignored in zip(batches, self._ignored(found.ignored_labels(), num_batches), strict=True):
-                    batch.ignored = ignored
-                lengths = sequence_lengths(self._form, found, self._batch_size, num_batches)
-                for batch, (cu_seqlens, max_seqlen) in zip(batches, lengths, strict=False):
-                    batch.cu_seqlens, batch.max_seqlen = torch.from_numpy(cu_seqlens).pin_memory(), max_seqlen
+                for name in self._form.row_fields:
+                    slot.host[name].numpy()[:num_rows].reshape(-1)[:] = getattr(block.boundaries, name)(first, end)
+                for batch in batches:
+                    self._add_boundaries(batch, block, first + batch.index * self._batch_size)
         with self._times.step("copy"):
-            self._copy(slot, rows)
+            self._copy(slot, num_rows)
         return batches
 
-    def _ignored(self, flat: Any, num_batches: int) -> list[torch.Tensor]:
-        """Return the flat places of labels to ignore, for each batch, pinned."""
-        size = self._batch_size * self._form.seq_len
-        places = torch.from_numpy(flat)
-        return [
-            (places[(places >= i * size) & (places < (i + 1) * size)] - i * size).pin_memory()
-            for i in range(num_batches)
-        ]
+    def _add_boundaries(self, made: _Made, block: Block, first: int) -> None:
+        ignored = block.boundaries.ignored_labels(first, first + self._batch_size)
+        made.ignored = torch.from_numpy(ignored).pin_memory()
+        if "cu_seqlens" in self._form.fields:
+            cu_seqlens, made.max_seqlen = sequence_lengths(block, first, self._batch_size)
+            made.cu_seqlens = torch.from_numpy(cu_seqlens).pin_memory()
 
     def _copy(self, slot: _Slot, rows: int) -> None:
         with torch.cuda.stream(self._stream):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError
-from tokenloom.reader.assembly import FIELDS, LABELS, BatchFormat, Block, Part, widen
+from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Block, Part, widen
 from tokenloom.reader.open_shards import OpenShard, OpenShards
 from tokenloom.reader.rows import Int64s, Rows, cut_marks, joined, marks_between
 from tokenloom.reader.shard_files import ShardFiles
@@ -132,8 +132,8 @@ class TokenDataset:
         asked = np.asarray(indices, dtype=np.int64)
         if outside := asked[(asked < -len(self)) | (asked >= len(self))].tolist():
             raise IndexError(f"sample {outside[0]} of {len(self)}")
-        block = Block([Part(self, np.arange(len(asked)), self.plan(asked % max(1, len(self))))], len(asked), self.format)
-        batch = _arrays(block)
+        part = Part(self, np.arange(len(asked)), self.plan(asked % max(1, len(self))))
+        batch = _arrays(Block([part], len(asked), self.format))
         return [{name: values[i] for name, values in batch.items()} for i in range(len(asked))]
 
     def iterable(self, **options: Any) -> SampleStream:
@@ -218,17 +218,13 @@ def _check_choices(**chosen: tuple[str, Sequence[str]]) -> None:
 
 def _arrays(block: Block) -> dict[str, NDArray[Any]]:
     """Return new arrays of all rows of a block: (n, T) each."""
-    form, shape = block.form, (block.num_rows, block.form.seq_len)
-    tokens = np.empty((block.num_rows, form.row_tokens), dtype=form.dtype)
-    block.copy_tokens(0, block.num_rows, tokens)
+    form, num_rows = block.form, block.num_places
+    shape = (num_rows, form.seq_len)
     # Two arrays: whoever masks the inputs in place must not change the labels.
     batch: dict[str, NDArray[Any]] = {"input_ids": np.empty(shape, np.int64), "labels": np.empty(shape, np.int64)}
-    widen(form, tokens, batch["input_ids"], batch["labels"])
+    widen(form, block.tokens(0, num_rows), batch["input_ids"], batch["labels"])
     if form.needs_marks:
-        found = block.boundaries(0, block.num_rows)
-        batch["labels"].reshape(-1)[found.ignored_labels()] = -100
-        for name, fill in (("document_ids", found.fill_document_ids), ("position_ids", found.fill_position_ids)):
-            if name in form.fields:
-                batch[name] = np.empty(shape, np.int32)
-                fill(batch[name])
+        batch["labels"].reshape(-1)[block.boundaries.ignored_labels(0, num_rows)] = IGNORED
+    for name in form.row_fields:
+        batch[name] = getattr(block.boundaries, name)(0, num_rows).reshape(shape)
     return batch

@@ -56,57 +56,42 @@ class ArrayPool:
         return array
 
 
-class Gatherer:
-    """Copies the rows of a chunk in their stored width, and finds the documents in them."""
-
-    def __init__(self, form: BatchFormat, batch_size: int, times: StepTimes) -> None:
-        self.form, self.batch_size, self._times = form, batch_size, times
-
-    def gather(self, block: Block, first: int, tokens: NDArray[Any]) -> Any:
-        """Fill `tokens`, (n, T + 1), with rows from `first`, eot where the block has no more; return its boundaries."""
-        end = min(block.num_rows, first + len(tokens))
-        with self._times.step("gather"):
-            block.copy_tokens(first, end, tokens[: end - first])
-            tokens[end - first :] = self.form.eot_id
-        if not self.form.needs_marks and end - first == len(tokens):
-            return None
-        with self._times.step("pack"):
-            return block.boundaries(first, first + len(tokens))
-
-
 class HostFeed:
     """Batches in host memory; for another device than CUDA they are copied there when taken."""
 
     def __init__(
         self, form: BatchFormat, batch_size: int, chunk_batches: int, device: torch.device, times: StepTimes
     ) -> None:
-        self._gatherer = Gatherer(form, batch_size, times)
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
-        rows = batch_size * chunk_batches
-        self._tokens = np.empty((rows, form.row_tokens), form.dtype)
-        shape = (rows, form.seq_len)
-        names: dict[str, Any] = {"input_ids": np.int64, "labels": np.int64}
-        names |= {name: np.int32 for name in form.fields if name != "cu_seqlens"}
-        self._pools = {name: ArrayPool(shape, dtype, 4) for name, dtype in names.items()}
+        shape = (batch_size * chunk_batches, form.seq_len)
+        self._ids, self._labels = ArrayPool(shape, np.int64, 4), ArrayPool(shape, np.int64, 4)
 
     def make(self, block: Block, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
-        rows = num_batches * self._batch_size
-        tokens = self._tokens[:rows]
-        found = self._gatherer.gather(block, first, tokens)
-        arrays = {name: pool.take()[:rows] for name, pool in self._pools.items()}
+        num_rows = num_batches * self._batch_size
+        with self._times.step("gather"):
+            tokens = block.tokens(first, first + num_rows)
+        arrays: dict[str, NDArray[Any]] = {}
+        arrays["input_ids"], arrays["labels"] = ids, labels = (
+            self._ids.take()[:num_rows],
+            self._labels.take()[:num_rows],
+        )
         with self._times.step("copy"):
-            widen(self._form, tokens, arrays["input_ids"], arrays["labels"])
-        if found is not None:
+            widen(self._form, tokens, ids, labels)
+        if self._form.needs_marks or block.has_padding:
             with self._times.step("pack"):
-                arrays["labels"].reshape(-1)[found.ignored_labels()] = IGNORED
-                fill_fields(found, arrays)
+                labels.reshape(-1)[block.boundaries.ignored_labels(first, first + num_rows)] = IGNORED
+                for name in self._form.row_fields:
+                    arrays[name] = getattr(block.boundaries, name)(first, first + num_rows)
         shape = (num_batches, self._batch_size, self._form.seq_len)
         columns = [torch.from_numpy(array.reshape(shape)).unbind() for array in arrays.values()]
         batches: list[Batch] = [dict(zip(arrays, values, strict=True)) for values in zip(*columns, strict=True)]
-        lengths = sequence_lengths(self._form, found, self._batch_size, num_batches)
-        for batch, (cu_seqlens, max_seqlen) in zip(batches, lengths, strict=False):
-            batch |= {"cu_seqlens": torch.from_numpy(cu_seqlens), "max_seqlen": max_seqlen}
+        if "cu_seqlens" in self._form.fields:
+            for index, batch in enumerate(batches):
+                cu_seqlens, batch["max_seqlen"] = sequence_lengths(
+                    block, first + index * self._batch_size, self._batch_size
+                )
+                batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
         return batches
 
     def finish(self, made: Batch) -> Batch:
@@ -116,19 +101,7 @@ class HostFeed:
         return {name: value.to(self._device) if hasattr(value, "to") else value for name, value in made.items()}
 
 
-def fill_fields(found: Any, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write document_ids and position_ids where `arrays` has them."""
-    if "document_ids" in arrays:
-        found.fill_document_ids(arrays["document_ids"])
-    if "position_ids" in arrays:
-        found.fill_position_ids(arrays["position_ids"])
-
-
-def sequence_lengths(
-    form: BatchFormat, found: Any, batch_size: int, num_batches: int
-) -> list[tuple[NDArray[np.int32], int]]:
-    """Return cu_seqlens and max_seqlen of each batch, nothing if nobody asked."""
-    if "cu_seqlens" not in form.fields:
-        return []
-    offsets = [found.cu_seqlens(i * batch_size, (i + 1) * batch_size) for i in range(num_batches)]
-    return [(cu_seqlens, int(np.diff(cu_seqlens).max())) for cu_seqlens in offsets]
+def sequence_lengths(block: Block, first: int, batch_size: int) -> tuple[NDArray[np.int32], int]:
+    """Return cu_seqlens and max_seqlen of a batch of a block."""
+    cu_seqlens = block.boundaries.cu_seqlens(first, first + batch_size)
+    return cu_seqlens, int(np.diff(cu_seqlens).max())

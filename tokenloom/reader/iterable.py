@@ -18,7 +18,6 @@ from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.streams import make_stream
 from tokenloom.reader.timing import StepTimes
 
-
 _BLOCK_ROWS = 480
 
 
@@ -63,7 +62,8 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         stream = make_stream(self._source, *self._order)
         feed = HostFeed(stream.format, self._steps.batch_size, 1, torch.device("cpu"), StepTimes())
         for steps in self._groups(index, count):
-            block = stream.plan(np.concatenate([self._positions(step) for step in steps]))
+            positions = np.concatenate([self._positions(step) for step in steps])
+            block = stream.plan(positions, len(steps) * self._steps.batch_size)
             for place in range(len(steps)):
                 batch = feed.make(block, place * self._steps.batch_size, 1)[0]
                 yield batch if self._batch_size else {name: values[0] for name, values in batch.items()}

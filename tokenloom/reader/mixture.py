@@ -150,7 +150,9 @@ class Mixture:
         self.schedule = Schedule([(0, [weight for _, weight in members.values()]), *later])
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{name}: {w}" for name, w in zip(self.datasets, self.schedule.stages[0].weights, strict=True))
+        names = ", ".join(
+            f"{name}: {w}" for name, w in zip(self.datasets, self.schedule.stages[0].weights, strict=True)
+        )
         return f"Mixture({names})"
 
 

@@ -27,7 +27,7 @@ from tokenloom.storage.shard import Shard, open_shard
 class Bytes(Protocol):
     """The token bytes of a shard; a slice of it is a buffer."""
 
-    def __getitem__(self, part: slice) -> Any: ...  # noqa: D105
+    def __getitem__(self, part: slice) -> Any: ...
 
 
 class _FileBytes:

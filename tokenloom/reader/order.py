@@ -74,7 +74,7 @@ def _shift(value: UInt64s, limit: UInt64s, other: UInt64s, key: UInt64s) -> None
     state *= limit
     state >>= _32
     value += state
-    np.subtract(value, limit, out=value, where=value >= limit)
+    np.minimum(value, value - limit, out=value)  # of what is below the limit, value - limit wraps around
 
 
 def epoch_keys(purpose: Purpose, seed: int, epoch: int, words: UInt64s) -> UInt64s:

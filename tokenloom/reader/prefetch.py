@@ -41,9 +41,7 @@ class Prefetcher(Generic[Item]):
     def __init__(self, make: Callable[[int], list[Item]], ahead: int) -> None:
         self._shared: _Shared[Item] = _Shared()
         self._room_at = ahead // 2  # the thread is woken when so few are left, so that it makes several at a time
-        thread = threading.Thread(
-            target=_run, args=(make, ahead, self._shared), name="tokenloom-prefetch", daemon=True
-        )
+        thread = threading.Thread(target=_run, args=(make, ahead, self._shared), name="tokenloom-prefetch", daemon=True)
         self.close = weakref.finalize(self, _stop, self._shared, thread)
         thread.start()
 

@@ -1,8 +1,8 @@
 """The producer: one rank's batches in order, several at a time, made wherever it is called (thread or consumer).
 
-Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to some 480 rows:
-numpy lets go of Python's lock in operations on more than 500 values, and a consumer that computes in Python keeps it
-for 5 ms each time.
+Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to 4,096 rows. Where
+the consumer computes in Python they stay below 500: numpy lets go of Python's lock in operations on more values, and
+it takes 5 ms to get it back from such a consumer, each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.timing import StepTimes
 
-_BLOCK_ROWS = 480
+_BLOCK_ROWS = 4096
+_CONTENDED_ROWS = 480
+_CONTENDED_SECONDS = 1e-3  # to get the lock back after a copy
 _LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
 
 
@@ -103,6 +105,7 @@ class Producer:
         self._reads = ReadAhead(self._pool, io_threads, times)
         self._block: Block | None = None
         self._block_steps = self._taken_steps = 0
+        self._is_contended = False
         self._looked_ahead = position
 
     def make(self, wanted: int) -> list[Any]:
@@ -114,10 +117,11 @@ class Producer:
         assert self._block is not None  # just planned
         num_batches = min(wanted, self._chunk_batches, self._block_steps - self._taken_steps)
         first = self._taken_steps * self._steps.batch_size
-        end = min(self._block.num_rows, first + num_batches * self._steps.batch_size)
+        end = first + num_batches * self._steps.batch_size
         self._reads.read(self._block, first, end)
         batches = self.feed.make(self._block, first, num_batches)
         self._reads.learn(end - first)
+        self._is_contended |= self._times.off_cpu > _CONTENDED_SECONDS
         self._taken_steps += num_batches
         if self._left is not None:
             self._left -= num_batches
@@ -128,12 +132,14 @@ class Producer:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _plan(self) -> None:
-        steps = min(2 * self._block_steps or 1, max(1, _BLOCK_ROWS // self._steps.batch_size))
+        most = _CONTENDED_ROWS if self._is_contended else _BLOCK_ROWS
+        steps = min(2 * self._block_steps or 1, max(1, most // self._steps.batch_size))
+        self._is_contended = False
         steps = steps if self._left is None else min(steps, self._left)
         with self._times.step("read"):
             positions = self._steps.positions(self._position, steps)
             self._open_ahead(positions)
-            self._block = self._stream.plan(positions)
+            self._block = self._stream.plan(positions, steps * self._steps.batch_size)
         self._reads.forget()
         self._position += steps * self._steps.samples
         self._block_steps, self._taken_steps = steps, 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 import resource
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from tokenloom.reader.assembly import Block, Part
+from tokenloom.reader.assembly import Block
 from tokenloom.reader.timing import StepTimes
 
 _ROWS_A_TASK = 8
 _CHUNKS_AHEAD = 4
 _COLD_SHARE = 1 / 16  # of rows that waited
 _COLD_CHUNKS = 64
+_CHUNKS_A_LOOK = 8  # asking the system takes 2 us
 
 
 class ReadAhead:
@@ -29,7 +30,7 @@ class ReadAhead:
 
     def __init__(self, pool: ThreadPoolExecutor, io_threads: int, times: StepTimes) -> None:
         self._pool, self._enabled, self._times = pool, io_threads > 0, times
-        self._before = 0
+        self._before = self._chunks = 0
         self._cold_chunks = 0  # chunks to read ahead before it is tried without
         self._asked = 0
         self._running: dict[int, Future[None]] = {}  # by the first row of each task
@@ -41,11 +42,13 @@ class ReadAhead:
     def read(self, block: Block, first: int, end: int) -> None:
         """Wait until rows [first, end) are read, and ask for those behind them, if files are cold."""
         if not self._cold_chunks:
-            self._before = _disk_reads()
+            self._chunks += 1
+            if self._looks:
+                self._before = _disk_reads()
             return
         self._cold_chunks -= 1
         with self._times.step("read"):
-            self._ask(block, max(first, self._asked), min(block.num_rows, end + _CHUNKS_AHEAD * (end - first)))
+            self._ask(block, max(first, self._asked), min(block.num_places, end + _CHUNKS_AHEAD * (end - first)))
             for row in [row for row in self._running if row < end]:
                 self._running.pop(row).result()
 
@@ -56,8 +59,12 @@ class ReadAhead:
 
     def learn(self, num_rows: int) -> None:
         """Note that this thread copied rows since `read`; if it waited for the disk, coming ones are read ahead."""
-        if self._enabled and not self._cold_chunks and _disk_reads() - self._before > num_rows * _COLD_SHARE:
+        if self._looks and not self._cold_chunks and _disk_reads() - self._before > num_rows * _COLD_SHARE:
             self._cold_chunks = _COLD_CHUNKS
+
+    @property
+    def _looks(self) -> bool:
+        return self._enabled and self._chunks % _CHUNKS_A_LOOK == 1
 
 
 def _disk_reads() -> int:
@@ -67,10 +74,5 @@ def _disk_reads() -> int:
 
 
 def _read_rows(block: Block, first: int, end: int) -> None:
-    for part, a, b in block.within(first, end):
-        _read_part(part, a, b)
-
-
-def _read_part(part: Part, first: int, end: int) -> None:
-    for shard, start, stop, _ in part.pieces(first, end):
-        part.dataset.shards[shard].read_ahead(start, stop)
+    for opened, shard, start, stop in block.pieces(first, end):
+        opened[shard].read_ahead(start, stop)

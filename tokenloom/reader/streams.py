@@ -34,8 +34,8 @@ class Stream(Protocol):
     def fingerprint(self) -> dict[str, Any]:
         """Return all that decides the sample at a position, as JSON."""
 
-    def plan(self, positions: Int64s) -> Block:
-        """Return where the samples at (n,) positions lie."""
+    def plan(self, positions: Int64s, num_places: int) -> Block:
+        """Return where the samples at (n,) positions lie, padded to `num_places` rows."""
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[TokenDataset, list[int]]]:
         """Yield the shards that the samples at (n,) positions lie in, by dataset, in order of first need."""
@@ -87,10 +87,10 @@ class DatasetStream(_OfDatasets):
             "seed": self.order.seed,
         }
 
-    def plan(self, positions: Int64s) -> Block:
+    def plan(self, positions: Int64s, num_places: int) -> Block:
         """See Stream."""
         part = self.part(positions, np.arange(len(positions)))
-        return Block([part], len(positions), self.format)
+        return Block([part], num_places, self.format)
 
     def part(self, positions: Int64s, places: Int64s) -> Part:
         """Return the rows of (n,) positions, which go to `places` of a block."""
@@ -122,7 +122,7 @@ class MixtureStream(_OfDatasets):
         members = {name: member.fingerprint() for name, member in zip(names, self.members, strict=True)}
         return {"members": members, "names": names, "weights": self.mixture.schedule.to_json(), "lanes": self._lanes}
 
-    def plan(self, positions: Int64s) -> Block:
+    def plan(self, positions: Int64s, num_places: int) -> Block:
         """See Stream."""
         members, ordinals = self.mixture.schedule.turns(positions)
         parts = []
@@ -130,7 +130,7 @@ class MixtureStream(_OfDatasets):
             places = np.flatnonzero(members == index)
             if len(places):
                 parts.append(member.part(ordinals[places], places))
-        return Block(parts, len(positions), self.format)
+        return Block(parts, num_places, self.format)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[TokenDataset, list[int]]]:
         """See Stream."""
@@ -145,7 +145,9 @@ class MixtureStream(_OfDatasets):
         return {name: n / size for name, n, size in zip(self.mixture.datasets, counts, sizes, strict=True)}
 
 
-def make_stream(source: TokenDataset | Mixture, order: str, seed: int, lanes: int | None) -> DatasetStream | MixtureStream:
+def make_stream(
+    source: TokenDataset | Mixture, order: str, seed: int, lanes: int | None
+) -> DatasetStream | MixtureStream:
     """Return the stream of a dataset or a mixture; ValueError if an option is out of range or there is no sample."""
     if isinstance(source, Mixture):
         return MixtureStream(source, order, seed, lanes)

@@ -1,0 +1,341 @@
+"""The order of samples: golden values, that it is a permutation, that it mixes, and that "block" is what it says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support import count
+from tokenloom.reader import order as order_module
+from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
+from tokenloom.storage.keys import Purpose
+
+_MASK = 2**64 - 1
+_COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
+_RUN = settings(max_examples=count(60, 1000), deadline=None)
+
+
+def keys_of(seed: int, epoch: int, number: int) -> NDArray[np.uint64]:
+    """Return (number,) keys as an epoch draws them."""
+    return epoch_keys(Purpose.SAMPLE_ORDER, seed, epoch, np.arange(number, dtype=np.uint64))
+
+
+def slow_permute(position: int, size: int, key: int) -> int:
+    """Return where one position goes, with Python's whole numbers, as order.py's head and docs describe it."""
+    width = math.isqrt(size - 1) + 1
+    height = -(-size // width)
+    value = position
+    while True:
+        left, right = divmod(value, height)
+        for turn in range(1, 17):
+            turn_key = (key + turn * 0x9E3779B97F4A7C15) & _MASK
+            limit, other = (width, right) if turn % 2 else (height, left)
+            state = (other + turn_key) * 0xBF58476D1CE4E5B9 & _MASK
+            state = (state ^ state >> 32) * 0x94D049BB133111EB & _MASK
+            shift = (state >> 32) * limit >> 32
+            if turn % 2:
+                left = (left + shift) % width
+            else:
+                right = (right + shift) % height
+        value = left * height + right
+        if value < size:
+            return value
+
+
+def slow_block(counts: list[int], seed: int, epoch: int, lanes: int) -> list[int]:
+    """Return one epoch of order "block", sample by sample, as design.md section 6 says it in words."""
+    shard_key = int(epoch_keys(Purpose.SHARD_ORDER, seed, epoch, np.zeros(1, np.uint64))[0])
+    keys = keys_of(seed, epoch, len(counts)).tolist()
+    line: list[int] = []  # the epoch's shards, permuted, end to end, samples permuted inside each
+    for place in range(len(counts)):
+        shard = slow_permute(place, len(counts), shard_key)
+        first = sum(counts[:shard])
+        line += [first + slow_permute(i, counts[shard], keys[shard]) for i in range(counts[shard])]
+    run = len(line) // lanes
+    of_lanes = [line[lane * run : (lane + 1) * run] for lane in range(lanes)]
+    tail = line[run * lanes :]
+    return [of_lanes[p % lanes][p // lanes] for p in range(run * lanes)] + tail
+
+
+def epoch_of(order: Order, epoch: int) -> list[int]:
+    """Return the samples of one epoch."""
+    n = order.num_samples
+    return order.samples(np.arange(epoch * n, (epoch + 1) * n)).tolist()
+
+
+# ---- golden values: a state that a job saved last year goes on with the same samples. If one of these changes, it is
+# another order: raise ORDER_VERSION (states of the old one are refused) and say so in CHANGELOG.md, or undo the change.
+
+
+@pytest.mark.parametrize(
+    ("size", "key", "expected"),
+    [
+        (1, 5, [0]),
+        (2, 1, [1, 0]),
+        (3, 0, [2, 0, 1]),
+        (10, 0, [6, 5, 1, 2, 4, 8, 3, 7, 0, 9]),
+        (10, 2**64 - 1, [1, 5, 8, 4, 0, 9, 6, 7, 2, 3]),
+        (16, 123456789, [12, 10, 8, 3, 9, 11, 0, 14, 4, 1, 6, 2, 13, 15, 5, 7]),
+        (17, 123456789, [8, 3, 0, 7, 6, 9, 12, 11, 1, 16, 2, 10, 15, 5, 14, 4, 13]),
+    ],
+)
+def test_permutations_of_order_version_1_are_pinned(size: int, key: int, expected: list[int]) -> None:
+    assert ORDER_VERSION == 1
+    assert permute(np.arange(size), size, key).tolist() == expected
+
+
+def test_places_in_large_permutations_of_order_version_1_are_pinned() -> None:
+    positions = np.array([0, 1, 2, 999_999])
+    assert permute(positions, 10**6, 7).tolist() == [458812, 717081, 902610, 478844]
+    assert permute(positions, 2**48, 7).tolist() == [242760113683454, 182532035047722, 130953896697848, 252004280067535]
+
+
+_GOLDEN_COUNTS = [5, 0, 3, 9, 1, 4]  # 22 samples
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "epoch", "expected"),
+    [
+        ("block", None, 0, [6, 10, 16, 14, 17, 21, 5, 13, 11, 8, 19, 20, 7, 9, 15, 12, 18, 1, 2, 4, 3, 0]),
+        ("block", None, 1, [16, 11, 15, 17, 20, 2, 12, 8, 10, 21, 19, 3, 14, 9, 13, 18, 0, 1, 4, 5, 7, 6]),
+        ("block", 1, 0, [6, 5, 7, 10, 13, 9, 16, 11, 15, 14, 8, 12, 17, 19, 18, 21, 20, 1, 2, 4, 3, 0]),
+        ("block", 4, 0, [6, 9, 8, 21, 5, 16, 12, 20, 7, 11, 17, 1, 10, 15, 19, 2, 13, 14, 18, 4, 3, 0]),
+        ("block", 4, 10**6, [6, 1, 20, 10, 7, 4, 19, 15, 5, 0, 16, 12, 3, 18, 14, 9, 2, 21, 13, 11, 8, 17]),
+        ("full", None, 0, [6, 12, 8, 5, 20, 14, 1, 15, 21, 9, 3, 13, 18, 16, 17, 11, 7, 2, 0, 19, 10, 4]),
+        ("full", None, 2, [5, 16, 13, 9, 2, 18, 4, 15, 7, 19, 3, 8, 20, 6, 12, 10, 17, 21, 14, 11, 1, 0]),
+        ("sequential", None, 3, list(range(22))),
+    ],
+)
+def test_orders_of_order_version_1_are_pinned(name: str, lanes: int | None, epoch: int, expected: list[int]) -> None:
+    assert ORDER_VERSION == 1
+    assert epoch_of(Order(name, np.array(_GOLDEN_COUNTS), 42, lanes), epoch) == expected
+
+
+# ---- a permutation
+
+
+def test_every_size_gives_a_permutation() -> None:
+    limit = count(300, 2000)
+    sizes = [*range(1, limit + 1), *np.random.default_rng(0).integers(limit + 1, 2001, count(20, 0) or 1).tolist()]
+    for size in sizes:
+        places = np.arange(size)
+        for key in (0, 2**64 - 1, size * 0x9E3779B97F4A7C15 & _MASK):
+            moved = permute(places, size, key)
+            assert moved.dtype == np.int64
+            np.testing.assert_array_equal(np.sort(moved), places, err_msg=f"{size}, {key}")
+
+
+@pytest.mark.parametrize("size", [10**6 - 1, 10**6, 10**6 + 1, 999_983, 1024**2, 1023 * 1024, 1024**2 + 1])
+def test_every_place_of_a_million_is_taken_once(size: int) -> None:
+    taken = np.bincount(permute(np.arange(size), size, 3), minlength=size)
+    assert len(taken) == size
+    assert (taken == 1).all()
+
+
+@_RUN
+@given(st.integers(1, 2**48), st.integers(0, _MASK), st.integers(0, 2**32))
+def test_large_sizes_stay_in_range_and_move_no_two_positions_to_one_place(size: int, key: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    near = np.concatenate([np.arange(500), size - 1 - np.arange(500), size // 2 + np.arange(-250, 250)])
+    positions = np.unique(np.concatenate([near[(near >= 0) & (near < size)], rng.integers(0, size, 2000)]))
+    moved = permute(positions, size, key)
+    assert moved.min() >= 0
+    assert moved.max() < size
+    assert len(np.unique(moved)) == len(positions)
+
+
+@pytest.mark.parametrize("size", [2**47 + 12345, 2**48 - 1, 2**48, 3 * 10**12])
+def test_a_million_positions_of_a_huge_size_go_to_different_places(size: int) -> None:
+    positions = np.unique(np.random.default_rng(1).integers(0, size, 10**6))
+    moved = permute(positions, size, 11)
+    assert 0 <= moved.min() < size // 1000
+    assert size - size // 1000 < moved.max() < size
+    assert len(np.unique(moved)) == len(positions)
+
+
+@_RUN
+@given(st.integers(1, 2**48), st.integers(0, _MASK), st.data())
+def test_a_permutation_is_the_walk_over_a_grid_that_its_description_says(
+    size: int, key: int, data: st.DataObject
+) -> None:
+    positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=8))
+    assert permute(np.array(positions), size, key).tolist() == [slow_permute(p, size, key) for p in positions]
+
+
+@_RUN
+@given(st.lists(st.tuples(st.integers(1, 2**48), st.integers(0, _MASK), st.floats(0, 1, exclude_max=True)), min_size=1))
+def test_arrays_of_counts_and_keys_give_what_each_gives_alone(items: list[tuple[int, int, float]]) -> None:
+    counts, keys = np.array([c for c, _, _ in items]), np.array([k for _, k, _ in items], dtype=np.uint64)
+    positions = np.array([min(c - 1, int(c * share)) for c, _, share in items])
+    alone = [int(permute(positions[i : i + 1], int(counts[i]), int(keys[i]))[0]) for i in range(len(items))]
+    assert permute(positions, counts, keys).tolist() == alone
+
+
+# ---- well mixed: the excess of chi-square over its mean, in standard deviations; 5 is beyond any chance for fixed seeds.
+# What fewer rounds score shows that the tests can fail (2, 4, 8 and 16 rounds):
+#     permutations of 5       2307   472    26   0.1
+#     pairs of 30              292     7  -0.4  -0.1
+#     displacement of 99,991  1592   3.4   0.0   0.1
+#     neighbours, 316 apart 696161    34  -1.9  -0.5
+_LIMIT = 5.0
+
+
+def excess(observed: NDArray[np.int64]) -> float:
+    """Return by how many standard deviations chi-square of equally likely cells is above its mean."""
+    expected = observed.sum() / len(observed)
+    assert expected > 5, "too few for chi-square"
+    degrees = len(observed) - 1
+    return float((((observed - expected) ** 2 / expected).sum() - degrees) / math.sqrt(2 * degrees))
+
+
+def excess_of_permutations(size: int, keys: NDArray[np.uint64]) -> float:
+    """Return the excess over all permutations of [0, size), one drawn by each key."""
+    moved = permute(np.tile(np.arange(size), len(keys)), size, np.repeat(keys, size)).reshape(len(keys), size)
+    codes, seen = np.unique(moved @ size ** np.arange(size), return_counts=True)
+    return excess(np.concatenate([seen, np.zeros(math.factorial(size) - len(codes), dtype=np.int64)]))
+
+
+def excess_of_pairs(size: int, first: int, second: int, keys: NDArray[np.uint64]) -> float:
+    """Return the excess over all pairs of places that two positions go to."""
+    moved = [permute(np.full(len(keys), position), size, keys) for position in (first, second)]
+    table = np.bincount(moved[0] * size + moved[1], minlength=size * size).reshape(size, size)
+    assert not np.diag(table).any()
+    return excess(table[~np.eye(size, dtype=bool)])
+
+
+def excess_of_displacement(size: int, key: int) -> float:
+    """Return the excess over 100 equal parts of how far positions are moved."""
+    moved = permute(np.arange(size), size, key)
+    return excess(np.bincount((moved - np.arange(size)) % size * 100 // size, minlength=100))
+
+
+def excess_of_neighbours(size: int, apart: int, key: int) -> float:
+    """Return the excess over 100 equal parts of the distance between the places of positions `apart` from each other."""
+    moved = permute(np.arange(size), size, key)
+    return excess(np.bincount((moved[apart:] - moved[:-apart]) % size * 100 // size, minlength=100))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_every_permutation_is_as_likely_as_any_other(size: int) -> None:
+    for seed, epoch in ((0, 0), (1, 0), (0, 1), (2**56 - 1, 10**6)):
+        assert excess_of_permutations(size, keys_of(seed, epoch, 20_000)) < _LIMIT
+    over_epochs = [epoch_keys(Purpose.SAMPLE_ORDER, 5, epoch, np.zeros(1, np.uint64)) for epoch in range(3000)]
+    assert excess_of_permutations(size, np.concatenate(over_epochs)) < _LIMIT
+    over_seeds = [epoch_keys(Purpose.SAMPLE_ORDER, seed, 0, np.zeros(1, np.uint64)) for seed in range(3000)]
+    assert excess_of_permutations(size, np.concatenate(over_seeds)) < _LIMIT
+
+
+@pytest.mark.parametrize(("size", "first", "second"), [(30, 0, 1), (30, 3, 17), (30, 0, 29), (37, 5, 36), (36, 0, 6)])
+def test_every_pair_of_places_is_as_likely_for_two_positions(size: int, first: int, second: int) -> None:
+    for seed, epoch in ((0, 0), (3, 7)):
+        assert excess_of_pairs(size, first, second, keys_of(seed, epoch, 20_000)) < _LIMIT
+
+
+@pytest.mark.parametrize("size", [99_991, 65_536, 10**6])
+def test_positions_and_their_neighbours_are_moved_by_every_distance_alike(size: int) -> None:
+    for key in keys_of(7, 1, 3).tolist():
+        assert excess_of_displacement(size, key) < _LIMIT
+        for apart in (1, 2, 316, math.isqrt(size), size // 2):
+            assert excess_of_neighbours(size, apart, key) < _LIMIT
+
+
+@pytest.mark.parametrize(("rounds", "at_least"), [(2, 20.0), (4, 5.5)])
+def test_these_measures_reject_a_permutation_of_fewer_rounds(
+    rounds: int, at_least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_module, "_ROUNDS", rounds)
+    keys = keys_of(0, 0, 20_000)
+    assert min(excess_of_permutations(size, keys) for size in (3, 4, 5)) > at_least
+    assert excess_of_pairs(30, 0, 1, keys) > at_least
+    assert excess_of_neighbours(99_991, 316, int(keys_of(7, 1, 1)[0])) > at_least
+
+
+def test_orders_of_different_seeds_and_epochs_share_no_more_places_than_chance() -> None:
+    counts = np.full(20, 100)
+    for name in ("block", "full"):
+        runs = [epoch_of(Order(name, counts, seed), epoch) for seed in range(4) for epoch in range(4)]
+        table = np.array(runs)
+        for i in range(len(table)):
+            for j in range(i):
+                assert (table[i] == table[j]).sum() < 12  # one is expected; 12 by chance once in 10**9
+
+
+# ---- the orders
+
+
+@_RUN
+@given(_COUNTS, st.integers(0, 2**56 - 1), st.integers(0, 10**6), st.integers(1, 100) | st.none())
+def test_block_order_is_what_the_design_says_in_words(
+    counts: list[int], seed: int, epoch: int, lanes: int | None
+) -> None:
+    order = Order("block", np.array(counts), seed, lanes)
+    assert order.lanes == (lanes or min(64, len(counts)))
+    assert epoch_of(order, epoch) == slow_block(counts, seed, epoch, order.lanes)
+
+
+@_RUN
+@given(st.sampled_from(ORDERS), _COUNTS, st.integers(0, 1000), st.integers(1, 600) | st.none(), st.integers(0, 99))
+def test_an_epoch_has_every_sample_once_and_any_positions_give_the_same(
+    name: str, counts: list[int], seed: int, lanes: int | None, epoch: int
+) -> None:
+    order = Order(name, np.array(counts), seed, lanes)
+    n = sum(counts)
+    assert order.num_samples == n
+    epochs = epoch_of(order, epoch) + epoch_of(order, epoch + 1)
+    assert sorted(epochs[:n]) == sorted(epochs[n:]) == list(range(n))
+    picked = np.random.default_rng(seed).integers(epoch * n, (epoch + 2) * n, 50)
+    assert Order(name, np.array(counts), seed, lanes).samples(picked).tolist() == [
+        epochs[p - epoch * n] for p in picked
+    ]
+    assert order.samples(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_each_epoch_and_seed_has_an_order_of_its_own() -> None:
+    counts = np.array([30, 40, 50])
+    for name in ("block", "full"):
+        seen = {tuple(epoch_of(Order(name, counts, seed), epoch)) for seed in range(5) for epoch in range(20)}
+        assert len(seen) == 100
+    sequential = Order("sequential", counts, 3)
+    assert epoch_of(sequential, 0) == epoch_of(sequential, 9) == list(range(120))
+
+
+@_RUN
+@given(st.lists(st.integers(0, 60), min_size=8, max_size=40).filter(lambda x: sum(x) > 50), st.integers(0, 10**6))
+def test_a_lane_reads_only_its_own_run_of_shards_and_shares_only_border_shards(counts: list[int], seed: int) -> None:
+    order = Order("block", np.array(counts), seed, lanes=4)
+    shard_of = np.repeat(np.arange(len(counts)), counts)
+    samples = np.array(epoch_of(order, 1))
+    run = len(samples) // 4
+    lanes = [shard_of[samples[: run * 4][lane::4]] for lane in range(4)]
+    touched = [set(lane.tolist()) for lane in lanes]
+    for lane, shards in zip(lanes, touched, strict=True):
+        assert np.count_nonzero(np.diff(lane)) == len(shards) - 1  # shard by shard: none is left and come back to
+    shared = sum(len(shards) for shards in touched) - len(set.union(*touched))
+    assert shared <= 3 * 1 + 0  # at each of three borders at most one shard lies on both sides, or on several
+
+
+def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
+    assert sorted(epoch_of(Order("block", np.array([7]), 1), 0)) == list(range(7))
+    assert sorted(epoch_of(Order("block", np.array([0, 0, 3, 0]), 1), 0)) == [0, 1, 2]
+    few = Order("block", np.array([2, 3]), 1, lanes=64)
+    assert sorted(epoch_of(few, 0)) == [0, 1, 2, 3, 4]
+    assert epoch_of(few, 0) == slow_block([2, 3], 1, 0, 64)
+
+
+def test_orders_out_of_range_are_refused() -> None:
+    counts = np.array([3, 4])
+    with pytest.raises(ValueError, match="order is one of block, full, sequential, not 'random'"):
+        Order("random", counts, 0)
+    for seed in (-1, 2**56):
+        with pytest.raises(ValueError, match=rf"a seed lies in \[0, 2\*\*56\), not {seed}"):
+            Order("full", counts, seed)
+    with pytest.raises(ValueError, match="lanes must be at least 1, not 0"):
+        Order("block", counts, 0, 0)
+    with pytest.raises(ValueError, match=r"281474976710657 samples; an order has at most 2\*\*48"):
+        Order("full", np.array([2**48, 1]), 0)
+    assert Order("full", np.array([2**48]), 0).samples(np.array([2**48 - 1])).tolist()[0] < 2**48
