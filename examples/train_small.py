@@ -74,6 +74,7 @@ def train(
         seed: of the first weights and of the order of samples.
         tell: prints a line.
     """
+    torch.set_num_threads(1)  # so small a model gains nothing from more, and loses where cores are shared
     train_data, validation_data, test_data = (
         TokenDataset(reference, split, SEQ_LEN, packing="document") for split in ("train", "validation", "test")
     )

@@ -8,20 +8,22 @@ for comparison, rows copied and widened by the plainest loop ("bare"). All ranks
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenloom.commands import Json, _print, _table
+from tokenloom.bench_plot import draw, show
+from tokenloom.commands import Json, _print
 from tokenloom.errors import SpecError, StoreError
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Task:
     rank: int = 0
     world_size: int = 1
     cache_folder: str = ""  # of a remote store
+    start_method: str = ""  # of workers: the main process's, as a spawned process spawns in its turn
 
     def open(self) -> TokenDataset:
         """Open the dataset, with the cache of this rank's node."""
@@ -111,6 +114,7 @@ def bench_read(
     if plot and (Path(plot).suffix != ".svg" or not Path(plot).absolute().parent.is_dir()):
         raise SpecError(f"--plot {plot}: write the name of an .svg file in a folder that is there")
     task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, world_size=processes)
+    task = replace(task, start_method=multiprocessing.get_start_method())
     with tempfile.TemporaryDirectory(prefix="tokenloom-bench-") as folder:
         data = _checked(replace(task, cache_folder=folder))
         task = replace(task, reference=data.reference)  # what @latest names may change
@@ -123,10 +127,8 @@ def bench_read(
     result = {"reference": data.reference, "shards": len(data.counts), "samples": len(data)}
     result |= {name: getattr(task, name) for name in ("split", "seq_len", "packing", "order", "batch_size")}
     result |= {"processes": processes, "step_ms": step_ms, "ways": rows}
-    _show(result, quiet)
+    show(result, quiet)
     if plot:
-        from tokenloom.bench_plot import draw
-
         Path(plot).write_text(draw(result), encoding="utf-8")
         _print(quiet, f"\nwrote {plot}")
     return result
@@ -157,18 +159,14 @@ def _ways(task: Task, workers: Sequence[int]) -> list[Task]:
 
 def _measure(way: Task, num_nodes: int, cuts: Sequence[int], folder: str) -> Json:
     """Run one way on all ranks; with a `folder`, each node has a cache of its own in it, empty at the start."""
-    from tokenloom.storage.cache_files import CacheFiles
-
-    per_node = way.world_size // num_nodes
-    tasks = [replace(way, rank=rank) for rank in range(way.world_size)]
+    ranks = [replace(way, rank=rank) for rank in range(way.world_size)]
     if not folder:
-        ranks = _run(tasks)
-        return _row(way, num_nodes, ranks) | {"per_node": [_nodes(ranks, cut, None) for cut in cuts]}
+        measured = _run(ranks)
+        return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, cut) for cut in cuts]}
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        caches = [Path(name) / str(node) for node in range(num_nodes)]
-        ranks = _run([replace(task, cache_folder=str(caches[task.rank // per_node])) for task in tasks])
-        num_bytes = [CacheFiles(cache, None).used() for cache in caches]
-    return _row(way, num_nodes, ranks) | {"per_node": [_nodes(ranks, num_nodes, num_bytes)]}
+        node_of = [rank * num_nodes // way.world_size for rank in range(way.world_size)]
+        measured = _run([replace(rank, cache_folder=f"{name}/{node_of[rank.rank]}") for rank in ranks])
+    return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, num_nodes)]}
 
 
 def _run(tasks: Sequence[Task]) -> list[Json]:
@@ -201,36 +199,34 @@ def run_rank(task: Task) -> Json:
 
 
 def _rank(task: Task, meet: Callable[[], object]) -> Json:
-    import torch  # noqa: F401  # so that no time to a first batch holds its import
+    import tokenloom.reader.loader  # noqa: F401  # and torch: no time to a first batch holds their import
+    from tokenloom.storage.cache_files import CacheFiles
 
-    import tokenloom.reader.loader
-
-    imported = _memory()
+    imports = _memory()
     begin = time.perf_counter()
     data = task.open()
     batches = _batches(task, data)
     next(batches)
     first_batch = time.perf_counter() - begin
     meet()
-    started, cpu = time.perf_counter(), _cpu_seconds()
+    begin, cpu = time.perf_counter(), _cpu_seconds()
     waits, walls = _take(batches, task.step_seconds, _SECONDS, task.num_steps)
-    cpu_share = (_cpu_seconds() - cpu) / (time.perf_counter() - started)
+    cpu_share = (_cpu_seconds() - cpu) / (time.perf_counter() - begin)
+    downloaded = CacheFiles(Path(task.cache_folder), None).used() if task.cache_folder else None
     meet()
-    _, flat = _take(batches, 0.0, _FLAT_SECONDS, None) if task.step_seconds else (waits, walls)
-    memory = _memory() | {"rss_of_imports": imported.get("rss", 0)}
-    meet()
-    bare = _bare(data, task)
-    meet()
-    flat_again = flat if flat is not walls else flat[:0]
+    flat = _take(batches, 0.0, _FLAT_SECONDS, None)[1] if task.step_seconds else walls
+    memory = _memory()
+    meet()  # while all still hold theirs
     return {
         "waits": waits[_warm(waits) :],
         "walls": walls[_warm(walls) :],
         "flat": flat[_warm(flat) :],
-        "bare": bare,
+        "bare": _bare(data, task),
         "first_batch": first_batch,
-        "memory": memory,
+        "memory": memory | ({"rss_of_imports": imports["rss"]} if imports else {}),
         "cpu_share": cpu_share,
-        "shards": _shards(data, task, 1 + len(walls) + len(flat_again)),
+        "shards": _shards(data, task, 1 + len(walls)),
+        "downloaded": downloaded,
     }
 
 
@@ -245,7 +241,8 @@ def _batches(task: Task, data: TokenDataset) -> Iterator[Any]:
     stream = data.iterable(batch_size=task.batch_size, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores is for the user to see in the figures
-        return iter(DataLoader(stream, batch_size=None, num_workers=task.workers))
+        method = task.start_method if task.workers else None
+        return iter(DataLoader(stream, batch_size=None, num_workers=task.workers, multiprocessing_context=method))
 
 
 def _take(batches: Iterator[Any], step_seconds: float, seconds: float, num_steps: int | None) -> tuple[Any, Any]:
@@ -277,6 +274,8 @@ def _bare(data: TokenDataset, task: Task) -> float:
     shard = data.shards[_shards(data, task, 1)[0]]
     tokens = np.frombuffer(shard.bytes[0 : shard.header.num_tokens * shard.header.token_bytes], data.format.dtype)
     row_tokens = task.seq_len + 1
+    if len(tokens) <= row_tokens:  # packings of documents have samples of shards as small as that
+        tokens = np.resize(tokens, row_tokens + 1)
     last = max(1, min(len(tokens), _BARE_TOKENS) - row_tokens)
     starts = np.random.default_rng(0).integers(0, last, (_BARE_BATCHES, task.batch_size)).tolist()
     taken, begin = 0, 0.0
@@ -311,7 +310,7 @@ def _processes() -> list[str]:
 
 
 def _memory() -> dict[str, float]:
-    """Return resident, proportional and shared bytes of this process and its workers; nothing where there is no /proc."""
+    """Return resident, proportional and shared bytes of this process and its workers; nothing without a /proc."""
     names = {"Rss": "rss", "Pss": "pss", "Shared_Clean": "shared", "Shared_Dirty": "shared"}
     found: dict[str, float] = {}
     try:
@@ -326,8 +325,6 @@ def _memory() -> dict[str, float]:
 
 def _cpu_seconds() -> float:
     """Return the seconds of processor time of this process and, where there is a /proc, of its workers."""
-    import os
-
     total = time.process_time()
     try:
         for process in _processes()[1:]:
@@ -368,9 +365,10 @@ def _quantiles(seconds: Any) -> dict[str, float]:
     return dict(zip(("p50", "p99", "max"), found.tolist(), strict=True))
 
 
-def _nodes(ranks: Sequence[Json], num_nodes: int, num_bytes: list[int] | None) -> Json:
-    per_node = len(ranks) // num_nodes
-    touched = [
-        len(set().union(*(rank["shards"] for rank in ranks[i : i + per_node]))) for i in range(0, len(ranks), per_node)
-    ]
-    return {"nodes": num_nodes, "shards": touched, "bytes_downloaded": num_bytes}
+def _per_node(ranks: Sequence[Json], num_nodes: int) -> Json:
+    """Return what the ranks of each node touched up to the last step, together."""
+    size = len(ranks) // num_nodes
+    nodes = [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    shards = [len(set().union(*(rank["shards"] for rank in node))) for node in nodes]
+    downloaded = [max(rank["downloaded"] for rank in node) for node in nodes] if ranks[0]["downloaded"] else None
+    return {"nodes": num_nodes, "shards": shards, "bytes_downloaded": downloaded}

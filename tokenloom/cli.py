@@ -17,7 +17,10 @@ from tokenloom.errors import TokenloomError
 
 _INTERRUPTED = 130
 _USAGE = 2
-_MODULES = {"pack": "tokenloom.pack_command"}  # of commands that are not in commands.py
+_MODULES = {
+    "bench_read": "tokenloom.bench_read",
+    "pack": "tokenloom.pack_command",
+}  # of commands that are not in commands.py
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,11 +81,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     pack.add_argument("--split", action="append", default=[], help="may be repeated (default: all)")
 
+    _add_bench(commands, common)
+
     demo = commands.add_parser("demo", parents=[common], help="build a dataset from Python's own sources, train on it")
     demo.add_argument("--dir", default="tokenloom-demo", help="where all of it goes (default: tokenloom-demo)")
     demo.add_argument("--updates", type=_positive, default=3000, help="training steps (default: 3000)")
     _add_build_options(demo)
     return parser
+
+
+def _add_bench(commands: Any, common: argparse.ArgumentParser) -> None:
+    bench = commands.add_parser("bench", help="measure")
+    measures = bench.add_subparsers(required=True, metavar="WHAT")
+    read = measures.add_parser("read", parents=[common], help="how simulated training processes get their batches")
+    read.set_defaults(command="bench_read")
+    read.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION; @latest if left out")
+    read.add_argument("--split", default="train", help="default: train")
+    read.add_argument("--seq-len", type=_positive, default=2048, metavar="T", help="tokens a sample (default: 2048)")
+    read.add_argument("--packing", default="concat", metavar="NAME", help="as in TokenDataset (default: concat)")
+    read.add_argument("--order", default="block", metavar="NAME", help="as in TokenLoader (default: block)")
+    read.add_argument("--batch-size", type=_positive, default=8, metavar="B", help="of one process (default: 8)")
+    read.add_argument(
+        "--step-ms", type=_milliseconds, default=100.0, metavar="MS", help="how long a step computes (default: 100)"
+    )
+    read.add_argument("--steps", type=_positive, metavar="N", help="steps to measure (default: what 3 seconds take)")
+    read.add_argument(
+        "--workers",
+        type=_counts,
+        default=[0, 2],
+        metavar="N,...",
+        help="workers of torch DataLoaders to compare with (default: 0,2)",
+    )
+    read.add_argument("--processes", type=_positive, default=4, metavar="P", help="training processes (default: 4)")
+    read.add_argument(
+        "--nodes", type=_positives, default=[1], metavar="N,...", help="nodes that they are cut into (default: 1)"
+    )
+    read.add_argument("--plot", metavar="FILE.svg", help="draw idle ratios and rates")
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +150,24 @@ def _positive(text: str) -> int:
     return value
 
 
+def _counts(text: str) -> list[int]:
+    return [_count(item) for item in text.split(",") if item.strip()]
+
+
+def _positives(text: str) -> list[int]:
+    return [_positive(item) for item in text.split(",")]
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1000000]")
+    return value
+
+
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {k: v for k, v in vars(arguments).items() if k not in ("command", "json", "debug")}
     try:
@@ -124,9 +176,8 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("tokenloom"):
             raise
-        raise TokenloomError(
-            f"this command needs the package {error.name!r}: pip install 'tokenloom[build]'"
-        ) from error
+        package = "torch" if error.name == "torch" else "'tokenloom[build]'"
+        raise TokenloomError(f"this command needs the package {error.name!r}: pip install {package}") from error
     return result
 
 

@@ -164,16 +164,15 @@ class TokenDataset:
         marks = marks_between(row_offsets, piece_lengths, self.seq_len + 1)
         return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, piece_lengths, *marks)
 
-    def prepare(self, shard: OpenShard) -> None:
-        """Make what samples of a shard need before its tokens are copied: document offsets, the plan of its packing."""
-        if self.format.needs_marks or self.packing != "concat":
-            _ = shard.document_offsets, shard.plan
-
-    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, everything: bool) -> None:
-        """Open shards on the threads of `pool`; unless `everything` is needed now, as many as there is room for."""
-        room = len(indices) if everything else max(0, self._max_open_shards // 2 - self.shards.num_coming)
-        new = [index for index in indices if not self.shards.is_known(index)]
-        self.shards.prepare(new[:room], pool, self.prepare)
+    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor) -> None:
+        """Begin to fetch shards that will be needed, in that order, and to plan the samples of those that are here."""
+        coming = [index for index in indices if not self.shards.is_known(index)]
+        if self.files.cache is not None:
+            self.files.fetch_ahead(coming)
+            coming = [index for index in coming if self.files.is_here(index)]
+        if self.packing != "concat":
+            room = max(0, self._max_open_shards // 2 - self.shards.num_coming)
+            self.shards.prepare(coming[:room], pool)
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""

@@ -126,15 +126,15 @@ class OpenShards:
         """Return whether a shard is open, or on its way."""
         return index in self._open or index in self._coming
 
-    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor, work: Callable[[OpenShard], object]) -> None:
-        """Open shards on the threads of `pool` and do `work` on each; an error is raised where the shard is used."""
+    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor) -> None:
+        """Open shards and plan their samples on the threads of `pool`; an error is raised where the shard is used."""
         for index in indices:
             if not self.is_known(index):
-                self._coming[index] = pool.submit(self._prepared, index, work)
+                self._coming[index] = pool.submit(self._planned, index)
 
-    def _prepared(self, index: int, work: Callable[[OpenShard], object]) -> OpenShard:
+    def _planned(self, index: int) -> OpenShard:
         shard = self._open_one(index)
-        work(shard)
+        _ = shard.plan
         return shard
 
     def _opened(self, index: int) -> OpenShard:

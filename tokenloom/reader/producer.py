@@ -145,15 +145,15 @@ class Producer:
         self._block_steps, self._taken_steps = steps, 0
 
     def _open_ahead(self, positions: Int64s) -> None:
-        """Open the shards of these positions side by side, and those of coming ones, where opening takes time."""
+        """Fetch and plan the shards of these positions side by side, then those of coming ones, where it takes time."""
         if not self._stream.opens_slowly:
             return
-        self._prepare(positions, everything=True)
+        self._prepare(positions)
         if self._position >= self._looked_ahead:
             num_steps = max(1, _LOOK_AHEAD // self._steps.batch_size)
             self._looked_ahead = self._position + num_steps // 2 * self._steps.samples
             self._pool.submit(self._prepare, self._steps.positions(self._position, num_steps))
 
-    def _prepare(self, positions: Int64s, everything: bool = False) -> None:
+    def _prepare(self, positions: Int64s) -> None:
         for dataset, shards in self._stream.shards_of(positions):
-            dataset.prepare_shards(shards, self._pool, everything)
+            dataset.prepare_shards(shards, self._pool)

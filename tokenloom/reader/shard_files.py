@@ -64,6 +64,24 @@ class ShardFiles:
         self._check(index, path, shard.header)
         return shard
 
+    def fetch_ahead(self, indices: list[int]) -> None:
+        """Begin to download shards, in that order, as many as take half of the cache."""
+        assert self.cache is not None  # only asked of a remote store
+        room = (self.cache.limit_bytes or 2**63) // 2
+        requests = []
+        for index in indices:
+            entry = self.entries[index]
+            room -= entry["bytes"]
+            if room < 0:
+                break
+            requests.append((self.store, version_path(self._version, entry["name"]), entry["sha256"], entry["bytes"]))
+        self.cache.ahead(requests)
+
+    def is_here(self, index: int) -> bool:
+        """Return whether a shard of a remote store lies in the cache."""
+        assert self.cache is not None  # only asked of a remote store
+        return self.cache.holds(self.entries[index]["sha256"], self.entries[index]["bytes"])
+
     def path(self, index: int) -> Path:
         """Return the local path of a shard, which is downloaded first if the store is remote."""
         entry = self.entries[index]

@@ -1,0 +1,175 @@
+"""Train a small GPT on all processes that torchrun starts; stop it, and go on with more processes or fewer.
+
+    torchrun --nproc-per-node 2 examples/train_ddp.py STORE/DATASET@TAG_OR_VERSION --checkpoints run1
+
+The global batch stays what it is whatever the number of processes: each takes its share of it, and the sequence of
+global batches does not depend on how many share it. Gloo on CPUs, NCCL on GPUs; checkpoints are read by every process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.parallel import DistributedDataParallel
+
+from tokenloom import TokenDataset, TokenLoader
+
+
+class Attention(nn.Module):
+    """Causal self-attention: (B, T, width) -> (B, T, width)."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Let each token look at itself and those before it."""
+        queries, keys, values = (part.unflatten(-1, (self.num_heads, -1)).mT for part in self.qkv(x).mT.chunk(3, 1))
+        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        out: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        return out
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network, each on normalised inputs and added to them."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, num_heads))
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, width) to the same shape."""
+        x = x + self.attention(x)
+        out: Tensor = x + self.feed_forward(x)
+        return out
+
+
+class GPT(nn.Module):
+    """Token ids and labels, (B, T) int64 each, -> their mean cross entropy in nats."""
+
+    def __init__(self, vocab_size: int, seq_len: int, width: int = 128, num_blocks: int = 4, num_heads: int = 4) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.positions = nn.Embedding(seq_len, width)
+        self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_blocks)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocab_size, bias=False)
+        self.apply(self._init)
+
+    @staticmethod
+    def _init(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss; labels of -100 don't count."""
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        x = self.blocks(self.tokens(input_ids) + self.positions(places))
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+def join_process_group() -> torch.device:
+    """Join the processes that torchrun started; return this one's device."""
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+def save_checkpoint(folder: Path, step: int, checkpoint: dict[str, Any]) -> None:
+    """Write a checkpoint so that its name stands for a whole file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"step-{step:08d}.part"
+    torch.save(checkpoint, part)
+    part.replace(part.with_suffix(".pt"))
+
+
+def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """Return the checkpoint of the most steps, None if there is none."""
+    paths = sorted(folder.glob("step-*.pt"))
+    return torch.load(paths[-1], map_location=device, weights_only=True) if paths else None
+
+
+def train(arguments: argparse.Namespace, device: torch.device) -> None:
+    """Train from the newest checkpoint, or from the start, to the last step."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if arguments.global_batch % world_size:
+        raise SystemExit(f"--global-batch {arguments.global_batch} can't be shared by {world_size} processes")
+    data = TokenDataset(arguments.reference, "train", arguments.seq_len)
+    loader = TokenLoader(data, arguments.global_batch // world_size, seed=arguments.seed, device=device)
+    checkpoint = newest_checkpoint(arguments.checkpoints, device)
+    if checkpoint is not None:
+        loader.load_state_dict(checkpoint["loader"])
+    loader.start()  # the first batches are made while the model is built and restored
+
+    torch.manual_seed(arguments.seed)
+    model = GPT(data.manifest["tokenizer"]["vocab_size"], arguments.seq_len).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
+    first_step = 0
+    if checkpoint is not None:
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        first_step = checkpoint["step"]
+    parallel = DistributedDataParallel(model)
+
+    for step, batch in zip(range(first_step + 1, arguments.steps + 1), loader, strict=False):
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = parallel(batch["input_ids"], batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % arguments.log_every == 0:
+            dist.all_reduce(loss := loss.detach() / world_size)
+            report(rank, step, loss.item(), loader, world_size)
+        if rank == 0 and (step % arguments.save_every == 0 or step == arguments.steps):
+            parts = {"model": model, "optimizer": optimizer, "loader": loader}
+            states = {name: part.state_dict() for name, part in parts.items()}
+            save_checkpoint(arguments.checkpoints, step, states | {"step": step})
+    loader.close()
+
+
+def report(rank: int, step: int, loss: float, loader: TokenLoader, world_size: int) -> None:
+    """Print a line from the first process: the loss, tokens a second of all, and how long training waited for data."""
+    if rank == 0:
+        stats = loader.stats()
+        speed = stats.tokens_per_second * world_size
+        print(f"step {step:>6}   loss {loss:.4f}   {speed:>11,.0f} tokens/s   waiting {stats.idle_ratio:.1%}", flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description="Train a small GPT with torchrun.")
+    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION; name a version where the tag may move")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
+    parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
+    parser.add_argument("--global-batch", type=int, default=16, help="samples a step of all processes (default: 16)")
+    parser.add_argument("--seq-len", type=int, default=256, help="tokens a sample (default: 256)")
+    parser.add_argument("--lr", type=float, default=1e-3, help="of AdamW (default: 1e-3)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and order (default: 0)")
+    parser.add_argument("--save-every", type=int, default=100, help="steps (default: 100)")
+    parser.add_argument("--log-every", type=int, default=10, help="steps (default: 10)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    options = parse_arguments()
+    own_device = join_process_group()
+    try:
+        train(options, own_device)
+    finally:
+        dist.destroy_process_group()

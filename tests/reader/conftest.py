@@ -1,0 +1,24 @@
+"""Fixtures of the reader's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep counts of samples out of the user's cache, in this process and in those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("RANK", raising=False)
+        patch.delenv("WORLD_SIZE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for stores that tests share and do not change."""
+    return tmp_path_factory.mktemp("stores")

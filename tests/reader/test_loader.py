@@ -1,0 +1,594 @@
+"""TokenLoader: the global sequence over any number of ranks, what is in a batch, kept batches, ends, ranks, masks."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+from torch.nn.attention.flex_attention import create_block_mask
+
+from tests.reader.oracle import (
+    FIELDS,
+    PACKINGS,
+    Oracle,
+    as_lists,
+    assert_same,
+    copied,
+    make_store,
+)
+from tests.synthetic_store import EOT
+from tokenloom.errors import TokenloomError
+from tokenloom.reader import feeds as feeds_module
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.evaluation import EvaluationPass
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.masks import document_mask, segments
+from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.order import ORDERS, Order
+from tokenloom.reader.ranks import find_ranks
+
+_WORLDS = (1, 2, 4, 8, 16)
+_SHARDS = (300, 90, 500, 12, 210)
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> str:
+    return make_store(folder / "loader", _SHARDS)
+
+
+@pytest.fixture(scope="module")
+def other(folder: Path) -> str:
+    return make_store(folder / "loader_other", (250, 130), seed=5)
+
+
+def positions_of(start: int, rank: int, world_size: int, batch_size: int) -> list[int]:
+    """Return the positions of the global sequence that are one rank's in the step from `start` on."""
+    step = range(start, start + batch_size * world_size)
+    return [position for position in step if position % world_size == rank]
+
+
+def expected_batch(oracle: Oracle, samples: list[int], positions: list[int]) -> dict[str, Any]:
+    """Return the batch at these positions of a sequence; those behind its end are padding."""
+    return oracle.batch([samples[p] if p < len(samples) else None for p in positions])
+
+
+# ---- the global sequence, and what is in a batch
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_ranks_together_read_the_global_sequence_for_any_world_size(reference: str, order: str, packing: str) -> None:
+    data, oracle = TokenDataset(reference, seq_len=16, packing=packing), Oracle(reference, 16, packing)
+    n = len(oracle)
+    assert (len(data), n > 40) == (n, True)
+    samples = Order(order, np.array(oracle.counts), 9).samples(np.arange(2 * n)).tolist()
+    assert sorted(samples[:n]) == sorted(samples[n:]) == list(range(n))
+    options: dict[str, Any] = {"order": order, "seed": 9, "num_epochs": 2, "drop_last": False, "prefetch": 0}
+    for world_size in _WORLDS:
+        step_samples = 3 * world_size
+        for rank in range(world_size):
+            loader = TokenLoader(data, 3, rank=rank, world_size=world_size, **options)
+            batches = list(loader)
+            assert len(batches) == len(loader) == -(-2 * n // step_samples)
+            for step, batch in enumerate(batches):
+                positions = positions_of(step * step_samples, rank, world_size, 3)
+                assert as_lists(batch) == expected_batch(oracle, samples, positions), (world_size, rank, step)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("labels", ["shifted", "same"])
+@pytest.mark.parametrize("mask_documents", [None, True, False])
+@pytest.mark.parametrize("fields", [(), FIELDS, ("document_ids",), ("cu_seqlens",), ("position_ids",)])
+def test_batches_hold_what_the_tokens_and_offsets_say_row_by_row(
+    reference: str, packing: str, labels: str, mask_documents: bool | None, fields: tuple[str, ...]
+) -> None:
+    options: dict[str, Any] = {"packing": packing, "labels": labels, "fields": fields, "mask_documents": mask_documents}
+    data, oracle = TokenDataset(reference, seq_len=12, **options), Oracle(reference, 12, **options)
+    loader = TokenLoader(data, 5, order="sequential", num_epochs=1, drop_last=False, prefetch=4)
+    batches = list(loader)
+    assert len(batches) == -(-len(oracle) // 5) > 8
+    for step, batch in enumerate(batches):
+        assert as_lists(batch) == expected_batch(oracle, list(range(len(oracle))), positions_of(5 * step, 0, 1, 5))
+    types = {"input_ids": torch.int64, "labels": torch.int64} | dict.fromkeys(fields, torch.int32)
+    assert {name: value.dtype for name, value in batches[0].items() if name != "max_seqlen"} == types
+    assert ("max_seqlen" in batches[0]) == ("cu_seqlens" in fields)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_documents_and_padding_do_occur_in_these_rows(reference: str, packing: str) -> None:
+    oracle = Oracle(reference, 12, packing, fields=FIELDS)
+    batch = oracle.batch(range(len(oracle)))
+    flat = {x for row in batch["document_ids"] for x in row}
+    assert (-1 in flat) == (packing in ("document_padded", "best_fit"))
+    assert (2 in flat) == (packing in ("concat", "best_fit"))
+
+
+@pytest.mark.parametrize("vocab_size", [200, 5000, 70_000])
+def test_tokens_of_every_stored_width_arrive_as_they_are(tmp_path: Path, vocab_size: int) -> None:
+    from tests.synthetic_store import random_documents, write_store
+
+    tokens, lengths = random_documents(600, 9.0, 1, vocab_size)
+    tokens[3] = vocab_size - 1
+    data = TokenDataset(write_store(tmp_path, [(tokens, lengths)], vocab_size=vocab_size), seq_len=10)
+    rows = torch.cat([batch["input_ids"] for batch in TokenLoader(data, 4, order="sequential", num_epochs=1)])
+    np.testing.assert_array_equal(rows.reshape(-1).numpy(), tokens[: rows.numel()].astype(np.int64))
+    assert rows.max() == vocab_size - 1
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8, 16])
+def test_ranks_together_read_the_sequence_of_a_mixture(reference: str, other: str, world_size: int) -> None:
+    options: dict[str, Any] = {"seq_len": 16, "packing": "best_fit", "fields": FIELDS}
+    sets = [TokenDataset(r, **options) for r in (reference, other)]
+    oracles = [Oracle(r, 16, "best_fit", fields=FIELDS) for r in (reference, other)]
+    streams = [Order("block", np.array(o.counts), 4).samples(np.arange(500)).tolist() for o in oracles]
+    mixture = Mixture({"a": (sets[0], 2), "b": (sets[1], 1)})
+    turns = [0, 1, 0] * 300
+    assert mixture.schedule.turns(np.arange(9))[0].tolist() == turns[:9]
+    samples = [(turn, streams[turn][turns[:g].count(turn)]) for g, turn in enumerate(turns[:600])]
+    one = Oracle(reference, 16, "best_fit", fields=FIELDS)
+    one.rows = oracles[0].rows + oracles[1].rows
+    sequence = [turn * len(oracles[0]) + sample for turn, sample in samples]
+    for rank in range(world_size):
+        loader = TokenLoader(mixture, 3, seed=4, rank=rank, world_size=world_size, prefetch=2)
+        for step in range(12):
+            positions = positions_of(3 * world_size * step, rank, world_size, 3)
+            assert as_lists(next(loader)) == one.batch([sequence[p] for p in positions])
+        loader.close()
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+@pytest.mark.parametrize("prefetch", [1, 2, 5, 16, 64])
+def test_batches_made_ahead_are_those_made_when_asked_for(reference: str, packing: str, prefetch: int) -> None:
+    data = TokenDataset(reference, seq_len=16, packing=packing, fields=FIELDS)
+    alone = TokenLoader(data, 3, prefetch=0)
+    ahead = TokenLoader(data, 3, prefetch=prefetch)
+    for _ in range(100):
+        assert_same(next(alone), next(ahead))
+    ahead.close()
+
+
+# ---- kept batches
+
+
+def _kept(batch: dict[str, Any], how: str) -> Any:
+    ids = batch["input_ids"]
+    return {
+        "batch": batch,
+        "view": ids.view(-1)[3:],
+        "numpy": ids.numpy(),
+        "slice": ids[1:, 2:5],
+        "numpy slice": batch["labels"].numpy()[0, 1:],
+        "transposed": batch["position_ids"].T,
+        "row": batch["document_ids"][0],
+        "storage": ids.untyped_storage(),
+        "dlpack": torch.from_dlpack(ids),
+        "memoryview": memoryview(ids.numpy()),
+    }[how]
+
+
+_WAYS = ("batch", "view", "numpy", "slice", "numpy slice", "transposed", "row", "storage", "dlpack", "memoryview")
+
+
+def _values(kept: Any) -> bytes:
+    if isinstance(kept, dict):
+        return b"".join(_values(value) for value in kept.values() if isinstance(value, torch.Tensor))
+    if isinstance(kept, torch.UntypedStorage):
+        return bytes(kept)
+    if isinstance(kept, torch.Tensor):
+        return kept.contiguous().numpy().tobytes()
+    return bytes(kept) if isinstance(kept, memoryview) else np.ascontiguousarray(kept).tobytes()
+
+
+@pytest.mark.parametrize("how", _WAYS)
+@pytest.mark.parametrize("prefetch", [0, 16])
+def test_what_a_consumer_keeps_of_a_batch_never_changes(reference: str, how: str, prefetch: int) -> None:
+    data = TokenDataset(reference, seq_len=16, fields=FIELDS)
+    loader = TokenLoader(data, 2, prefetch=prefetch)
+    kept: list[tuple[Any, bytes]] = []
+    for step in range(200):
+        if step < 24 or step % 7 == 0:
+            part = _kept(next(loader), how)
+            kept.append((part, _values(part)))
+        else:
+            next(loader)
+    loader.close()
+    for step, (part, values) in enumerate(kept):
+        assert _values(part) == values, step
+
+
+def test_memory_that_is_used_too_early_would_be_noticed(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds_module.sys, "getrefcount", lambda _: 2)
+    with pytest.raises(AssertionError):
+        test_what_a_consumer_keeps_of_a_batch_never_changes(reference, "slice", 16)
+
+
+@pytest.mark.parametrize("prefetch", [0, 16])
+def test_memory_is_used_again_when_nothing_of_it_is_kept(reference: str, prefetch: int) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    loader = TokenLoader(data, 2, prefetch=prefetch)
+    places = [next(loader)["input_ids"].data_ptr() for _ in range(400)]
+    loader.close()
+    assert len(set(places)) <= 64
+
+
+def test_a_batch_belongs_to_its_consumer(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    spoiled, whole = TokenLoader(data, 2, num_epochs=2), TokenLoader(data, 2, num_epochs=2)
+    kept = []
+    for batch, right in zip(spoiled, whole, strict=True):
+        assert_same(batch, right)
+        kept.append((batch["labels"], right["labels"].clone()))
+        batch["input_ids"][:] = -1
+    for labels, right_labels in kept:
+        assert torch.equal(labels, right_labels)
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_all_ranks_make_equally_many_steps_and_only_the_end_is_dropped_or_padded(
+    reference: str, world_size: int, drop_last: bool
+) -> None:
+    data, oracle = TokenDataset(reference, seq_len=16), Oracle(reference, 16)
+    n = len(oracle)
+    options: dict[str, Any] = {"order": "sequential", "num_epochs": 1, "drop_last": drop_last}
+    for batch_size in (1, 4, 7, n, n + 1):
+        seen = []
+        steps = n // (batch_size * world_size) if drop_last else -(-n // (batch_size * world_size))
+        for rank in range(world_size):
+            loader = TokenLoader(data, batch_size, rank=rank, world_size=world_size, **options)
+            batches = list(loader)
+            assert len(batches) == len(loader) == steps
+            for batch in batches:
+                assert batch["input_ids"].shape == batch["labels"].shape == (batch_size, 16)
+                is_padding = (batch["labels"] == -100).all(dim=1)
+                assert (batch["input_ids"][is_padding] == EOT).all()
+                seen += batch["input_ids"][~is_padding].tolist()
+        whole = [oracle.sample(i)["input_ids"] for i in range(steps * batch_size * world_size if drop_last else n)]
+        assert sorted(seen) == sorted(whole)
+
+
+def test_an_endless_loader_has_no_length_and_a_finished_one_says_so(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    with pytest.raises(TypeError, match="endless loader has no length: give num_epochs"):
+        len(TokenLoader(data, 2))
+    loader = TokenLoader(data, 4, num_epochs=1)
+    assert len(list(loader)) == len(loader)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(loader)
+    with pytest.raises(TokenloomError, match="last epoch of this loader is over.*EvaluationPass"):
+        iter(loader)
+    assert list(TokenLoader(data, 10**6, num_epochs=1)) == []
+
+
+def test_a_second_loop_goes_on_where_the_first_one_stopped(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    whole = [copied(batch) for batch in TokenLoader(data, 4, num_epochs=1)]
+    loader = TokenLoader(data, 4, num_epochs=1)
+    parts = []
+    for batch in loader:
+        parts.append(copied(batch))
+        if len(parts) == 5:
+            break
+    parts += [copied(batch) for batch in loader]
+    assert len(parts) == len(whole)
+    for one, other_one in zip(parts, whole, strict=True):
+        assert_same(one, other_one)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_an_evaluation_pass_gives_the_same_batches_each_time(reference: str, packing: str, world_size: int) -> None:
+    data, oracle = TokenDataset(reference, seq_len=16, packing=packing), Oracle(reference, 16, packing)
+    for rank in range(world_size):
+        evaluation = EvaluationPass(data, 3, rank=rank, world_size=world_size)
+        expected = [
+            expected_batch(oracle, list(range(len(oracle))), positions_of(start, rank, world_size, 3))
+            for start in range(0, len(oracle), 3 * world_size)
+        ]
+        assert len(evaluation) == len(expected)
+        assert [as_lists(batch) for batch in evaluation] == expected
+        for batch in evaluation:
+            assert as_lists(batch) == expected[0]
+            break
+        first = iter(evaluation)
+        next(first)
+        assert [as_lists(batch) for batch in evaluation] == expected  # while another one is in the middle
+        assert [as_lists(batch) for batch in first] == expected[1:]
+
+
+@pytest.mark.parametrize("packing", ["document", "best_fit"])
+def test_a_closed_loader_goes_on_where_it_was(folder: Path, packing: str) -> None:
+    # Shards planned ahead for it were given up in the middle.
+    reference = make_store(folder / f"many_{packing}", [400] * 40, mean_tokens=4)
+    data = TokenDataset(reference, seq_len=16, packing=packing)
+    whole = TokenLoader(data, 2, prefetch=0, lanes=2)
+    loader = TokenLoader(TokenDataset(reference, seq_len=16, packing=packing), 2, io_threads=1, lanes=2)
+    for step in range(150):
+        assert_same(next(loader), next(whole))
+        if step % 3 == 0:
+            loader.close()
+    loader.close()
+
+
+# ---- arguments
+
+
+def test_arguments_out_of_range_are_refused(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    for options, message in (
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"io_threads": -1}, "io_threads must be at least 0, not -1"),
+        ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
+        ({"num_epochs": 0}, "num_epochs must be at least 1, not 0"),
+        ({"lanes": 0}, "lanes must be at least 1, not 0"),
+        ({"seed": -1}, r"a seed lies in \[0, 2\*\*56\), not -1"),
+        ({"order": "shuffled"}, "order is one of block, full, sequential, not 'shuffled'"),
+        ({"rank": 0}, "rank and world_size belong together"),
+        ({"world_size": 2}, "rank and world_size belong together"),
+        ({"rank": 2, "world_size": 2}, r"rank 2 of 2 \(arguments\)"),
+        ({"rank": -1, "world_size": 2}, r"rank -1 of 2 \(arguments\)"),
+        ({"rank": 0, "world_size": 0}, r"rank 0 of 0 \(arguments\)"),
+        ({"rank": 0, "world_size": 1, "mesh": object()}, "give mesh, or rank and world_size, not both"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TokenLoader(data, **{"batch_size": 2, **options})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"is empty: no shard has seq_len \+ 1 = 100001 tokens"):
+        TokenLoader(TokenDataset(reference, seq_len=100_000), 2)
+    for wrong in ({"batch_size": 2.0}, {"prefetch": "4"}, {"num_epochs": 1.5}):
+        with pytest.raises(TypeError):
+            TokenLoader(data, **{"batch_size": 2, **wrong})  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_are_taken_and_the_state_stays_json(reference: str) -> None:
+    import json
+
+    data = TokenDataset(reference, seq_len=np.int64(16))  # type: ignore[arg-type]
+    numbers = {name: np.int64(value) for name, value in {"seed": 3, "rank": 1, "world_size": 2, "lanes": 2}.items()}
+    loader = TokenLoader(data, np.int64(3), num_epochs=np.int64(5), **numbers)  # type: ignore[arg-type]
+    plain = TokenLoader(TokenDataset(reference, seq_len=16), 3, seed=3, rank=1, world_size=2, lanes=2, num_epochs=5)
+    assert_same(next(loader), next(plain))
+    assert json.dumps(loader.state_dict()) == json.dumps(plain.state_dict())
+
+
+# ---- masks and segments
+
+
+@pytest.fixture(scope="module")
+def batch_with_documents(reference: str) -> tuple[dict[str, Any], torch.Tensor]:
+    """A batch of best_fit with padding and documents, and who may attend to whom, found from end-of-text ids alone."""
+    loader = TokenLoader(TokenDataset(reference, seq_len=32, packing="best_fit", fields=FIELDS), 6, prefetch=0)
+    while True:
+        batch = next(loader)
+        if (batch["document_ids"] == -1).any() and (batch["document_ids"] == 2).any():
+            break
+    rows = batch["input_ids"].tolist()
+    allowed = torch.zeros(6, 32, 32, dtype=torch.bool)
+    for b, tokens in enumerate(rows):
+        num_tokens = int((batch["labels"][b] != -100).nonzero().max()) + 2  # the last label's token is the row's last
+        starts, start = [], 0
+        for place, token in enumerate(tokens):
+            starts.append(start if place < num_tokens else num_tokens)
+            if token == EOT and place < num_tokens:
+                start = place + 1
+        for query in range(32):
+            for key in range(32):
+                allowed[b, query, key] = starts[query] <= key <= query
+    return batch, allowed
+
+
+def test_dense_masks_are_those_that_end_of_text_ids_give_row_by_row(
+    batch_with_documents: tuple[dict[str, Any], torch.Tensor],
+) -> None:
+    batch, allowed = batch_with_documents
+    dense = document_mask(batch["document_ids"]).dense()
+    assert dense.shape == (6, 1, 32, 32)
+    assert dense.dtype == torch.bool
+    assert torch.equal(dense[:, 0], allowed)
+    assert dense.any(dim=-1).all(), "a row of attention without any key gives NaN"
+
+
+def test_mask_mod_agrees_with_the_dense_mask_element_by_element(
+    batch_with_documents: tuple[dict[str, Any], torch.Tensor],
+) -> None:
+    batch, allowed = batch_with_documents
+    mask_mod = document_mask(batch["document_ids"]).mask_mod
+    places = torch.arange(32)
+    for b in range(6):
+        for query in range(32):
+            row = mask_mod(torch.tensor(b), torch.tensor(0), torch.tensor(query), places)
+            assert torch.equal(row, allowed[b, query])
+
+
+def test_a_block_mask_can_be_made_on_the_cpu(batch_with_documents: tuple[dict[str, Any], torch.Tensor]) -> None:
+    batch, allowed = batch_with_documents
+    mask_mod = document_mask(batch["document_ids"]).mask_mod
+    block_mask = create_block_mask(mask_mod, 6, None, 32, 32, device="cpu", BLOCK_SIZE=8)
+    blocks = allowed.view(6, 4, 8, 4, 8).any(dim=4).any(dim=2)
+    assert torch.equal(block_mask.to_dense()[:, 0].bool(), blocks)
+
+
+def test_segments_cut_every_row_alike_and_leave_out_what_holds_for_whole_rows(
+    batch_with_documents: tuple[dict[str, Any], torch.Tensor],
+) -> None:
+    batch, _ = batch_with_documents
+    for number in (1, 2, 4, 32):
+        parts = list(segments(batch, number))
+        assert len(parts) == number
+        for name in ("input_ids", "labels", "document_ids", "position_ids"):
+            for i, part in enumerate(parts):
+                width = 32 // number
+                assert torch.equal(part[name], batch[name][:, i * width : (i + 1) * width])
+        assert all("cu_seqlens" not in part and "max_seqlen" not in part for part in parts)
+    for number in (3, 0, -1, 64):
+        with pytest.raises(ValueError, match=f"32 tokens can't be cut into {number} equal segments"):
+            list(segments(batch, number))
+
+
+# ---- what it tells about itself
+
+
+def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, other: str) -> None:
+    data = TokenDataset(reference, seq_len=16, packing="best_fit", fields=("document_ids",), labels="same")
+    loader = TokenLoader(data, 3, seed=77, rank=1, world_size=4, lanes=2, prefetch=5)
+    text = loader.describe()
+    version = data.manifest["version"]
+    for part in (version, "5 files", f"{data.num_tokens:,} tokens uint16", "best_fit", f"{len(data):,} samples"):
+        assert part in text
+    for part in ("block, 2 lanes, seed 77", "rank 1 of 4 (from arguments)", "g % 4 == 1", "(3, 17) uint16"):
+        assert part in text
+    for part in ("labels (same) (3, 16) int64", "document_ids", "5 ahead by a thread", "split train"):
+        assert part in text
+    second = TokenDataset(other, seq_len=16, packing="best_fit", fields=("document_ids",), labels="same")
+    mixture = Mixture({"web": (data, 3), "code": (second, 1)}, [(1000, {"web": 1, "code": 1})])
+    text = TokenLoader(mixture, 3, prefetch=0).describe()
+    for part in ("web", "code", "from sample 0: web 0.75, code 0.25", "from sample 1,000: web 0.5, code 0.5"):
+        assert part in text
+    assert "each when it is asked for" in text
+
+
+def test_stats_count_batches_waits_steps_and_memory(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16, fields=FIELDS)
+    loader = TokenLoader(data, 3, prefetch=0)
+    empty = loader.stats()
+    assert (empty.batches, empty.tokens_per_second, empty.wait_p99) == (0, 0.0, 0.0)
+    for _ in range(20):
+        next(loader)
+    stats = loader.stats()
+    assert stats.batches == 20
+    assert 0 < stats.wait_p50 <= stats.wait_p99
+    assert stats.first_batch > 0
+    assert 0 < stats.idle_ratio <= 1
+    assert all(stats.steps[name] > 0 for name in ("gather", "pack", "copy"))
+    assert stats.memory["mapped"] == sum(entry["bytes"] for entry in data.files.entries)
+    assert stats.bottleneck.split()[0] in stats.steps  # a consumer that does nothing always waits
+    assert set(stats.to_json()) >= {"batches", "idle_ratio", "steps", "memory", "bottleneck"}
+    for part in ("20 batches", "tokens/s", "waiting: mean", "gather", "mapped", f"bottleneck: {stats.bottleneck}"):
+        assert part in str(stats)
+    assert repr(data) in repr(loader)
+    assert "at sample 60" in repr(loader)
+
+
+# ---- ranks
+
+
+class _Mesh:
+    """A DeviceMesh as far as a loader looks at it."""
+
+    def __init__(self, sizes: dict[str, tuple[int, int]]) -> None:
+        self._sizes = sizes  # {dimension: (rank, size)}
+        self.ndim, self.mesh_dim_names = len(sizes), tuple(sizes)
+
+    def __getitem__(self, name: str) -> _Mesh:
+        return _Mesh({name: self._sizes[name]})
+
+    def get_local_rank(self) -> int:
+        (place,) = self._sizes.values()
+        return place[0]
+
+    def size(self) -> int:
+        (place,) = self._sizes.values()
+        return place[1]
+
+
+def test_ranks_come_from_the_mesh_the_arguments_the_environment_or_are_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tokenloom")
+
+    def found(*arguments: Any) -> tuple[int, int]:
+        caplog.clear()
+        ranks = find_ranks(*arguments)
+        (record,) = caplog.records
+        message = record.getMessage()
+        assert message.startswith(f"data-parallel rank {ranks.rank} of {ranks.world_size}, from {ranks.origin}")
+        return ranks.rank, ranks.world_size
+
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert found(None, None) == (0, 1)
+    assert "one process" in caplog.text
+    monkeypatch.setenv("RANK", "5")
+    assert found(None, None) == (0, 1)  # one of the two says nothing
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert found(None, None) == (5, 8)
+    assert "RANK and WORLD_SIZE" in caplog.text
+    assert found(1, 2) == (1, 2)
+    assert "from arguments" in caplog.text
+    assert found(None, None, _Mesh({"dp": (2, 3)})) == (2, 3)
+    assert "from mesh" in caplog.text
+    assert found(None, None, _Mesh({"anything": (2, 3)})) == (2, 3)
+    assert found(None, None, _Mesh({"tp": (1, 4), "dp": (2, 3)})) == (2, 3)
+    with pytest.raises(ValueError, match="give the data-parallel one"):
+        find_ranks(None, None, _Mesh({"tp": (1, 4), "pp": (2, 3)}))
+    monkeypatch.setenv("RANK", "8")
+    with pytest.raises(ValueError, match=r"rank 8 of 8 \(RANK and WORLD_SIZE\)"):
+        find_ranks(None, None)
+
+
+def test_ranks_of_torch_distributed_come_before_the_environment(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    ranks = find_ranks(None, None)
+    assert (ranks.rank, ranks.world_size, ranks.origin) == (3, 4, "torch.distributed")
+    assert ranks.is_process_group()
+    assert not find_ranks(1, 4).is_process_group()
+    assert not find_ranks(3, 5).is_process_group()
+
+
+_REAL_MESH = """
+import sys
+import torch.distributed
+from torch.distributed.device_mesh import init_device_mesh
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+data = TokenDataset(sys.argv[1], seq_len=16)
+for mesh in (init_device_mesh("cpu", (1,)), init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))):
+    loader = TokenLoader(data, 2, mesh=mesh)
+    print(loader.ranks.rank, loader.ranks.world_size, loader.ranks.origin, next(loader)["input_ids"].shape[0])
+    loader.close()
+loader = TokenLoader(data, 2)
+print(loader.ranks.origin, next(loader)["input_ids"].shape[0])
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_real_mesh_and_process_group_are_understood(reference: str) -> None:
+    command = [sys.executable, "-c", _REAL_MESH, reference]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["0 1 mesh 2", "0 1 mesh 2", "torch.distributed 2"], done.stderr
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_another_device_gets_the_same_shapes(reference: str, prefetch: int) -> None:
+    data = TokenDataset(reference, seq_len=16, fields=FIELDS)
+    here, there = TokenLoader(data, 3, prefetch=prefetch), TokenLoader(data, 3, prefetch=prefetch, device="meta")
+    for _ in range(3):
+        one, two = next(here), next(there)
+        assert one["max_seqlen"] == two["max_seqlen"]
+        for name in ("input_ids", "labels", *FIELDS):
+            assert (two[name].shape, two[name].dtype, two[name].device.type) == (
+                one[name].shape,
+                one[name].dtype,
+                "meta",
+            )
+    here.close()
+    there.close()

@@ -1,0 +1,167 @@
+"""`tokenloom bench read`: what it measures, prints, draws and refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.synthetic_store import random_documents, write_store
+from tokenloom import bench_read
+from tokenloom.bench_plot import draw
+from tokenloom.cli import main
+from tokenloom.reader import TokenDataset
+from tokenloom.storage.cache_files import CacheFiles
+
+_SMALL = ["--seq-len", "64", "--batch-size", "4", "--step-ms", "1", "--steps", "12", "--workers", "0"]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
+    shards = [random_documents(40_000, 100, seed) for seed in range(8)]
+    return write_store(tmp_path_factory.mktemp("bench") / "store", shards)
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks in threads of this process, and short: the same but for what processes cost."""
+
+    def run(tasks: Sequence[bench_read.Task]) -> list[dict[str, Any]]:
+        monkeypatch.setattr(bench_read, "_barrier", threading.Barrier(len(tasks)))
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            return list(pool.map(bench_read.run_rank, tasks))
+
+    monkeypatch.setattr(bench_read, "_run", run)
+    monkeypatch.setattr(bench_read, "_FLAT_SECONDS", 0.01)
+    monkeypatch.setattr(bench_read, "_BARE_SECONDS", 0.01)
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["bench", "read", *arguments, "--json"]) == 0
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def test_spawned_ranks_measure_every_way_of_feeding(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    value = _json(capsys, reference, *_SMALL, "--workers", "1", "--processes", "2", "--nodes", "1,2")
+    assert value["reference"] == TokenDataset(reference, seq_len=64).reference
+    ways = value["ways"]
+    assert [way["way"] for way in ways] == ["TokenLoader, prefetch=0", "TokenLoader, thread", "DataLoader, 1 worker"]
+    for way in ways:
+        assert way["steps"] == 2 * 12
+        assert way["tokens_per_second_in_all"] == pytest.approx(2 * way["tokens_per_second"])
+        assert way["tokens_per_second"] < 4 * 64 / 1e-3 < way["bare_tokens_per_second"]
+        assert 0 < way["idle_ratio"] < 1
+        assert 0 < way["batch_ms"]["p50"] <= way["batch_ms"]["p99"] <= way["batch_ms"]["max"]
+        assert way["step_ms"]["p50"] >= 1
+        assert way["first_batch_seconds"] > 0
+        assert 0 < way["memory_bytes"]["pss"] <= way["memory_bytes"]["rss"]
+        assert [cut["nodes"] for cut in way["per_node"]] == [1, 2]
+        assert all(1 <= shards <= 8 for cut in way["per_node"] for shards in cut["shards"])
+    alone, with_worker = ways[1], ways[2]
+    assert with_worker["memory_bytes"]["rss"] > 1.5 * alone["memory_bytes"]["rss"]  # its worker counts
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_a_node_touches_its_own_lanes_only(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    value = _json(capsys, reference, *_SMALL, "--processes", "2", "--nodes", "1,2", "--steps", "1")
+    (both,), halves = (cut["shards"] for cut in value["ways"][0]["per_node"])
+    assert len(halves) == 2
+    assert both <= sum(halves)
+    assert max(halves) < both
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_each_node_downloads_what_its_ranks_touch_into_a_cache_of_its_own(
+    reference: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    value = _json(capsys, f"local://{reference}", *_SMALL, "--processes", "2", "--nodes", "1,2", "--workers", "")
+    assert [(way["way"], way["nodes"]) for way in value["ways"]] == [
+        (name, nodes) for nodes in (1, 2) for name in ("TokenLoader, prefetch=0", "TokenLoader, thread")
+    ]
+    shard_bytes = TokenDataset(reference, seq_len=64).files.entries[0]["bytes"]
+    for way in value["ways"]:
+        (cut,) = way["per_node"]
+        for touched, downloaded in zip(cut["shards"], cut["bytes_downloaded"], strict=True):
+            assert downloaded > 0.5 * touched * shard_bytes
+    assert CacheFiles(tmp_path / "cache", None).used() == 0
+
+
+@pytest.mark.usefixtures("in_threads")
+@pytest.mark.parametrize("packing", ["document_padded", "best_fit"])
+def test_packings_and_orders_are_measured(
+    reference: str, capsys: pytest.CaptureFixture[str], packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    options = ["--packing", packing, "--order", "full", "--step-ms", "0", "--processes", "1"]
+    value = _json(capsys, reference, *_SMALL, *options)
+    assert (value["packing"], value["order"]) == (packing, "full")
+    for way in value["ways"]:
+        assert way["flat_out_tokens_per_second"] == pytest.approx(way["tokens_per_second"])
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_tables_and_plot_name_every_way(reference: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plot = tmp_path / "plot.svg"
+    assert main(["bench", "read", reference, *_SMALL, "--processes", "1", "--plot", str(plot)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("TokenLoader, prefetch=0", "TokenLoader, thread", "DataLoader in process"):
+        assert sum(line.startswith(f"  {name} ") for line in lines) == 3
+    assert lines[-1] == f"wrote {plot}"
+    texts = ["".join(node.itertext()) for node in ElementTree.parse(plot).iter() if node.tag.endswith("}text")]
+    assert "TokenLoader, thread" in texts
+    assert "1 processes, 1 ms a step, batches of 4 x 64 tokens" in texts
+
+
+def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
+    ways = [
+        {"way": f"<{share}>", "nodes": 1, "idle_ratio": share, "tokens_per_second_in_all": 1e6} for share in (0, 0.5)
+    ]
+    svg = draw({"ways": ways, "processes": 2, "step_ms": 5.0, "batch_size": 8, "seq_len": 16})
+    bars = [node for node in ElementTree.fromstring(svg) if node.tag.endswith("}rect")][1:]
+    assert [float(bar.attrib["width"]) for bar in bars] == [0, 130, 260, 260]
+    assert "&lt;0.5&gt;" in svg
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--processes", "4", "--nodes", "3"], 2, "--nodes 3: 4 processes can't be cut"),
+        (["--plot", "plot.png"], 2, "write the name of an .svg file"),
+        (["--plot", "nowhere/plot.svg"], 2, "in a folder that is there"),
+        (["--packing", "greedy"], 2, "packing: one of concat"),
+        (["--order", "random"], 2, "order is one of"),
+        (["--seq-len", "1000000"], 2, "is empty"),
+        (["--split", "tests"], 1, "no split 'tests'; it has: train"),
+    ],
+)
+def test_a_wrong_argument_is_told_before_anything_runs(
+    reference: str, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    assert main(["bench", "read", reference, *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "two"], ["--step-ms", "-1"], ["--step-ms", "nan"], ["--nodes", "0"]]
+)
+def test_a_wrong_number_is_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "read", "store/data", *arguments])
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_a_rank_that_fails_ends_the_others_and_is_told(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    barrier = threading.Barrier(2)
+    monkeypatch.setattr(bench_read, "_barrier", barrier)
+    task = bench_read.Task(reference, "train", 64, "concat", "block", 4, 0.0, 1, rank=2, world_size=2)
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        bench_read.run_rank(task)
+    assert barrier.broken
