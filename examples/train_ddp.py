@@ -33,8 +33,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Let each token look at itself and those before it."""
-        queries, keys, values = (part.unflatten(-1, (self.num_heads, -1)).mT for part in self.qkv(x).mT.chunk(3, 1))
-        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        seen = F.scaled_dot_product_attention(*heads, is_causal=True)  # (B, heads, T, width / heads)
         out: Tensor = self.out(seen.transpose(1, 2).flatten(2))
         return out
 
@@ -134,8 +134,9 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
         loss.backward()
         optimizer.step()
         if step % arguments.log_every == 0:
-            dist.all_reduce(loss := loss.detach() / world_size)
-            report(rank, step, loss.item(), loader, world_size)
+            mean_loss = loss.detach() / world_size
+            dist.all_reduce(mean_loss)
+            report(rank, step, mean_loss.item(), loader, world_size)
         if rank == 0 and (step % arguments.save_every == 0 or step == arguments.steps):
             parts = {"model": model, "optimizer": optimizer, "loader": loader}
             states = {name: part.state_dict() for name, part in parts.items()}
@@ -168,8 +169,5 @@ def parse_arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     options = parse_arguments()
-    own_device = join_process_group()
-    try:
-        train(options, own_device)
-    finally:
-        dist.destroy_process_group()
+    train(options, join_process_group())
+    dist.destroy_process_group()

@@ -300,7 +300,7 @@ def test_downloads_ahead_are_found_by_fetch(tmp_path: Path, files: list[ShardReq
     start = time.monotonic()
     cache.ahead(files[:3])
     cache.ahead(files[:3])
-    assert time.monotonic() - start < 0.2
+    assert time.monotonic() - start < 0.8  # one file takes 0.9 s
     for request in files[:3]:
         cache.fetch(*request)
     assert [num_gets(s3_proxy, request) for request in files[:3]] == [1, 1, 1]

@@ -48,24 +48,43 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return value
 
 
-def test_spawned_ranks_measure_every_way_of_feeding(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
-    value = _json(capsys, reference, *_SMALL, "--workers", "1", "--processes", "2", "--nodes", "1,2")
+def test_spawned_ranks_with_workers_are_measured(
+    reference: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = bench_read._ways
+    monkeypatch.setattr(bench_read, "_ways", lambda task, workers: ways(task, workers)[-1:])  # the rest is in threads
+    value = _json(capsys, reference, *_SMALL, "--workers", "1", "--processes", "2")
+    (way,) = value["ways"]
+    assert way["way"] == "DataLoader, 1 worker"
+    _check_figures(way)
+    memory = way["memory_bytes"]
+    assert memory["pss"] < memory["rss"]
+    assert memory["rss"] > 1.5 * memory["rss_of_imports"]  # its worker counts
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_every_way_of_feeding_is_measured(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    value = _json(capsys, reference, *_SMALL, "--processes", "2")
     assert value["reference"] == TokenDataset(reference, seq_len=64).reference
-    ways = value["ways"]
-    assert [way["way"] for way in ways] == ["TokenLoader, prefetch=0", "TokenLoader, thread", "DataLoader, 1 worker"]
-    for way in ways:
-        assert way["steps"] == 2 * 12
-        assert way["tokens_per_second_in_all"] == pytest.approx(2 * way["tokens_per_second"])
-        assert way["tokens_per_second"] < 4 * 64 / 1e-3 < way["bare_tokens_per_second"]
-        assert 0 < way["idle_ratio"] < 1
-        assert 0 < way["batch_ms"]["p50"] <= way["batch_ms"]["p99"] <= way["batch_ms"]["max"]
-        assert way["step_ms"]["p50"] >= 1
-        assert way["first_batch_seconds"] > 0
-        assert 0 < way["memory_bytes"]["pss"] <= way["memory_bytes"]["rss"]
-        assert [cut["nodes"] for cut in way["per_node"]] == [1, 2]
-        assert all(1 <= shards <= 8 for cut in way["per_node"] for shards in cut["shards"])
-    alone, with_worker = ways[1], ways[2]
-    assert with_worker["memory_bytes"]["rss"] > 1.5 * alone["memory_bytes"]["rss"]  # its worker counts
+    names = ["TokenLoader, prefetch=0", "TokenLoader, thread", "DataLoader in process"]
+    assert [way["way"] for way in value["ways"]] == names
+    for way in value["ways"]:
+        _check_figures(way)
+
+
+def _check_figures(way: dict[str, Any]) -> None:
+    assert way["steps"] == 2 * 12
+    assert way["tokens_per_second_in_all"] == pytest.approx(2 * way["tokens_per_second"])
+    assert way["tokens_per_second"] < 4 * 64 / 1e-3 < way["bare_tokens_per_second"]
+    assert 0 < way["idle_ratio"] < 1
+    assert 0 < way["batch_ms"]["p50"] <= way["batch_ms"]["p99"] <= way["batch_ms"]["max"]
+    assert way["step_ms"]["p50"] >= 1
+    assert way["first_batch_seconds"] > 0
+    assert way["cpu_share"] > 0
+    assert way["memory_bytes"]["rss"] >= way["memory_bytes"]["pss"] > 0
+    (cut,) = way["per_node"]
+    assert cut["nodes"] == 1
+    assert 1 <= cut["shards"][0] <= 8
 
 
 @pytest.mark.usefixtures("in_threads")
