@@ -136,6 +136,10 @@ class ShardCache:
                 with process.lock:
                     process.num_threads -= 1
 
+    def holds(self, sha256: str, num_bytes: int) -> bool:
+        """Return whether a complete file of that name and length is here now."""
+        return self._process().files.num_bytes(sha256) == num_bytes
+
     def discard(self, sha256: str) -> None:
         """Remove a file that its reader found damaged, so that the next fetch() downloads it."""
         process = self._process()

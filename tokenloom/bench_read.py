@@ -115,7 +115,7 @@ def bench_read(
         raise SpecError(f"--plot {plot}: write the name of an .svg file in a folder that is there")
     task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, world_size=processes)
     task = replace(task, start_method=multiprocessing.get_start_method())
-    with tempfile.TemporaryDirectory(prefix="tokenloom-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tokenloom-bench-", ignore_cleanup_errors=True) as folder:
         data = _checked(replace(task, cache_folder=folder))
         task = replace(task, reference=data.reference)  # what @latest names may change
         runs = [(n, [n]) for n in nodes] if data.files.is_remote else [(nodes[0], nodes)]
@@ -163,7 +163,7 @@ def _measure(way: Task, num_nodes: int, cuts: Sequence[int], folder: str) -> Jso
     if not folder:
         measured = _run(ranks)
         return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, cut) for cut in cuts]}
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
         node_of = [rank * num_nodes // way.world_size for rank in range(way.world_size)]
         measured = _run([replace(rank, cache_folder=f"{name}/{node_of[rank.rank]}") for rank in ranks])
     return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, num_nodes)]}

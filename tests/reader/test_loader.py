@@ -67,7 +67,7 @@ def expected_batch(oracle: Oracle, samples: list[int], positions: list[int]) -> 
 def test_ranks_together_read_the_global_sequence_for_any_world_size(reference: str, order: str, packing: str) -> None:
     data, oracle = TokenDataset(reference, seq_len=16, packing=packing), Oracle(reference, 16, packing)
     n = len(oracle)
-    assert (len(data), n > 40) == (n, True)
+    assert (len(data), n > 25) == (n, True)
     samples = Order(order, np.array(oracle.counts), 9).samples(np.arange(2 * n)).tolist()
     assert sorted(samples[:n]) == sorted(samples[n:]) == list(range(n))
     options: dict[str, Any] = {"order": order, "seed": 9, "num_epochs": 2, "drop_last": False, "prefetch": 0}
@@ -129,7 +129,7 @@ def test_ranks_together_read_the_sequence_of_a_mixture(reference: str, other: st
     oracles = [Oracle(r, 16, "best_fit", fields=FIELDS) for r in (reference, other)]
     streams = [Order("block", np.array(o.counts), 4).samples(np.arange(500)).tolist() for o in oracles]
     mixture = Mixture({"a": (sets[0], 2), "b": (sets[1], 1)})
-    turns = [0, 1, 0] * 300
+    turns = [0, 0, 1] * 300
     assert mixture.schedule.turns(np.arange(9))[0].tolist() == turns[:9]
     samples = [(turn, streams[turn][turns[:g].count(turn)]) for g, turn in enumerate(turns[:600])]
     one = Oracle(reference, 16, "best_fit", fields=FIELDS)
@@ -266,7 +266,7 @@ def test_an_endless_loader_has_no_length_and_a_finished_one_says_so(reference: s
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(loader)
-    with pytest.raises(TokenloomError, match="last epoch of this loader is over.*EvaluationPass"):
+    with pytest.raises(TokenloomError, match=r"last epoch of this loader is over.*EvaluationPass"):
         iter(loader)
     assert list(TokenLoader(data, 10**6, num_epochs=1)) == []
 

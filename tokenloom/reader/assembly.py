@@ -91,12 +91,13 @@ class Block:
     @cached_property
     def _pieces(self) -> tuple[list[tuple[Any, int, int, int]], list[int]]:
         """What rows are made of, in order: (open shards, shard, first byte, end byte); and where each row begins."""
-        width, columns = self.form.dtype.itemsize, [self._padding()]
+        width, columns = self.form.dtype.itemsize, []
         for index, part in enumerate(self.parts):
             rows, counts = part.rows, np.diff(part.rows.row_offsets)
             source = np.full(len(rows.starts), index)
             start = rows.starts * width
             columns.append([np.repeat(part.places, counts), source, rows.shards, start, start + rows.lengths * width])
+        columns.append(self._padding())  # last, as it is behind the tokens of its row: the sort is stable
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 2 or self.has_padding else slice(None)
         sources = [part.dataset.shards for part in self.parts] + [_Padding(self.form)]

@@ -83,7 +83,7 @@ class TokenDataset:
         if split not in self.manifest["splits"]:
             names = ", ".join(self.manifest["splits"])
             raise StoreError(f"{reference}: no split {split!r}; it has: {names}")
-        self.split, self.packing, self.seq_len = split, packing, seq_len
+        self.split, self.packing, self.seq_len = split, packing, operator.index(seq_len)
         self.num_tokens: int = self.manifest["splits"][split]["tokens"]
         mask = bool(fields) or packing == "best_fit" if mask_documents is None else mask_documents
         self.format = BatchFormat(

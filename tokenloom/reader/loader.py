@@ -81,7 +81,14 @@ class TokenLoader:
         if self.prefetch < 0:
             raise ValueError(f"prefetch must be at least 0, not {prefetch}")
         self.ranks = find_ranks(rank, world_size, mesh)
-        self.steps = Steps(self.ranks, batch_size, end_of(self.stream.num_samples, num_epochs), drop_last)
+        self.steps = Steps(
+            self.ranks, operator.index(batch_size), end_of(self.stream.num_samples, num_epochs), drop_last
+        )
+        if self.steps.left(0) == 0:
+            raise ValueError(
+                f"{self.stream.num_samples:,} samples make no step of {batch_size} samples on {self.ranks.world_size} "
+                "ranks: take a smaller batch_size, more epochs, or drop_last=False"
+            )
         self._io_threads = io_threads
         self._position = 0
         self._checked_ranks = False
@@ -120,10 +127,9 @@ class TokenLoader:
         return batch
 
     def _take(self) -> Batch | None:
-        if not self._is_running():
-            self._check_ranks()
-            self.start()
-        assert self._producer is not None  # start() made it
+        self._check_ranks()
+        self.start()
+        assert self._producer is not None  # just started
         try:
             made = self._prefetcher.take() if self._prefetcher else next(iter(self._producer.make(1)), None)
         except BaseException:
@@ -131,14 +137,9 @@ class TokenLoader:
             raise
         return None if made is None else self._producer.feed.finish(made)
 
-    def _is_running(self) -> bool:
-        if self._prefetcher is None:
-            return self._producer is not None
-        return self._checked_ranks and self._prefetcher.is_mine
-
     def start(self) -> None:
         """Make batches ahead from now on, before the first is asked for."""
-        if self._prefetcher is not None and self._prefetcher.is_mine:
+        if self._producer is not None and self._producer.is_mine:
             return
         chunk_batches = self._chunk_batches()
         form, batch_size = self.stream.format, self.steps.batch_size
@@ -147,12 +148,14 @@ class TokenLoader:
             self.stream, self.steps, feed, self._position, chunk_batches, self._io_threads, self._times
         )
         self._close_producer = weakref.finalize(self, self._producer.close)
-        if self.prefetch:
-            self._prefetcher = Prefetcher(self._producer.make, self.prefetch)
+        self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
     def _chunk_batches(self) -> int:
-        batch_bytes = self.steps.batch_size * self.stream.format.seq_len * 16
-        return max(1, min(_CHUNK_BATCHES, self.prefetch // 2, _CHUNK_BYTES // batch_bytes))
+        return max(1, min(_CHUNK_BATCHES, self.prefetch // 2, _CHUNK_BYTES // self._batch_bytes))
+
+    @property
+    def _batch_bytes(self) -> int:
+        return self.steps.batch_size * self.stream.format.seq_len * 16
 
     def _check_ranks(self) -> None:
         if not self._checked_ranks:
@@ -213,7 +216,7 @@ class TokenLoader:
             wait_p99=waits.quantile(0.99),
             idle_ratio=idle_ratio,
             steps=steps,
-            memory=self.stream.memory(),
+            memory=self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes},
             bottleneck=name_bottleneck(idle_ratio, steps),
         )
 

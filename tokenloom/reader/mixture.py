@@ -44,7 +44,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
 def turn_table(weights: Sequence[int]) -> NDArray[np.int32]:
     """Return whose turn each position of a period is, (sum(weights),) int32.
 
-    Example: [2, 1] -> [0, 1, 0]
+    Example: [2, 1] -> [0, 0, 1]
     """
     period = sum(weights)
     coming = [(0, member) for member, weight in enumerate(weights) if weight]  # (first position allowed, member)

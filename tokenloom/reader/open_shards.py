@@ -11,7 +11,7 @@ import io
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -141,7 +141,8 @@ class OpenShards:
         if self._pid != os.getpid():  # the threads that were to finish these stayed in the parent
             self._coming, self._pid = {}, os.getpid()
         if coming := self._coming.pop(index, None):
-            return coming.result()
+            with suppress(CancelledError):  # given up with the loader that asked for it
+                return coming.result()
         try:
             return self._open_one(index)
         except StoreError as error:

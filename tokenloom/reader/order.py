@@ -10,6 +10,7 @@ Golden values in tests/reader/test_order.py pin it: a change here is a new ORDER
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -122,8 +123,8 @@ class Order:
             raise ValueError(f"a seed lies in [0, 2**56), not {seed}")
         if lanes is not None and lanes < 1:
             raise ValueError(f"lanes must be at least 1, not {lanes}")
-        self.name, self.seed = name, seed
-        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else lanes
+        self.name, self.seed = name, operator.index(seed)
+        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else operator.index(lanes)
         self.num_samples = int(counts.sum())
         if self.num_samples > MAX_SAMPLES:
             raise ValueError(f"{self.num_samples} samples; an order has at most 2**48")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+_JOIN_SECONDS = 5.0
 
 
 @dataclass
@@ -44,15 +45,6 @@ class Prefetcher(Generic[Item]):
         thread = threading.Thread(target=_run, args=(make, ahead, self._shared), name="tokenloom-prefetch", daemon=True)
         self.close = weakref.finalize(self, _stop, self._shared, thread)
         thread.start()
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether the thread runs in this process, not in a parent that forked it."""
-        return self._shared.pid == os.getpid()
-
-    def is_ready(self) -> bool:
-        """Return whether `take` would not wait."""
-        return bool(self._shared.items)
 
     def take(self) -> Item | None:
         """Return the next item, None at the end of the stream; raises what the thread raised."""
@@ -107,4 +99,4 @@ def _stop(shared: _Shared[Item], thread: threading.Thread) -> None:
         shared.stopping = True
         shared.changed.notify_all()
     if thread is not threading.current_thread():
-        thread.join()
+        thread.join(_JOIN_SECONDS)  # it ends by itself when what it makes is made

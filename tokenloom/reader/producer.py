@@ -8,6 +8,7 @@ it takes 5 ms to get it back from such a consumer, each time.
 from __future__ import annotations
 
 import operator
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def end_of(num_samples: int | None, num_epochs: int | None) -> int | None:
         raise ValueError("a mixture has no epoch: leave out num_epochs, and stop after as many steps as you want")
     if operator.index(num_epochs) < 1:
         raise ValueError(f"num_epochs must be at least 1, not {num_epochs}")
-    return num_samples * num_epochs
+    return num_samples * operator.index(num_epochs)
 
 
 class Producer:
@@ -107,6 +108,12 @@ class Producer:
         self._block_steps = self._taken_steps = 0
         self._is_contended = False
         self._looked_ahead = position
+        self._pid = os.getpid()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether its threads run in this process, not in a parent that forked it."""
+        return self._pid == os.getpid()
 
     def make(self, wanted: int) -> list[Any]:
         """Return up to `wanted` next batches, at least one, none at the end of the stream."""
@@ -129,7 +136,8 @@ class Producer:
 
     def close(self) -> None:
         """End the threads; what they were to do is given up."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self.is_mine:
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _plan(self) -> None:
         most = _CONTENDED_ROWS if self._is_contended else _BLOCK_ROWS

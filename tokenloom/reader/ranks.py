@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,11 @@ def _of_mesh(mesh: Any, rank: int | None, world_size: int | None) -> Ranks | Non
 def _of_arguments(rank: int | None, world_size: int | None) -> Ranks | None:
     if (rank is None) != (world_size is None):
         raise ValueError("rank and world_size belong together: give both or none")
-    return None if rank is None or world_size is None else Ranks(rank, world_size, "arguments")
+    return (
+        None
+        if rank is None or world_size is None
+        else Ranks(operator.index(rank), operator.index(world_size), "arguments")
+    )
 
 
 def _process_group() -> Any:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard import ShardHeader
+from tokenloom.storage.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.versions import version_path
 
 if TYPE_CHECKING:
     from tokenloom.reader.open_shards import OpenShard
-    from tokenloom.storage.remote import RemoteStore
-    from tokenloom.storage.shard_cache import ShardCache
 
 
 class ShardFiles:
@@ -27,13 +27,11 @@ class ShardFiles:
         cache: for a remote store; None for the default one.
     """
 
-    def __init__(
-        self, store: Store | RemoteStore, manifest: dict[str, Any], split: str, cache: ShardCache | None
-    ) -> None:
+    def __init__(self, store: AnyStore, manifest: dict[str, Any], split: str, cache: ShardCache | None) -> None:
         self.store, self._version, self._split = store, manifest["version"], split
         self._tokenizer = manifest["tokenizer"]["fingerprint"]
         self.entries: list[dict[str, Any]] = manifest["splits"][split]["shards"]
-        self.cache = cache or _default_cache() if self.is_remote else None
+        self.cache = (cache or ShardCache.default()) if self.is_remote else None
 
     @property
     def is_remote(self) -> bool:
@@ -41,7 +39,7 @@ class ShardFiles:
         return not isinstance(self.store, Store)
 
     def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
-        """Open a shard; a copy in the cache that turns out to be damaged is fetched again, once.
+        """Open a shard; a copy in the cache that is damaged, or was removed meanwhile, is fetched again, once.
 
         Raises:
             StoreError: the shard is missing or can't be read or fetched.
@@ -53,7 +51,10 @@ class ShardFiles:
             if self.cache is None:
                 raise
             self.cache.discard(self.entries[index]["sha256"])
-            return self._open(index, open_path)
+        except StoreError as error:
+            if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        return self._open(index, open_path)
 
     def _open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
         path = self.path(index)
@@ -65,8 +66,8 @@ class ShardFiles:
         return shard
 
     def fetch_ahead(self, indices: list[int]) -> None:
-        """Begin to download shards, in that order, as many as take half of the cache."""
-        assert self.cache is not None  # only asked of a remote store
+        """Begin to download shards of a remote store, in that order, as many as take half of the cache."""
+        assert self.cache is not None and isinstance(self.store, RemoteStore)  # only asked of a remote store
         room = (self.cache.limit_bytes or 2**63) // 2
         requests = []
         for index in indices:
@@ -74,7 +75,8 @@ class ShardFiles:
             room -= entry["bytes"]
             if room < 0:
                 break
-            requests.append((self.store, version_path(self._version, entry["name"]), entry["sha256"], entry["bytes"]))
+            name = version_path(self._version, entry["name"])
+            requests.append(ShardRequest(self.store, name, entry["sha256"], entry["bytes"]))
         self.cache.ahead(requests)
 
     def is_here(self, index: int) -> bool:
@@ -97,9 +99,3 @@ class ShardFiles:
         listed = (entry["bytes"], entry["tokens"], entry["documents"], self._split, index)
         if found != listed:
             raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
-
-
-def _default_cache() -> ShardCache:
-    from tokenloom.storage.shard_cache import ShardCache
-
-    return ShardCache.default()

@@ -1,0 +1,102 @@
+"""Train with Lightning: it saves and restores the place in the data by itself, in the middle of an epoch too.
+
+    python examples/train_lightning.py STORE/DATASET@TAG_OR_VERSION [--resume]
+
+What matters: the loader is made in `train_dataloader`, where the process group exists; it is endless, and
+`limit_train_batches` says how many batches Lightning calls an epoch. Without that limit Lightning takes one batch
+ahead, and every checkpoint and every epoch would lose it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from tokenloom import EvaluationPass, TokenDataset, TokenLoader
+
+SEQ_LEN, BATCH_SIZE, EPOCH_BATCHES = 128, 8, 100
+
+
+class Tokens(lightning.LightningDataModule):
+    """Training batches from where a checkpoint was, and a pass over the split `validation`.
+
+    Lightning keeps the state of whatever `train_dataloader` returns, if it has state_dict and load_state_dict.
+    """
+
+    def __init__(self, reference: str) -> None:
+        super().__init__()
+        self.train_data = TokenDataset(reference, "train", SEQ_LEN)
+        self.validation_data = TokenDataset(reference, "validation", SEQ_LEN)
+
+    def train_dataloader(self) -> TokenLoader:
+        """Return this rank's endless batches."""
+        return TokenLoader(self.train_data, BATCH_SIZE, seed=0)
+
+    def val_dataloader(self) -> EvaluationPass:
+        """Return this rank's share of the validation split, the same each time."""
+        return EvaluationPass(self.validation_data, BATCH_SIZE)
+
+
+class NextToken(lightning.LightningModule):
+    """A model that sees one token and guesses the next."""
+
+    def __init__(self, vocab_size: int, lr: float = 1e-2) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.lr = lr
+        self.model = nn.Sequential(nn.Embedding(vocab_size, 64), nn.GELU(), nn.Linear(64, vocab_size))
+
+    def _loss(self, batch: dict[str, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self.model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
+        """Return the loss of a batch."""
+        loss = self._loss(batch)
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        """Log the mean loss over all labels but those of padding, -100."""
+        num_labels = int((batch["labels"] != -100).sum())
+        if num_labels:
+            self.log("validation_loss", self._loss(batch), batch_size=num_labels, prog_bar=True, sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return AdamW."""
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+def fit(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> lightning.Trainer:
+    """Train to a step, from the last checkpoint in `folder` if asked; return the trainer, whose options may be given."""
+    lightning.seed_everything(0)
+    tokens = Tokens(reference)
+    model = NextToken(tokens.train_data.manifest["tokenizer"]["vocab_size"])
+    checkpoints = ModelCheckpoint(folder, save_last=True, every_n_train_steps=50)
+    trainer = lightning.Trainer(
+        **{
+            "max_steps": steps,
+            "max_epochs": -1,
+            "limit_train_batches": EPOCH_BATCHES,
+            "callbacks": [checkpoints],
+            "logger": False,
+            **options,
+        }
+    )
+    trainer.fit(model, datamodule=tokens, ckpt_path=str(folder / "last.ckpt") if resume else None)
+    return trainer
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Train a small model with Lightning.")
+    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
+    parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    arguments = parser.parse_args()
+    fit(arguments.reference, arguments.checkpoints, arguments.steps, arguments.resume)

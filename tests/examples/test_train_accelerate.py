@@ -1,0 +1,58 @@
+"""examples/train_accelerate.py with the real Accelerate: a restored run goes on, on one process or two."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from examples.train_accelerate import BATCH_SIZE, SEQ_LEN, train
+from tokenloom import TokenDataset, TokenLoader
+
+_ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning:accelerate")]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    with torch.random.fork_rng(devices=[]):
+        yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def test_restored_run_goes_on_with_the_next_batch(corpus: str, tmp_path: Path) -> None:
+    whole = train(corpus, tmp_path / "whole", steps=12)
+    first = train(corpus, tmp_path / "stopped", steps=5)
+    then = train(corpus, tmp_path / "stopped", steps=12, resume=True)
+    assert (len(first), len(then)) == (5, 7)
+    assert first + then == pytest.approx(whole, abs=1e-6)
+    assert whole[-1] < whole[0] - 0.5
+
+
+def test_prepare_leaves_the_loader_as_it_is(corpus: str) -> None:
+    loader = TokenLoader(TokenDataset(corpus, seq_len=SEQ_LEN), BATCH_SIZE)
+    assert Accelerator().prepare(loader) is loader
+
+
+def test_two_processes_take_each_their_half_and_go_on(corpus: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(_ROOT / "examples" / "train_accelerate.py"), corpus, "--checkpoint", str(tmp_path / "two")]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    printed = ""
+    for options in (["--steps", "3"], ["--steps", "5", "--resume"]):
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    assert re.findall(r"step +(\d+)", printed) == ["3", "5"]
+    (path,) = (tmp_path / "two").glob("custom_checkpoint_*.pkl")
+    assert torch.load(path, weights_only=True)["samples"] == 5 * 2 * BATCH_SIZE
