@@ -3,9 +3,9 @@
     python benchmarks/read.py [--rounds 7] [--folder DIR] [--full] [--tiny] [--drop-caches] [--output FILE.json]
 
 A store of uint16 shards is made in a temporary folder (of --folder: the disk to measure cold reads on). Rates are
-measured in turn with the bare loop, (bare, ours, bare, ...), and each is divided by the mean of the two bare ones beside
-it, so a machine whose speed drifts does not move the ratios. bare: rows of T + 1 stored tokens are copied from warm maps
-into a new array of int64, batch by batch; labels are a view. Targets stand beside the figures; nothing fails.
+measured in turn with the bare loop (bare, ours, bare, ...), and each is divided by the mean of the two bare ones
+beside it, so a machine whose speed drifts does not move the ratios. bare: rows of T + 1 stored tokens are copied from
+warm maps into a new array of int64, batch by batch; labels are a view. Targets stand beside the figures; nothing fails.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.order import Order
 from tokenloom.storage import shard as shard_format
 from tokenloom.storage.canonical import sign
 from tokenloom.storage.filesystem import Store
@@ -275,44 +276,46 @@ def measure_cold(reference: str, sizes: Sizes, rounds: int, drop_caches: bool) -
     """Compare random rows of cold files with four threads that only read them."""
     ratios, rates, cached = [], [], []
     for seed in range(rounds):
+        files, rows = rows_of(reference, sizes, seed)
         cached.append(make_cold(reference, drop_caches))
-        begin = time.perf_counter()
-        with ThreadPoolExecutor(4) as pool:
-            files, rows = rows_of(reference, sizes, seed)
-            begin = time.perf_counter()
-            list(pool.map(functools.partial(read_rows, files), np.array_split(rows, 64)))
-        bare = time.perf_counter() - begin
-        for file in files:
-            os.close(file)
-        make_cold(reference, drop_caches)
-        loader = TokenLoader(
-            TokenDataset(reference, seq_len=SEQ_LEN), BATCH, seed=seed, order="full", rank=0, world_size=1
-        )
+        bare = seconds_of_reads(files, rows)
+        cached.append(make_cold(reference, drop_caches))
+        data = TokenDataset(reference, seq_len=SEQ_LEN)
+        loader = TokenLoader(data, BATCH, seed=seed, order="full", rank=0, world_size=1)
         begin = time.perf_counter()
         for _ in range(sizes.cold_rows // BATCH):
             next(loader)
         ratios.append(bare / (time.perf_counter() - begin))
         rates.append(sizes.cold_rows * SEQ_LEN / bare / 1e6)
         loader.close()
-        del loader
+        del loader, data
     how = "drop_caches" if drop_caches else "posix_fadvise"
     return [
         Figure(f"cold ({how}): four threads of bare pread", "M tokens/s", rates),
-        Figure("share of rows that stayed in memory", "", cached, "0, else not cold"),
+        Figure("cold: share of rows in memory all the same", "", cached, "0"),
         Figure("cold: thread, order full", "of bare pread", ratios, ">= 0.5"),
     ]
+
+
+def seconds_of_reads(files: list[int], rows: NDArray[np.int64]) -> float:
+    """Read rows on four threads, close the files, return the seconds."""
+    with ThreadPoolExecutor(4) as pool:
+        begin = time.perf_counter()
+        list(pool.map(functools.partial(read_rows, files), np.array_split(rows, 64)))
+        seconds = time.perf_counter() - begin
+    for file in files:
+        os.close(file)
+    return seconds
 
 
 def rows_of(reference: str, sizes: Sizes, seed: int) -> tuple[list[int], NDArray[np.int64]]:
     """Return open files, and (n, 2) file and first byte of the rows that a loader of this seed reads."""
     data = TokenDataset(reference, seq_len=SEQ_LEN)
-    loader = TokenLoader(data, BATCH, seed=seed, order="full", rank=0, world_size=1)
-    rows = data.plan(loader.stream.plan(np.arange(1)).parts[0].dataset.shards_of(np.zeros(0, np.int64)))
-    (part,) = loader.stream.plan(np.arange(sizes.cold_rows)).parts
-    rows = part.rows
-    start = data.shards[0].header.tokens_start
+    samples = Order("full", data.counts, seed).samples(np.arange(sizes.cold_rows))
+    shards = data.shards_of(samples)
+    local = samples - (np.cumsum(data.counts) - data.counts)[shards]
     files = [os.open(data.files.path(i), os.O_RDONLY) for i in range(len(data.counts))]
-    return files, np.stack([rows.shards, start + 2 * rows.starts], axis=1)
+    return files, np.stack([shards, data.shards[0].header.tokens_start + 2 * SEQ_LEN * local], axis=1)
 
 
 def read_rows(files: list[int], rows: NDArray[np.int64]) -> None:
@@ -448,7 +451,8 @@ from tokenloom.reader.loader import TokenLoader
 
 def held():
     lines = open("/proc/self/status").read().splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssFile"))}
+    sizes = (line.replace(":", "").split() for line in lines if line.startswith(("RssAnon", "RssFile")))
+    return {name: int(size) * 1024 for name, size, _ in sizes}
 
 reference, resume_at, batches, options = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 before, begin = held(), time.perf_counter()

@@ -200,7 +200,7 @@ class Boundaries:
         return self._ignored[a:b] - begin
 
     def cu_seqlens(self, first: int, end: int) -> NDArray[np.int32]:
-        """Return the (runs + 1,) int32 offsets of the runs of rows [first, end), flattened, as flash attention takes."""
+        """Return the (runs + 1,) int32 offsets of the runs of rows [first, end), flattened, for flash attention."""
         begin, stop = first * self._form.seq_len, end * self._form.seq_len
         runs = self._runs[self._row_runs[first] : self._row_runs[end]]
         return np.append(runs - begin, stop - begin).astype(np.int32)
