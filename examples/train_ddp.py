@@ -59,7 +59,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Token ids and labels, (B, T) int64 each, -> their mean cross entropy in nats."""
 
-    def __init__(self, vocab_size: int, seq_len: int, width: int = 128, num_blocks: int = 4, num_heads: int = 4) -> None:
+    def __init__(
+        self, vocab_size: int, seq_len: int, width: int = 128, num_blocks: int = 4, num_heads: int = 4
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, width)
         self.positions = nn.Embedding(seq_len, width)
@@ -149,7 +151,9 @@ def report(rank: int, step: int, loss: float, loader: TokenLoader, world_size: i
     if rank == 0:
         stats = loader.stats()
         speed = stats.tokens_per_second * world_size
-        print(f"step {step:>6}   loss {loss:.4f}   {speed:>11,.0f} tokens/s   waiting {stats.idle_ratio:.1%}", flush=True)
+        print(
+            f"step {step:>6}   loss {loss:.4f}   {speed:>11,.0f} tokens/s   waiting {stats.idle_ratio:.1%}", flush=True
+        )
 
 
 def parse_arguments() -> argparse.Namespace:

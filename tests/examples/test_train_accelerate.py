@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from examples.train_accelerate import BATCH_SIZE, SEQ_LEN, train
+from tests.support import FULL
 from tokenloom import TokenDataset, TokenLoader
 
 _ROOT = Path(__file__).parents[2]
@@ -44,6 +45,7 @@ def test_prepare_leaves_the_loader_as_it_is(corpus: str) -> None:
     assert Accelerator().prepare(loader) is loader
 
 
+@pytest.mark.skipif(not FULL, reason="takes half a minute: set TOKENLOOM_FULL=1")
 def test_two_processes_take_each_their_half_and_go_on(corpus: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(_ROOT / "examples" / "train_accelerate.py"), corpus, "--checkpoint", str(tmp_path / "two")]

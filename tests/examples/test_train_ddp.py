@@ -19,7 +19,18 @@ def _run(reference: str, folder: Path, num_processes: int, steps: int) -> dict[i
     if num_processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
     command += [str(_ROOT / "examples" / "train_ddp.py"), reference, "--checkpoints", str(folder), "--lr", "3e-3"]
-    command += ["--steps", str(steps), "--seq-len", "64", "--global-batch", "8", "--save-every", "4", "--log-every", "1"]
+    command += [
+        "--steps",
+        str(steps),
+        "--seq-len",
+        "64",
+        "--global-batch",
+        "8",
+        "--save-every",
+        "4",
+        "--log-every",
+        "1",
+    ]
     variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     environment = {**os.environ, **variables, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)

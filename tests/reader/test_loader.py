@@ -244,6 +244,10 @@ def test_all_ranks_make_equally_many_steps_and_only_the_end_is_dropped_or_padded
     for batch_size in (1, 4, 7, n, n + 1):
         seen = []
         steps = n // (batch_size * world_size) if drop_last else -(-n // (batch_size * world_size))
+        if not steps:
+            with pytest.raises(ValueError, match=rf"{n} samples make no step of {batch_size * world_size} samples"):
+                TokenLoader(data, batch_size, rank=0, world_size=world_size, **options)
+            continue
         for rank in range(world_size):
             loader = TokenLoader(data, batch_size, rank=rank, world_size=world_size, **options)
             batches = list(loader)
@@ -268,7 +272,6 @@ def test_an_endless_loader_has_no_length_and_a_finished_one_says_so(reference: s
             next(loader)
     with pytest.raises(TokenloomError, match=r"last epoch of this loader is over.*EvaluationPass"):
         iter(loader)
-    assert list(TokenLoader(data, 10**6, num_epochs=1)) == []
 
 
 def test_a_second_loop_goes_on_where_the_first_one_stopped(reference: str) -> None:

@@ -15,7 +15,6 @@ from tokenloom.reader.feeds import Batch, sequence_lengths
 from tokenloom.reader.timing import StepTimes
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # kernels for unsigned types beyond uint8 are few
-_SLOTS = 3
 
 
 @dataclass
@@ -41,14 +40,29 @@ class _Made:
 
 
 class CudaFeed:
-    """Feed for a CUDA device; see Feed."""
+    """Feed for a CUDA device; see Feed.
+
+    Args:
+        form, batch_size: of the batches.
+        chunk_batches: made at a time, at most.
+        num_chunks: that may be on their way at once; each has buffers of its own.
+        device: without an index it is the current one.
+        times: gets the seconds of each step.
+    """
 
     def __init__(
-        self, form: BatchFormat, batch_size: int, chunk_batches: int, device: torch.device, times: StepTimes
+        self,
+        form: BatchFormat,
+        batch_size: int,
+        chunk_batches: int,
+        num_chunks: int,
+        device: torch.device,
+        times: StepTimes,
     ) -> None:
+        device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(_SLOTS)]
+        self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(num_chunks)]
         self._next = 0
 
     def _make_slot(self, num_rows: int) -> _Slot:
@@ -61,10 +75,11 @@ class CudaFeed:
 
     def make(self, block: Block, first: int, num_batches: int) -> list[_Made]:
         """See Feed."""
-        slot = self._slots[self._next % _SLOTS]
-        if slot.batches_left:  # the consumer has not taken all of it: leave it to it
-            slot = self._slots[self._next % _SLOTS] = self._make_slot(len(slot.host["tokens"]))
-        self._next += 1
+        with torch.cuda.device(self._device):  # the thread's own: pinned memory belongs to the current device
+            return self._make(block, first, num_batches)
+
+    def _make(self, block: Block, first: int, num_batches: int) -> list[_Made]:
+        slot = self._free_slot()
         slot.batches_left = num_batches
         slot.copied.synchronize()  # the pinned buffer is free again
         num_rows = num_batches * self._batch_size
@@ -81,6 +96,13 @@ class CudaFeed:
         with self._times.step("copy"):
             self._copy(slot, num_rows)
         return batches
+
+    def _free_slot(self) -> _Slot:
+        place = self._next % len(self._slots)
+        self._next += 1
+        if self._slots[place].batches_left:  # the consumer has not taken all of it: leave it to it
+            self._slots[place] = self._make_slot(len(self._slots[place].host["tokens"]))
+        return self._slots[place]
 
     def _add_boundaries(self, made: _Made, block: Block, first: int) -> None:
         ignored = block.boundaries.ignored_labels(first, first + self._batch_size)
@@ -101,6 +123,8 @@ class CudaFeed:
         slot = made.slot
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(slot.copied)
+        for buffer in slot.device.values():
+            buffer.record_stream(stream)  # it must outlive what reads it there
         rows = slice(made.index * self._batch_size, (made.index + 1) * self._batch_size)
         tokens = slot.device["tokens"][rows].to(torch.int64)
         if self._form.dtype.itemsize > 1:

@@ -29,12 +29,14 @@ class Feed(Protocol):
         """Return one of the batches made, each once."""
 
 
-def make_feed(form: BatchFormat, batch_size: int, chunk_batches: int, device: torch.device, times: StepTimes) -> Feed:
-    """Return the feed for a device; a chunk has at most `chunk_batches` batches."""
+def make_feed(
+    form: BatchFormat, batch_size: int, chunk_batches: int, prefetch: int, device: torch.device, times: StepTimes
+) -> Feed:
+    """Return the feed for a device that makes at most `chunk_batches` batches at a time, `prefetch` of them ahead."""
     if device.type == "cuda":
         from tokenloom.reader.cuda_feed import CudaFeed
 
-        return CudaFeed(form, batch_size, chunk_batches, device, times)
+        return CudaFeed(form, batch_size, chunk_batches, -(-prefetch // chunk_batches) + 2, device, times)
     return HostFeed(form, batch_size, chunk_batches, device, times)
 
 

@@ -143,7 +143,7 @@ class TokenLoader:
             return
         chunk_batches = self._chunk_batches()
         form, batch_size = self.stream.format, self.steps.batch_size
-        feed = make_feed(form, batch_size, chunk_batches, self.device, self._times)
+        feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
         self._producer = Producer(
             self.stream, self.steps, feed, self._position, chunk_batches, self._io_threads, self._times
         )

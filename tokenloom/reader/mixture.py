@@ -128,7 +128,8 @@ class Mixture:
 
     Args:
         members: {name: (dataset, weight)}; all of one tokenizer, seq_len, packing, labels and fields. Weights are
-            numbers from 0; their ratios hold exactly if they make a period of at most 100,000 samples, else to 1 in 100,000.
+            numbers from 0; their ratios hold exactly if they make a period of at most 100,000 samples, else to a
+            100,000th.
         stages: later weights as [(from_sample, {name: weight}), ...], counted in samples of the whole stream.
 
     Raises ValueError if members differ, weights are out of range, or a stage names other members.

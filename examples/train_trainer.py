@@ -1,0 +1,77 @@
+"""Train a small GPT-2 with the Trainer of transformers: a TokenDataset is a map-style dataset like any other.
+
+    python examples/train_trainer.py STORE/DATASET@TAG_OR_VERSION [--resume]
+
+What matters: `labels="same"`, as its models shift labels themselves. The order is the Trainer's: its sampler shuffles
+the sample numbers, and when it resumes it goes through them again up to where it was, which reads no data.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+from tokenloom import TokenDataset
+
+SEQ_LEN, BATCH_SIZE = 128, 8
+
+
+def make_model(data: TokenDataset) -> GPT2LMHeadModel:
+    """Return a GPT-2 of two layers for a dataset's vocabulary, with the same first weights each time."""
+    tokenizer = data.manifest["tokenizer"]
+    set_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=tokenizer["vocab_size"],
+            bos_token_id=tokenizer["eot_id"],
+            eos_token_id=tokenizer["eot_id"],
+            n_positions=SEQ_LEN,
+            n_layer=2,
+            n_head=2,
+            n_embd=64,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            resid_pdrop=0.0,
+        )
+    )
+
+
+def train(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> Trainer:
+    """Train to a step, from the newest checkpoint in `folder` if asked; return the trainer, evaluated at the end.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION.
+        folder: of the checkpoints.
+        steps: the last step.
+        resume: go on from the newest checkpoint.
+        options: of TrainingArguments, in place of those below.
+    """
+    train_data = TokenDataset(reference, "train", SEQ_LEN, labels="same")
+    validation_data = TokenDataset(reference, "validation", SEQ_LEN, labels="same")
+    chosen = {
+        "max_steps": steps,
+        "per_device_train_batch_size": BATCH_SIZE,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 10,
+        "save_steps": 100,
+        "report_to": "none",
+    }
+    arguments = TrainingArguments(str(folder), **chosen | options)
+    trainer = Trainer(make_model(train_data), arguments, train_dataset=train_data, eval_dataset=validation_data)
+    trainer.train(resume_from_checkpoint=resume)
+    trainer.evaluate()
+    return trainer
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Train a small GPT-2 with the Trainer of transformers.")
+    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
+    parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    given = parser.parse_args()
+    train(given.reference, given.checkpoints, given.steps, given.resume)

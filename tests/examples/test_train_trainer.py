@@ -1,0 +1,56 @@
+"""examples/train_trainer.py with the real Trainer: its loss is that of our samples, and it resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from examples.train_trainer import BATCH_SIZE, SEQ_LEN, make_model, train
+from tokenloom import TokenDataset
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore::UserWarning:transformers"),
+]
+_QUIET: dict[str, Any] = {"use_cpu": True, "disable_tqdm": True, "logging_steps": 1, "per_device_eval_batch_size": 256}
+
+
+@pytest.fixture(autouse=True)
+def _keep_seeds() -> Iterator[None]:
+    before = np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        yield
+    np.random.set_state(before)  # noqa: NPY002
+
+
+def _losses(trainer: Any) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path) -> None:
+    trainer = train(corpus, tmp_path, steps=10, train_sampling_strategy="sequential", save_strategy="no", **_QUIET)
+    data = TokenDataset(corpus, seq_len=SEQ_LEN)  # labels shifted by us
+    samples = [data[i] for i in range(BATCH_SIZE)]
+    inputs, labels = (torch.from_numpy(np.stack([s[name] for s in samples])) for name in ("input_ids", "labels"))
+    with torch.no_grad():
+        logits = make_model(data)(input_ids=inputs).logits
+    # The model shifts by itself, and so never sees the label of the last input.
+    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, :-1].flatten())
+    losses = _losses(trainer)
+    assert losses[0] == pytest.approx(expected.item(), abs=2e-4)
+    assert losses[-1] < losses[0] - 1
+    assert trainer.state.log_history[-1]["eval_loss"] < losses[0] - 1
+
+
+def test_resumed_training_has_the_losses_of_one_that_was_never_stopped(corpus: str, tmp_path: Path) -> None:
+    whole = _losses(train(corpus, tmp_path / "whole", steps=8, save_strategy="no", **_QUIET))
+    train(corpus, tmp_path / "stopped", steps=3, save_steps=3, **_QUIET)
+    then = _losses(train(corpus, tmp_path / "stopped", steps=8, resume=True, **_QUIET))
+    assert then == pytest.approx(whole, abs=2e-4)
