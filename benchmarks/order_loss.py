@@ -18,22 +18,24 @@ from torch import Tensor, nn
 
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 
-SEQ_LEN, BATCH_SIZE, WIDTH = 128, 16, 128
+SEQ_LEN, BATCH_SIZE, WIDTH, CONTEXT = 256, 16, 128, 8
 ORDERS = ("block", "full", "sequential")
 
 
 class SmallModel(nn.Module):
-    """A recurrent next-token model: (B, T) int64 ids -> (B, T, vocab_size)."""
+    """Predicts a token from the eight before it: (B, T) int64 ids -> (B, T, vocab_size)."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, WIDTH)
-        self.recurrent = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.embedding = nn.Embedding(vocab_size, 32)
+        self.context = nn.Conv1d(32, WIDTH, CONTEXT)
+        self.hidden = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, vocab_size)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the logits."""
-        logits: Tensor = self.head(self.recurrent(self.embedding(ids))[0])
+        embedded = nn.functional.pad(self.embedding(ids).transpose(1, 2), (CONTEXT - 1, 0))
+        logits: Tensor = self.head(torch.relu(self.hidden(torch.relu(self.context(embedded).transpose(1, 2)))))
         return logits
 
 

@@ -114,7 +114,7 @@ def random_offsets(rng: np.random.Generator, num_documents: float) -> NDArray[np
 
 def header_info(index: int) -> dict[str, Any]:
     """Return the JSON block of a shard's header."""
-    names = {"dataset": "data", "split": "train", "tokenizer": "made", "fingerprint": "f" * 64}
+    names: dict[str, Any] = {"dataset": "data", "split": "train", "tokenizer": "made", "fingerprint": "f" * 64}
     return names | {"shard_index": index, "seed": 0, "vocab_size": VOCAB, "eot_id": 0}
 
 
@@ -139,7 +139,7 @@ def write_sparse_store(folder: Path, num_shards: int, offsets: NDArray[np.uint64
                 file.truncate(file_bytes)
                 file.seek(offsets_start)
                 file.write(offsets.tobytes())
-        entry = {"name": name, "sha256": f"{index:064x}", "docs_sha256": "0" * 64, "samples": samples}
+        entry: dict[str, Any] = {"name": name, "sha256": f"{index:064x}", "docs_sha256": "0" * 64, "samples": samples}
         entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": file_bytes}
         entries.append(entry | {"first_key": "0" * 16, "last_key": "f" * 16})
     return publish(folder, entries)
@@ -149,7 +149,7 @@ def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
     """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
     counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
     tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
-    manifest = {"format_version": 1, "dataset": "data", "version": VERSION, "tokenizer": tokenizer}
+    manifest: dict[str, Any] = {"format_version": 1, "dataset": "data", "version": VERSION, "tokenizer": tokenizer}
     manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
     manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
     (folder / "data/versions" / VERSION / "manifest.json").write_bytes(sign(manifest))
@@ -389,6 +389,8 @@ def measure_long_run(reference: str, sizes: Sizes) -> list[Figure]:
     figures = []
     for name, prefetch in (("prefetch=0", 0), ("thread", None)):
         loader = TokenLoader(TokenDataset(reference, seq_len=16), BATCH, rank=0, world_size=1, prefetch=prefetch)
+        for _ in range(200):
+            next(loader)
         ends = [time.perf_counter()]
         for _ in range(10):
             for _ in range(sizes.long_batches // 10):
@@ -413,7 +415,7 @@ def measure_packing(sizes: Sizes, rounds: int) -> list[Figure]:
         plan = plan_shard("best_fit", SEQ_LEN, int(offsets[-1]), offsets)
         seconds.append(time.perf_counter() - begin)
     shares = shares_of("best_fit", SEQ_LEN, int(offsets[-1]), offsets)
-    slots = best_fit_decreasing(np.diff(offsets.astype(np.int64)))
+    slots = best_fit_decreasing(np.diff(offsets).astype(np.int64))
     return [
         Figure(f"best_fit: plan of {sizes.documents:,} documents", "s", seconds, "<= 2"),
         Figure("best_fit: padding", "% of slots", [100 * shares.padding_share]),

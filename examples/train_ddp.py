@@ -33,8 +33,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Let each token look at itself and those before it."""
-        heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        seen = F.scaled_dot_product_attention(*heads, is_causal=True)  # (B, heads, T, width / heads)
+        parts = self.qkv(x).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)  # (B, num_heads, T, width / num_heads)
         out: Tensor = self.out(seen.transpose(1, 2).flatten(2))
         return out
 
@@ -140,8 +141,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
             dist.all_reduce(mean_loss)
             report(rank, step, mean_loss.item(), loader, world_size)
         if rank == 0 and (step % arguments.save_every == 0 or step == arguments.steps):
-            parts = {"model": model, "optimizer": optimizer, "loader": loader}
-            states = {name: part.state_dict() for name, part in parts.items()}
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
             save_checkpoint(arguments.checkpoints, step, states | {"step": step})
     loader.close()
 

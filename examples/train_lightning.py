@@ -73,21 +73,13 @@ class NextToken(lightning.LightningModule):
 
 
 def fit(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> lightning.Trainer:
-    """Train to a step, from the last checkpoint in `folder` if asked; return the trainer, whose options may be given."""
+    """Train to a step, from the last checkpoint in `folder` if asked; `options` are of the trainer returned."""
     lightning.seed_everything(0)
     tokens = Tokens(reference)
     model = NextToken(tokens.train_data.manifest["tokenizer"]["vocab_size"])
     checkpoints = ModelCheckpoint(folder, save_last=True, every_n_train_steps=50)
-    trainer = lightning.Trainer(
-        **{
-            "max_steps": steps,
-            "max_epochs": -1,
-            "limit_train_batches": EPOCH_BATCHES,
-            "callbacks": [checkpoints],
-            "logger": False,
-            **options,
-        }
-    )
+    chosen: dict[str, Any] = {"limit_train_batches": EPOCH_BATCHES, "callbacks": [checkpoints], "logger": False}
+    trainer = lightning.Trainer(max_steps=steps, max_epochs=-1, **chosen | options)
     trainer.fit(model, datamodule=tokens, ckpt_path=str(folder / "last.ckpt") if resume else None)
     return trainer
 

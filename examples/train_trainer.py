@@ -2,7 +2,8 @@
 
     python examples/train_trainer.py STORE/DATASET@TAG_OR_VERSION [--resume]
 
-What matters: `labels="same"`, as its models shift labels themselves. The order is the Trainer's: its sampler shuffles
+What matters: `labels="same"`, as its models shift labels themselves; and `loss_type`, which GPT-2 lacks: without it
+the Trainer divides the loss by T labels a sample instead of T - 1. The order is the Trainer's: its sampler shuffles
 the sample numbers, and when it resumes it goes through them again up to where it was, which reads no data.
 """
 
@@ -23,7 +24,7 @@ def make_model(data: TokenDataset) -> GPT2LMHeadModel:
     """Return a GPT-2 of two layers for a dataset's vocabulary, with the same first weights each time."""
     tokenizer = data.manifest["tokenizer"]
     set_seed(0)
-    return GPT2LMHeadModel(
+    model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=tokenizer["vocab_size"],
             bos_token_id=tokenizer["eot_id"],
@@ -37,6 +38,8 @@ def make_model(data: TokenDataset) -> GPT2LMHeadModel:
             resid_pdrop=0.0,
         )
     )
+    model.loss_type = "ForCausalLM"
+    return model
 
 
 def train(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> Trainer:
@@ -51,7 +54,7 @@ def train(reference: str, folder: Path, steps: int, resume: bool = False, **opti
     """
     train_data = TokenDataset(reference, "train", SEQ_LEN, labels="same")
     validation_data = TokenDataset(reference, "validation", SEQ_LEN, labels="same")
-    chosen = {
+    chosen: dict[str, Any] = {
         "max_steps": steps,
         "per_device_train_batch_size": BATCH_SIZE,
         "learning_rate": 3e-3,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from tests.support import build, make_spec, write_jsonl
 
@@ -19,3 +23,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in.jsonl", texts))}
     spec = make_spec(folder / "store", [source], splits={"train": 0.8, "validation": 0.2}, shard_tokens=50_000)
     return f"{spec.store}/data@{build(spec).version}"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_the_same_seeds_after() -> Iterator[None]:
+    """Models this small are several times faster on one thread; frameworks set all global seeds."""
+    num_threads, numpy_state, python_state = torch.get_num_threads(), np.random.get_state(), random.getstate()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(num_threads)
+    np.random.set_state(numpy_state)
+    random.setstate(python_state)

@@ -25,8 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning:
 @pytest.fixture(autouse=True)
 def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    with torch.random.fork_rng(devices=[]):
-        yield
+    yield
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 

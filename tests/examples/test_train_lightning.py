@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,6 @@ def _fit(reference: str, folder: Path, steps: int, every: int, resume: bool = Fa
     return seen.batches, trainer
 
 
-@pytest.fixture(autouse=True)
-def _keep_seeds() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
 @pytest.mark.parametrize("stop", [5, 8, 11])  # within an epoch of 8 batches, at its end, in the next one
 def test_resumed_fit_goes_on_with_the_next_sample(corpus: str, tmp_path: Path, stop: int) -> None:
     first, _ = _fit(corpus, tmp_path, steps=stop, every=stop)
@@ -64,7 +57,7 @@ def test_resumed_fit_goes_on_with_the_next_sample(corpus: str, tmp_path: Path, s
 
 
 def test_without_a_limit_lightning_takes_a_batch_ahead_which_a_checkpoint_counts(corpus: str, tmp_path: Path) -> None:
-    options = {"limit_train_batches": 1.0, "limit_val_batches": 0}
+    options: dict[str, Any] = {"limit_train_batches": 1.0, "limit_val_batches": 0}
     first, _ = _fit(corpus, tmp_path, steps=5, every=5, **options)
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
     (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:transformers"),
 ]
 _QUIET: dict[str, Any] = {"use_cpu": True, "disable_tqdm": True, "logging_steps": 1, "per_device_eval_batch_size": 256}
-
-
-@pytest.fixture(autouse=True)
-def _keep_seeds() -> Iterator[None]:
-    before = np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        yield
-    np.random.set_state(before)  # noqa: NPY002
 
 
 def _losses(trainer: Any) -> list[float]:

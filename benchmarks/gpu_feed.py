@@ -1,0 +1,318 @@
+"""What feeding a GPU costs: training steps on batches of a TokenLoader, against the same steps on one fixed batch.
+
+    python benchmarks/gpu_feed.py [--rounds 7] [--steps 100] [--compile] [--output FILE.json]
+    python benchmarks/gpu_feed.py --device cpu --tiny      to try the program without CUDA
+
+Models are written out below: GPT-2 of 124 M parameters, and one whose step takes 10 to 20 ms; bf16 autocast, AdamW.
+Rounds are interleaved (fixed, fed, fixed, fed, ...), timed with CUDA events; a ratio is one round's fed over the mean
+of the fixed ones beside it. Batches on the device are compared with those on the CPU, element by element; the bytes
+that go to the device are those that torch.profiler counts. Targets stand beside the figures; nothing fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tokenloom.reader import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.storage.canonical import sign
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.shard import ShardWriter
+from tokenloom.storage.tags import move
+
+VOCAB, ROWS_OF_LOGITS, VERSION = 50_257, 50_304, "5a" * 8
+ALL_FIELDS = ("cu_seqlens", "document_ids", "position_ids")
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model and its batches."""
+
+    name: str
+    layers: int
+    heads: int
+    width: int
+    seq_len: int
+    batch_size: int
+
+
+SIZES = [Size("GPT-2 124M", 12, 12, 768, 1024, 16), Size("small", 6, 8, 512, 1024, 16)]
+TINY_SIZES = [Size("tiny", 1, 2, 16, 32, 2)]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the result."""
+
+    name: str
+    unit: str
+    values: list[float]
+    target: str = ""
+
+
+class Layer(nn.Module):
+    """One transformer layer: causal attention, then an MLP, each on the normalized sum of all before."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.norms = nn.ModuleList([nn.LayerNorm(size.width), nn.LayerNorm(size.width)])
+        self.attend = nn.Linear(size.width, 3 * size.width)
+        self.project = nn.Linear(size.width, size.width)
+        self.mlp = nn.Sequential(
+            nn.Linear(size.width, 4 * size.width), nn.GELU(approximate="tanh"), nn.Linear(4 * size.width, size.width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, width) to the same."""
+        batch_size, seq_len, width = x.shape
+        parts = self.attend(self.norms[0](x)).view(batch_size, seq_len, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).reshape(batch_size, seq_len, width))
+        added: Tensor = x + self.mlp(self.norms[1](x))
+        return added
+
+
+class Model(nn.Module):
+    """GPT-2: embeddings of tokens and places, layers, logits with the weights of the embedding."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(ROWS_OF_LOGITS, size.width)
+        self.places = nn.Embedding(size.seq_len, size.width)
+        self.layers = nn.Sequential(*(Layer(size) for _ in range(size.layers)))
+        self.norm = nn.LayerNorm(size.width)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.places.weight, std=0.02)
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of (B, T) ids and labels."""
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        logits = functional.linear(self.norm(self.layers(x)), self.tokens.weight)
+        return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
+
+
+class Training:
+    """A model, its optimizer, and a step."""
+
+    def __init__(self, size: Size, device: torch.device, use_compile: bool) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        model = Model(size).to(device)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+        self.model: Callable[..., Tensor] = torch.compile(model) if use_compile else model
+
+    def step(self, batch: Batch) -> Tensor:
+        """Train on a batch; return the loss, still on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss = self.model(batch["input_ids"], batch["labels"])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+
+def write_store(folder: Path, num_tokens: int) -> str:
+    """Write a version of two uint16 shards with random documents; return its reference."""
+    rng = np.random.default_rng(0)
+    (folder / "data/versions" / VERSION / "train").mkdir(parents=True)
+    entries = []
+    for index in range(2):
+        lengths = np.maximum(2, rng.lognormal(np.log(600), 1.0, max(1, num_tokens // 960))).astype(np.uint32)
+        tokens = rng.integers(1, VOCAB, int(lengths.sum()), dtype=np.uint16)
+        tokens[np.cumsum(lengths, dtype=np.int64) - 1] = 0
+        info: dict[str, Any] = {"dataset": "data", "split": "train", "tokenizer": "made", "fingerprint": "f" * 64}
+        info |= {"shard_index": index, "seed": 0, "vocab_size": VOCAB, "eot_id": 0}
+        name = f"train/{index:06d}.tok"
+        with (folder / "data/versions" / VERSION / name).open("x+b") as file, ShardWriter(file, VOCAB, info) as writer:
+            writer.append(tokens, lengths)
+        entries.append({"name": name, **writer.record, "samples": {}})
+    counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
+    tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
+    manifest = {"format_version": 1, "dataset": "data", "version": VERSION, "tokenizer": tokenizer}
+    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
+    manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
+    (folder / "data/versions" / VERSION / "manifest.json").write_bytes(sign(manifest))
+    move(Store(str((folder / "data").absolute())), "latest", VERSION, 0, "made")
+    return f"{folder}/data"
+
+
+def make_loader(reference: str, size: Size, device: torch.device, **options: Any) -> TokenLoader:
+    """Return a loader; what is an option of a dataset goes there."""
+    names = ("packing", "labels", "fields")
+    data = TokenDataset(reference, seq_len=size.seq_len, **{k: v for k, v in options.items() if k in names})
+    rest = {k: v for k, v in options.items() if k not in names}
+    return TokenLoader(data, size.batch_size, rank=0, world_size=1, device=device, **rest)
+
+
+def seconds_a_step(device: torch.device, step: Callable[[], object], num_steps: int) -> float:
+    """Return seconds a step: of the device's own clock, or of the wall without one."""
+    if device.type != "cuda":
+        begin = time.perf_counter()
+        for _ in range(num_steps):
+            step()
+        return (time.perf_counter() - begin) / num_steps
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    first.record()
+    for _ in range(num_steps):
+        step()
+    last.record()
+    torch.cuda.synchronize(device)
+    return float(first.elapsed_time(last)) / 1e3 / num_steps
+
+
+def measure_steps(reference: str, size: Size, device: torch.device, arguments: argparse.Namespace) -> list[Figure]:
+    """Time steps on one fixed batch and on fresh ones, in turn."""
+    training = Training(size, device, arguments.compile)
+    loader = make_loader(reference, size, device)
+    batch = next(loader)
+    for _ in range(max(3, arguments.steps // 10)):
+        training.step(batch)
+        training.step(next(loader))
+    fixed = [seconds_a_step(device, lambda: training.step(batch), arguments.steps)]
+    fed, waits = [], []
+    for _ in range(arguments.rounds):
+        before = seconds_waited(loader)
+        fed.append(seconds_a_step(device, lambda: training.step(next(loader)), arguments.steps))
+        waits.append(100 * (seconds_waited(loader) - before) / (fed[-1] * arguments.steps))
+        fixed.append(seconds_a_step(device, lambda: training.step(batch), arguments.steps))
+    loader.close()
+    ratios = [2 * value / (a + b) for value, a, b in zip(fed, fixed, fixed[1:], strict=False)]
+    return [
+        Figure(f"{size.name}: step on a fixed batch", "ms", [1e3 * value for value in fixed]),
+        Figure(f"{size.name}: step on fresh batches", "ms", [1e3 * value for value in fed]),
+        Figure(f"{size.name}: fresh to fixed", "", ratios, "<= 1.005"),
+        Figure(f"{size.name}: host waits in next", "% of time", waits, "<= 1"),
+        Figure(f"{size.name}: tokens", "M/s", [size.batch_size * size.seq_len / value / 1e6 for value in fed]),
+    ]
+
+
+def seconds_waited(loader: TokenLoader) -> float:
+    """Return how long `next` took in all, but for the first batch."""
+    stats = loader.stats()
+    return stats.wait_mean * (stats.batches - 1)
+
+
+def measure_bytes(reference: str, size: Size, device: torch.device, folder: Path) -> list[Figure]:
+    """Count the bytes that go to the device for each token, as the profiler sees them."""
+    if device.type != "cuda":
+        return []
+    loader = make_loader(reference, size, device, prefetch=0)
+    next(loader)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    num_batches = 50
+    torch.cuda.synchronize(device)
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(num_batches):
+            next(loader)
+        torch.cuda.synchronize(device)
+    loader.close()
+    profiler.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    copies = [event for event in events if "Memcpy HtoD" in event.get("name", "")]
+    num_bytes = sum(event["args"].get("bytes", 0) for event in copies)
+    tokens = num_batches * size.batch_size * size.seq_len
+    counted = [num_bytes / tokens]
+    target = f"<= {2 * (size.seq_len + 1) / size.seq_len:.4f}"
+    pinned = sum("Pinned" in event["name"] for event in copies)
+    return [
+        Figure("host to device", "bytes a token", counted, target),
+        Figure("copies from pinned memory", "% of copies", [100 * pinned / max(1, len(copies))], "100"),
+    ]
+
+
+def count_differences(reference: str, size: Size, device: torch.device, num_batches: int) -> list[Figure]:
+    """Compare batches on the device with those on the CPU, for packings, labels, fields, with a thread and without."""
+    ways: list[dict[str, Any]] = [
+        {"packing": packing, "labels": labels, "fields": fields, "prefetch": prefetch}
+        for packing in ("concat", "best_fit", "document_padded")
+        for labels in ("shifted", "same")
+        for fields in ((), ALL_FIELDS)
+        for prefetch in (0, None)
+    ]
+    values, different = 0, 0
+    for options in ways:
+        here = make_loader(reference, size, torch.device("cpu"), **options)
+        there = make_loader(reference, size, device, **options)
+        for _ in range(num_batches):
+            ours, theirs = next(there), next(here)
+            different += set(ours) != set(theirs)
+            for name, expected in theirs.items():
+                found = ours[name]
+                is_tensor = isinstance(expected, Tensor)
+                values += expected.numel() if is_tensor else 1
+                same = torch.equal(found.cpu(), expected) if is_tensor else found == expected
+                different += not same or (is_tensor and found.dtype != expected.dtype)
+        here.close()
+        there.close()
+    return [
+        Figure("values on the device compared with the CPU's", "", [float(values)]),
+        Figure("arrays that differ", "", [float(different)], "0"),
+    ]
+
+
+def show(figures: list[Figure]) -> None:
+    """Print the figures as a table."""
+    rows = [["", "median", "range", "target"]]
+    for figure in figures:
+        middle = f"{statistics.median(figure.values):.5g} {figure.unit}".rstrip()
+        spread = f"{min(figure.values):.5g} to {max(figure.values):.5g}" if len(figure.values) > 1 else ""
+        rows.append([figure.name, middle, spread, figure.target])
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def main() -> int:
+    """Run the benchmark as the command line says; return the exit code."""
+    parser = argparse.ArgumentParser(description="What feeding a GPU costs.")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=100, help="of a round (default: 100)")
+    parser.add_argument("--compile", action="store_true", help="train with torch.compile")
+    parser.add_argument("--tiny", action="store_true", help="sizes that tell nothing, to try the program")
+    parser.add_argument("--output", help="a JSON file to write")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("gpu_feed.py needs a machine with CUDA; --device cpu --tiny tries the program without")
+        return 0
+    sizes = TINY_SIZES if arguments.tiny else SIZES
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        reference = write_store(folder / "store", 20_000 if arguments.tiny else 50_000_000)
+        figures = count_differences(reference, sizes[-1], device, 3 if arguments.tiny else 50)
+        figures += measure_bytes(reference, sizes[-1], device, folder)
+        for size in sizes:
+            figures += measure_steps(reference, size, device, arguments)
+    show(figures)
+    if arguments.output:
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        machine = {"gpu": gpu, "platform": platform.platform(), "python": sys.version.split()[0]}
+        machine |= {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "compile": arguments.compile}
+        told = machine | {"figures": [asdict(figure) for figure in figures]}
+        Path(arguments.output).write_text(json.dumps(told, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

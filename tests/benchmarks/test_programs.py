@@ -1,0 +1,54 @@
+"""The benchmarks of the reader run to their end at sizes that tell nothing."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+_FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    runpy.run_path(str(_FOLDER / program), run_name="__main__")
+
+
+def test_read_measures_all_it_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))  # the program sets its own
+    output = tmp_path / "read.json"
+    options = ["--tiny", "--full", "--rounds", "1", "--folder", str(tmp_path), "--output", str(output)]
+    _run(monkeypatch, "read.py", *options)
+    lines = capsys.readouterr().out.splitlines()
+    figures = json.loads(output.read_text())["figures"]
+    assert len(lines) == len(figures) + 1
+    names = {figure["name"] for figure in figures}
+    assert {"bare", "TokenLoader, prefetch=0", "TokenLoader, thread", "500 shards: open"} <= names
+    (packed,) = (figure["values"] for figure in figures if figure["name"] == "best_fit: samples")
+    assert packed == [1.0]  # it is exact
+    (cold,) = (figure["values"] for figure in figures if "in memory all the same" in figure["name"])
+    assert all(0 <= share <= 1 for share in cold)
+
+
+def test_gpu_feed_runs_its_models_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "gpu.json"
+    options = ["--device", "cpu", "--tiny", "--rounds", "1", "--steps", "2", "--output", str(output)]
+    with pytest.raises(SystemExit, match="0"):
+        _run(monkeypatch, "gpu_feed.py", *options)
+    figures = {figure["name"]: figure["values"] for figure in json.loads(output.read_text())["figures"]}
+    assert figures["arrays that differ"] == [0]
+    assert len(capsys.readouterr().out.splitlines()) == len(figures) + 1
+
+
+def test_gpu_feed_says_that_it_needs_cuda(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit, match="0"):
+        _run(monkeypatch, "gpu_feed.py")
+    assert "needs a machine with CUDA" in capsys.readouterr().out

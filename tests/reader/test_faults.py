@@ -1,0 +1,438 @@
+"""Damaged shards of a local store: an error that names the file, never a wrong token, and on when it is restored."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, shard_paths
+from tests.support import count
+from tests.synthetic_store import EOT, write_store
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.storage.canonical import read_signed, sign
+from tokenloom.storage.shard import read_header
+
+_T = 16
+_BATCH = 4
+_NUM_SHARDS = 4
+_BAD = 1  # the shard that is damaged
+_VERSION, _TOKEN_BYTES, _JSON, _NUM_TOKENS, _NUM_DOCUMENTS, _TOKENS_START, _CHECKSUMS = 8, 16, 20, 24, 32, 40, 64
+
+Damage = Callable[[bytes], bytes | None]  # from a file's bytes to what lies there instead, None for nothing
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A store of which one shard may be damaged; files are replaced, so that a map of one stays what it was."""
+
+    reference: str
+    path: Path
+    good: bytes
+
+    def put(self, data: bytes | None) -> None:
+        """Let these bytes lie there, None for no file."""
+        if data is None:
+            self.path.unlink()
+            return
+        temporary = self.path.with_suffix(".new")
+        temporary.write_bytes(data)
+        temporary.replace(self.path)
+
+    @property
+    def match(self) -> str:
+        """What every message says."""
+        return re.escape(f"{self.path}: ")
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest's file."""
+        return self.path.parent.parent / "manifest.json"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Damaged:
+    """A store of shards with equal documents and different tokens."""
+    lengths = np.random.default_rng(1).integers(2, 40, 20).astype(np.uint32)
+    shards = []
+    for index in range(_NUM_SHARDS):
+        tokens = np.random.default_rng(10 + index).integers(1, 5000, int(lengths.sum()), dtype=np.uint16)
+        tokens[np.cumsum(lengths) - 1] = EOT
+        shards.append((tokens, lengths))
+    reference = write_store(tmp_path / "store", shards, vocab_size=5000)
+    path = shard_paths(reference)[_BAD]
+    return Damaged(reference, path, path.read_bytes())
+
+
+# ---- ways of damage
+
+
+def signed(data: bytes, start: int, new: bytes) -> bytes:
+    """Return a shard with other bytes in its header, and the right checksum of that."""
+    changed = bytearray(data)
+    changed[start : start + len(new)] = new
+    (end,) = struct.unpack_from("<I", data, 12)
+    changed[end - 16 : end] = xxhash.xxh3_128_digest(bytes(changed[: end - 16]))
+    return bytes(changed)
+
+
+def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
+    """Return the bytes with one bit changed."""
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+
+
+def header_of(data: bytes) -> Any:
+    """Return the header of a shard."""
+    return read_header(lambda start, end: data[start:end], "")
+
+
+def with_offsets(data: bytes, change: Callable[[NDArray[np.uint64]], None]) -> bytes:
+    """Return a shard whose document offsets a wrong writer has written, with the right checksums."""
+    header = header_of(data)
+    offsets = np.frombuffer(data[header.offsets_start :], "<u8").copy()
+    change(offsets)
+    changed = data[: header.offsets_start] + offsets.tobytes()
+    return signed(changed, _CHECKSUMS + 16, xxhash.xxh3_128_digest(offsets.tobytes()))
+
+
+def with_info(data: bytes, info: bytes) -> bytes:
+    """Return a shard with this for its JSON block."""
+    data = signed(data, _JSON, struct.pack("<I", len(info)))
+    return signed(data, _CHECKSUMS + 32, info)
+
+
+def narrower(data: bytes) -> bytes:
+    """Return a shard that says one byte a token, and all else so that its length comes out right."""
+    header = header_of(data)
+    assert header.num_tokens % 4096 == 0
+    data = signed(data, _TOKEN_BYTES, struct.pack("<I", 1))
+    return signed(data, _TOKENS_START, struct.pack("<Q", header.tokens_start + header.num_tokens))
+
+
+def set_offset(place: int, value: int) -> Callable[[NDArray[np.uint64]], None]:
+    """Return a change of one document offset."""
+
+    def change(offsets: NDArray[np.uint64]) -> None:
+        offsets[place] = value
+
+    return change
+
+
+DAMAGES: dict[str, Damage] = {
+    "missing": lambda data: None,
+    "empty": lambda data: b"",
+    "one byte": lambda data: data[:1],
+    "a part of the fixed header": lambda data: data[:50],
+    "a part of the header": lambda data: data[:4095],
+    "the header alone": lambda data: data[:4096],
+    "half": lambda data: data[: 4096 + (len(data) - 4096) // 2],
+    "without the offsets": lambda data: data[: header_of(data).offsets_start],
+    "without the last byte": lambda data: data[:-1],
+    "one byte too many": lambda data: data + b"\0",
+    "zeros": lambda data: bytes(len(data)),
+    "another file": lambda data: b"PAR1" * (len(data) // 4),
+    "a bit of the magic": lambda data: flipped(data, 3),
+    "a bit of the header": lambda data: flipped(data, _NUM_TOKENS),
+    "a newer format": lambda data: signed(data, _VERSION, struct.pack("<I", 2)),
+    "no width of a token": lambda data: signed(data, _TOKEN_BYTES, struct.pack("<I", 3)),
+    "a wrong width of a token": lambda data: signed(data, _TOKEN_BYTES, struct.pack("<I", 4)),
+    "fewer tokens": lambda data: signed(data, _NUM_TOKENS, struct.pack("<Q", header_of(data).num_tokens - 1)),
+    "fewer documents": lambda data: signed(data, _NUM_DOCUMENTS, struct.pack("<Q", header_of(data).num_documents - 1)),
+    "tokens elsewhere": lambda data: signed(data, _TOKENS_START, struct.pack("<Q", 0)),
+    "no JSON": lambda data: with_info(data, b"{"),
+    "other JSON": lambda data: with_info(data, b"[1]"),
+    "deep JSON": lambda data: with_info(data, b"[" * 3000),
+    "another split": lambda data: with_info(data, json.dumps(header_of(data).info | {"split": "test"}).encode()),
+}
+
+
+# ---- what is checked
+
+
+def damaged_data(store: Damaged, **options: Any) -> tuple[TokenDataset, Oracle]:
+    """Open the dataset, which counts its samples, and say what it gives, while all is well."""
+    names = {name: value for name, value in options.items() if name in ("packing", "fields")}
+    return TokenDataset(store.reference, seq_len=_T, **options), Oracle(store.reference, _T, **names)
+
+
+def samples_of_bad(oracle: Oracle) -> tuple[int, int]:
+    """Return the samples [first, end) of the damaged shard."""
+    first = sum(oracle.counts[:_BAD])
+    return first, first + oracle.counts[_BAD]
+
+
+def assert_is_named_by_samples(data: TokenDataset, oracle: Oracle, match: str, error: Any) -> None:
+    """Check that samples of the damaged shard are errors, and all others what they are."""
+    first, end = samples_of_bad(oracle)
+    for index in (first, end - 1, first):
+        with pytest.raises(error, match=match):
+            data[index]
+    for index in (0, first - 1, end, len(oracle) - 1):
+        sample = {name: values.tolist() for name, values in data[index].items()}
+        assert sample == {name: oracle.sample(index)[name] for name in sample}
+
+
+def assert_is_named(store: Damaged, damage: Damage, error: Any = FormatError, **options: Any) -> None:
+    """Check that a damage made after opening is named by samples and by loaders, which go on when it is restored."""
+    data, oracle = damaged_data(store, **options)
+    store.put(damage(store.good))
+    assert_is_named_by_samples(data, oracle, store.match, error)
+    store.put(store.good)
+    for prefetch in (0, 5):
+        data, _ = damaged_data(store, **options)
+        store.put(damage(store.good))
+        assert_goes_on(store, data, oracle, prefetch, error)
+
+
+def assert_goes_on(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch: int, error: Any) -> None:
+    """Check that a loader gives right batches, then names the file, each time, and goes on when it is restored."""
+    steps = -(-len(oracle) // _BATCH)
+    samples = [i if i < len(oracle) else None for i in range(steps * _BATCH)]
+    expected = [oracle.batch(samples[i : i + _BATCH]) for i in range(0, len(samples), _BATCH)]
+    loader = TokenLoader(data, _BATCH, order="sequential", num_epochs=1, drop_last=False, prefetch=prefetch)
+    found = []
+    with pytest.raises(error, match=store.match):
+        for batch in loader:
+            found.append(as_lists(batch))  # what came before the error is kept
+    assert found == expected[: len(found)]
+    assert len(found) <= samples_of_bad(oracle)[0] // _BATCH
+    with pytest.raises(error, match=store.match):
+        next(loader)
+    store.put(store.good)
+    found += [as_lists(batch) for batch in loader]
+    assert found == expected
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_shard_is_named_and_reading_goes_on_when_it_is_restored(
+    name: str, packing: str, store: Damaged
+) -> None:
+    error = StoreError if name == "missing" else FormatError
+    assert_is_named(store, DAMAGES[name], error, packing=packing)
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "half", "a bit of the header"])
+def test_a_damaged_shard_is_named_with_pread(name: str, store: Damaged) -> None:
+    assert_is_named(store, DAMAGES[name], (StoreError, FormatError), packing="document", access="pread")
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_shard_cut_to_any_length_is_named(packing: str, store: Damaged) -> None:
+    data, oracle = damaged_data(store, packing=packing)
+    first, _ = samples_of_bad(oracle)
+    lengths = {0, 1, 7, 8, 95, 96, 111, 112, 4095, 4096, 4097, len(store.good) - 1}
+    lengths |= set(random.Random(1).choices(range(len(store.good)), k=count(60, 5000)))
+    for num_bytes in sorted(lengths):
+        store.put(store.good[:num_bytes])
+        with pytest.raises(FormatError, match=store.match):
+            data[first]
+
+
+def test_one_bit_anywhere_in_the_header_is_named(store: Damaged) -> None:
+    data, oracle = damaged_data(store)
+    first, _ = samples_of_bad(oracle)
+    fields = (0, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 150, 96 + len(header_of(store.good).info), 1000, 4080)
+    places = [place for start in fields for place in (start, start + 3, start + 7)] + [4095]
+    if count(0, 1):
+        places = list(range(4096))
+    for place in places:
+        store.put(flipped(store.good, place, place % 8))
+        with pytest.raises(FormatError, match=store.match):
+            data[first]
+
+
+def test_shards_that_changed_places_are_named(store: Damaged) -> None:
+    other = shard_paths(store.reference)[2].read_bytes()
+    assert len(other) == len(store.good)
+    assert_is_named(store, lambda data: other)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("fields", [(), *((name,) for name in FIELDS)])
+def test_damaged_document_offsets_are_named_wherever_they_are_used(
+    fields: Sequence[str], packing: str, store: Damaged
+) -> None:
+    offsets = [name for name in fields if name != "cu_seqlens"]
+    start = header_of(store.good).offsets_start
+    for place in (start, start + 8, len(store.good) - 8, len(store.good) - 1):
+        bad = flipped(store.good, place)
+        data, oracle = damaged_data(store, packing=packing, fields=fields)
+        store.put(bad)
+        if packing == "concat" and not fields:
+            assert [data[i]["input_ids"].tolist() for i in range(len(data))] == [
+                oracle.sample(i)["input_ids"] for i in range(len(oracle))
+            ]
+        else:
+            assert_is_named_by_samples(data, oracle, store.match, FormatError)
+        store.put(store.good)
+    if packing != "concat" or fields:
+        assert_is_named(store, lambda data: flipped(data, start + 9), packing=packing, fields=offsets or fields)
+
+
+@pytest.mark.parametrize("packing", ["document", "best_fit"])
+def test_damaged_document_offsets_are_named_when_samples_are_counted(
+    packing: str, store: Damaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "no_counts"))
+    start = header_of(store.good).offsets_start
+    for bad in (flipped(store.good, start), flipped(store.good, 30), store.good[:-1], None):
+        store.put(bad)
+        with pytest.raises((FormatError, StoreError), match=store.match):
+            TokenDataset(store.reference, seq_len=_T, packing=packing)
+        store.put(store.good)
+    assert len(TokenDataset(store.reference, seq_len=_T, packing=packing)) > 0
+
+
+@pytest.mark.parametrize(
+    "change", [set_offset(0, 1), set_offset(-1, 1), set_offset(2, 0), set_offset(3, 2**63), set_offset(0, 2**64 - 1)]
+)
+@pytest.mark.parametrize("packing", ["document_padded", "best_fit"])
+def test_offsets_of_a_wrong_writer_are_named(
+    packing: str, change: Callable[[NDArray[np.uint64]], None], store: Damaged
+) -> None:
+    assert_is_named(store, lambda data: with_offsets(data, change), packing=packing)
+
+
+def test_offsets_of_a_wrong_writer_are_named_with_fields(store: Damaged) -> None:
+    assert_is_named(store, lambda data: with_offsets(data, set_offset(2, 0)), fields=("document_ids",))
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_a_damaged_token_is_named_if_all_is_verified(access: str, store: Damaged) -> None:
+    header = header_of(store.good)
+    for place in (header.tokens_start, header.offsets_start - 1):
+        assert_is_named(store, lambda data, at=place: flipped(data, at), verify="full", access=access)  # type: ignore[misc]
+    assert_is_named(store, lambda data: flipped(data, header.offsets_start), verify="full", access=access)
+
+
+def test_a_damaged_token_is_not_looked_at_unless_all_is_verified(store: Damaged) -> None:
+    data, oracle = damaged_data(store)
+    first, _ = samples_of_bad(oracle)
+    store.put(flipped(store.good, header_of(store.good).tokens_start))
+    right = oracle.sample(first)["input_ids"]
+    assert data[first]["input_ids"].tolist() == [right[0] ^ 1, *right[1:]]
+
+
+def test_a_width_that_is_not_the_vocabularys_is_named_though_all_lengths_are_right(tmp_path: Path) -> None:
+    lengths = np.full(8, 512, dtype=np.uint32)
+    shards = [(np.arange(4096, dtype=np.uint16), lengths)] * _NUM_SHARDS
+    reference = write_store(tmp_path, shards, vocab_size=5000)
+    path = shard_paths(reference)[_BAD]
+    store = Damaged(reference, path, path.read_bytes())
+    assert_is_named(store, narrower)
+
+
+def test_a_damaged_manifest_is_named(store: Damaged) -> None:
+    data = store.manifest.read_bytes()
+    for place in (0, len(data) // 2, len(data) - 1):
+        for bad in (flipped(data, place), data[:place], b""):
+            store.manifest.write_bytes(bad)
+            with pytest.raises(FormatError, match=re.escape(f"{store.manifest}: ")):
+                TokenDataset(store.reference, seq_len=_T)
+    store.manifest.unlink()
+    with pytest.raises(StoreError, match="manifest|version"):
+        TokenDataset(store.reference, seq_len=_T)
+
+
+def write_counts(store: Damaged, packing: str, counts: Sequence[int]) -> None:
+    """Let the manifest say that its shards have these samples."""
+    manifest = read_signed(store.manifest.read_bytes(), "")
+    for entry, number in zip(manifest["splits"]["train"]["shards"], counts, strict=True):
+        entry["samples"] = {f"{packing}/{_T}": number}
+    store.manifest.write_bytes(sign(manifest))
+
+
+@pytest.mark.parametrize("change", [[0, 1, 0, 0], [0, -1, 0, 0], [0, 1, 0, -1], [0, -1, 0, 1], [0, 1000, 0, 0]])
+@pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
+def test_counts_of_the_manifest_that_contradict_a_shard_are_named(
+    packing: str, change: list[int], store: Damaged
+) -> None:
+    oracle = Oracle(store.reference, _T, packing)
+    counts = [a + b for a, b in zip(oracle.counts, change, strict=True)]
+    write_counts(store, packing, counts)
+    data = TokenDataset(store.reference, seq_len=_T, packing=packing)
+    first = counts[0]
+    for index in (first, first + counts[_BAD] - 1):
+        with pytest.raises(FormatError, match=store.match):
+            data[index]
+    assert data[first - 1]["input_ids"].tolist() == oracle.sample(first - 1)["input_ids"]
+    for prefetch in (0, 5):
+        loader = TokenLoader(data, _BATCH, order="sequential", num_epochs=1, prefetch=prefetch)
+        found = []
+        with pytest.raises(FormatError, match=store.match):
+            for batch in loader:
+                found.append(as_lists(batch))  # what came before the error is kept
+        assert len(found) <= first // _BATCH
+        assert found == [oracle.batch(range(i, i + _BATCH)) for i in range(0, len(found) * _BATCH, _BATCH)]
+    write_counts(store, packing, oracle.counts)
+    data = TokenDataset(store.reference, seq_len=_T, packing=packing)
+    assert [data[i]["input_ids"].tolist() for i in range(len(data))] == [
+        oracle.sample(i)["input_ids"] for i in range(len(oracle))
+    ]
+
+
+def test_kept_counts_that_contradict_a_shard_are_named(store: Damaged) -> None:
+    """A shard that was replaced by one with as many tokens and documents, cut elsewhere."""
+    assert_is_named(store, lambda data: with_offsets(data, merge_documents), packing="document")
+
+
+def merge_documents(offsets: NDArray[np.uint64]) -> None:
+    """Give all tokens to the last document."""
+    offsets[1:-1] = 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 5])
+@pytest.mark.parametrize("num_bytes", [0, 4096, 4100, 4500])
+@pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", ("document_ids",)), ("document", ())])
+def test_a_file_cut_short_while_it_is_read_is_named_with_pread(
+    packing: str, fields: Sequence[str], num_bytes: int, prefetch: int, store: Damaged
+) -> None:
+    """Such a file is cut in place: a map of it is cut too, and must not be looked at any more."""
+    data, oracle = damaged_data(store, packing=packing, fields=fields, access="pread")
+    first, end = samples_of_bad(oracle)
+    for index in range(first, end):
+        assert data[index]["input_ids"].tolist() == oracle.sample(index)["input_ids"]
+    os.truncate(store.path, num_bytes)
+    with pytest.raises(FormatError, match=store.match):
+        data[end - 1]
+    with pytest.raises(FormatError, match=store.match):
+        list(TokenLoader(data, _BATCH, order="sequential", num_epochs=1, prefetch=prefetch))
+    with store.path.open("r+b") as file:
+        file.write(store.good)
+    assert [data[i]["labels"].tolist() for i in range(len(data))] == [
+        oracle.sample(i)["labels"] for i in range(len(oracle))
+    ]
+
+
+@pytest.mark.parametrize("name", ["missing", "half"])
+def test_a_damaged_shard_is_named_by_workers_of_a_dataloader(name: str, store: Damaged) -> None:
+    data, oracle = damaged_data(store)
+    bad = DAMAGES[name](store.good)
+    kept = len(oracle) // _BATCH * _BATCH
+    expected = [oracle.batch(range(i, i + _BATCH)) for i in range(0, kept, _BATCH)]
+    stream = data.iterable(batch_size=_BATCH, order="sequential", num_epochs=1)
+    loaders: list[DataLoader[Any]] = [
+        DataLoader(data, batch_size=_BATCH, num_workers=2, drop_last=True),  # type: ignore[arg-type]
+        DataLoader(stream, batch_size=None, num_workers=2),
+    ]
+    for loader in loaders:
+        store.put(bad)
+        with pytest.raises(StoreError if name == "missing" else FormatError, match=store.match):
+            list(loader)
+        store.put(store.good)
+        assert [as_lists(batch) for batch in loader] == expected

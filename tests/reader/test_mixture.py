@@ -1,0 +1,277 @@
+"""Mixtures: shares at every prefix, exact and rounded weights, stages, members' own streams, what is refused."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.reader.oracle import assert_same, copied, make_store
+from tests.support import count
+from tests.synthetic_store import random_documents, write_store
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.mixture import MAX_PERIOD, Mixture, Schedule, turn_table, whole_weights
+from tokenloom.storage.canonical import sign
+
+_RUN = settings(max_examples=count(60, 1000), deadline=None)
+_WEIGHTS = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
+
+
+@pytest.fixture(scope="module")
+def sets(folder: Path) -> dict[str, TokenDataset]:
+    """Three datasets, of which the smallest makes some epochs in a test."""
+    references = {
+        "large": make_store(folder / "mix_large", (900, 700), seed=1),
+        "small": make_store(folder / "mix_small", (150,), seed=2),
+        "third": make_store(folder / "mix_third", (400, 300), seed=3),
+    }
+    return {name: TokenDataset(reference, seq_len=16) for name, reference in references.items()}
+
+
+def counts_of(turns: NDArray[np.int64], num_members: int) -> NDArray[np.int64]:
+    """Return how many of each member are among the first k turns, for every k: (n + 1, members)."""
+    is_member = turns[:, None] == np.arange(num_members)
+    return np.concatenate([np.zeros((1, num_members), dtype=np.int64), np.cumsum(is_member, axis=0)])
+
+
+# ---- weights
+
+
+@_RUN
+@given(_WEIGHTS, st.integers(0, 3))
+def test_every_prefix_is_within_one_sample_of_the_weights(weights: list[int], periods: int) -> None:
+    whole, total = whole_weights(weights), sum(weights)
+    assert [Fraction(w, sum(whole)) for w in whole] == [Fraction(w, total) for w in weights]
+    length = sum(whole) * (periods + 1)
+    turns, _ = Schedule([(0, weights)]).turns(np.arange(length))
+    counts = counts_of(turns, len(weights))
+    off = counts * total - np.arange(length + 1)[:, None] * np.array(weights)  # times total: whole numbers, exact
+    assert (np.abs(off) < total).all()
+    assert not counts[-1][np.array(weights) == 0].any()
+    assert not off[-1].any()  # after whole periods: exact
+
+
+@_RUN
+@given(_WEIGHTS, st.integers(0, 10**15))
+def test_an_ordinal_counts_the_turns_of_its_member_from_0_and_any_position_can_be_asked(
+    weights: list[int], far: int
+) -> None:
+    schedule = Schedule([(0, weights)])
+    turns, ordinals = schedule.turns(np.arange(300))
+    seen = [0] * len(weights)
+    for turn, ordinal in zip(turns.tolist(), ordinals.tolist(), strict=True):
+        assert ordinal == seen[turn]
+        seen[turn] += 1
+    assert schedule.counts_before(300) == seen
+    before = schedule.counts_before(far)
+    assert sum(before) == far
+    turn, ordinal = (int(x[0]) for x in schedule.turns(np.array([far])))
+    assert ordinal == before[turn]
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ([0.7, 0.3], [7, 3]),
+        ([7, 3], [7, 3]),
+        ([70, 30, 0], [7, 3, 0]),
+        ([0.1, 0.2, 0.3], [1, 2, 3]),
+        ([1e-5, 1.0 - 1e-5], [1, 99_999]),
+        ([5], [1]),
+        ([0, 2.5], [0, 1]),
+        ([99_999, 1], [99_999, 1]),
+        ([1e300, 1e300], [1, 1]),
+    ],
+)
+def test_ratios_of_a_period_up_to_100_000_are_exact(weights: list[float], expected: list[int]) -> None:
+    assert whole_weights(weights) == expected
+
+
+@_RUN
+@given(st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=40))
+def test_other_ratios_are_rounded_to_100_000_samples_and_nobody_with_a_weight_gets_none(weights: list[float]) -> None:
+    whole = whole_weights(weights)
+    assert sum(whole) <= MAX_PERIOD
+    assert min(whole) >= 1
+    exact = [Fraction(repr(weight)) for weight in weights]
+    off = [abs(Fraction(w, sum(whole)) - x / sum(exact)) for w, x in zip(whole, exact, strict=True)]
+    largest = whole.index(max(whole))
+    assert all(x <= Fraction(1, MAX_PERIOD) for i, x in enumerate(off) if i != largest)
+    assert off[largest] <= Fraction(len(weights), MAX_PERIOD)
+
+
+@pytest.mark.parametrize("weights", [[49_999, 50_000], [33_331, 33_333, 33_335], [1, 99_998], [3, 99_991]])
+def test_a_whole_period_near_the_limit_stays_within_one_sample(weights: list[int]) -> None:
+    table = turn_table(weights)
+    counts = counts_of(table.astype(np.int64), len(weights))
+    off = counts * sum(weights) - np.arange(len(table) + 1)[:, None] * np.array(weights)
+    assert (np.abs(off) < sum(weights)).all()
+    assert counts[-1].tolist() == weights
+
+
+def test_turns_are_pinned() -> None:
+    # A state counts turns of these tables; another table would read other samples.
+    assert turn_table([2, 1]).tolist() == [0, 0, 1]
+    assert turn_table([7, 3]).tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 0, 1]
+    assert turn_table([1, 2, 3, 0]).tolist() == [2, 1, 2, 0, 1, 2]
+    assert turn_table([5, 5, 1]).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("weights", [[-1, 2], [0, 0], [float("nan"), 1], [float("inf"), 1], []])
+def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights are numbers from 0, not all of them 0"):
+        whole_weights(weights)
+
+
+# ---- stages
+
+
+@_RUN
+@given(st.lists(st.tuples(st.integers(1, 90), st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any))))
+def test_each_stage_keeps_its_weights_and_members_go_on_where_they_were(stages: list[tuple[int, list[int]]]) -> None:
+    later = np.cumsum([length for length, _ in stages]).tolist()
+    schedule = Schedule([(0, [1, 1, 1]), *((start, w) for start, (_, w) in zip(later, stages, strict=True))])
+    length = (later[-1] if later else 0) + 100
+    turns, ordinals = schedule.turns(np.arange(length))
+    counts = counts_of(turns, 3)
+    assert ordinals.tolist() == counts[np.arange(length), turns].tolist()
+    for k in range(0, length + 1, 7):
+        assert schedule.counts_before(k) == counts[k].tolist()
+    for start, end, weights in zip([0, *later], [*later, length], [[1, 1, 1], *(w for _, w in stages)], strict=True):
+        off = (counts[start : end + 1] - counts[start]) * sum(weights)
+        off -= np.arange(end - start + 1)[:, None] * np.array(weights)
+        assert (np.abs(off) < sum(weights)).all()
+
+
+def test_stages_that_do_not_ascend_or_name_others_are_refused(sets: dict[str, TokenDataset]) -> None:
+    members = {"a": (sets["large"], 1), "b": (sets["small"], 1)}
+    for starts in ([0], [5, 5], [9, 3], [-1]):
+        with pytest.raises(ValueError, match="stages of weights start at 0 and ascend"):
+            Mixture(members, [(start, {"a": 1, "b": 1}) for start in starts])
+    with pytest.raises(ValueError, match=r"the stage from sample 5 names \['a', 'c'\], not \['a', 'b'\]"):
+        Mixture(members, [(5, {"a": 1, "c": 1})])
+    with pytest.raises(ValueError, match="at least one member"):
+        Mixture({})
+
+
+# ---- members
+
+
+def test_a_members_samples_are_those_it_would_give_alone_in_their_order(sets: dict[str, TokenDataset]) -> None:
+    weights = {"large": 3, "small": 2, "third": 1}
+    later = {"large": 0, "small": 1, "third": 4}
+    mixture = Mixture({name: (sets[name], weights[name]) for name in weights}, [(200, later)])
+    turns, _ = mixture.schedule.turns(np.arange(400))
+    loader = TokenLoader(mixture, 1, seed=6)
+    alone = {name: TokenLoader(data, 1, seed=6) for name, data in sets.items()}
+    for turn in turns.tolist():
+        assert_same(next(loader), next(alone[list(weights)[turn]]))
+    assert np.bincount(turns[:200]).tolist() == [100, 67, 33]
+    assert np.bincount(turns[200:], minlength=3).tolist() == [0, 40, 160]
+    for one in (loader, *alone.values()):
+        one.close()
+
+
+def test_epochs_of_each_member_are_counted(sets: dict[str, TokenDataset]) -> None:
+    mixture = Mixture({"large": (sets["large"], 1), "small": (sets["small"], 3)})
+    loader = TokenLoader(mixture, 4, prefetch=0)
+    for _ in range(100):
+        next(loader)
+    epochs = loader.stream.epochs_at(400)
+    assert epochs == {"large": 100 / len(sets["large"]), "small": 300 / len(sets["small"])}
+    assert epochs["small"] > 20
+    assert loader.stream.epochs_at(0) == {"large": 0, "small": 0}
+    alone = TokenLoader(sets["small"], 4)
+    assert alone.stream.epochs_at(2 * len(sets["small"])) == {"data": 2.0}
+
+
+def test_a_mixture_has_no_end(sets: dict[str, TokenDataset]) -> None:
+    mixture = Mixture({"large": (sets["large"], 1)})
+    with pytest.raises(ValueError, match="a mixture has no epoch: leave out num_epochs"):
+        TokenLoader(mixture, 2, num_epochs=1)
+    with pytest.raises(TypeError):
+        len(TokenLoader(mixture, 2))
+
+
+def test_one_member_is_the_dataset_itself(sets: dict[str, TokenDataset]) -> None:
+    mixed = TokenLoader(Mixture({"one": (sets["third"], 0.3)}), 4)
+    alone = TokenLoader(sets["third"], 4)
+    for _ in range(30):
+        assert_same(next(mixed), next(alone))
+    mixed.close()
+    alone.close()
+
+
+def test_a_member_of_weight_0_gives_nothing_until_a_stage_gives_it_weight(sets: dict[str, TokenDataset]) -> None:
+    mixture = Mixture({"a": (sets["large"], 1), "b": (sets["small"], 0)}, [(50, {"a": 0, "b": 1})])
+    turns, ordinals = mixture.schedule.turns(np.arange(80))
+    assert turns.tolist() == [0] * 50 + [1] * 30
+    assert ordinals.tolist() == [*range(50), *range(30)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seq_len": 17}, "share one seq_len: 'a' has 16, 'b' 17"),
+        ({"packing": "document"}, "share one packing: 'a' has concat, 'b' document"),
+        ({"labels": "same"}, "share one labels: 'a' has shifted, 'b' same"),
+        ({"fields": ("document_ids",), "mask_documents": False}, "share one fields"),
+        ({"mask_documents": True}, "share one mask_documents: 'a' has False, 'b' True"),
+    ],
+)
+def test_members_that_differ_are_refused_and_both_are_named(
+    sets: dict[str, TokenDataset], options: dict[str, object], message: str
+) -> None:
+    reference = sets["small"].reference
+    second = TokenDataset(reference, **{"seq_len": 16, **options})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        Mixture({"a": (sets["large"], 1), "b": (second, 1)})
+
+
+def test_members_of_different_tokenizers_are_refused(sets: dict[str, TokenDataset], tmp_path: Path) -> None:
+    reference = write_store(tmp_path, [random_documents(300, 9.0, 1, 5000)], vocab_size=5000)
+    version = json.loads(next(tmp_path.glob("data/versions/*/manifest.json")).read_text())
+    version["tokenizer"]["fingerprint"] = "e" * 64
+    del version["checksum"]
+    Path(reference, "versions", version["version"], "manifest.json").write_bytes(sign(version))
+    with pytest.raises(ValueError, match=f"share one tokenizer: 'a' has {'f' * 64}, 'b' {'e' * 64}"):
+        Mixture({"a": (sets["large"], 1), "b": (TokenDataset(reference, seq_len=16), 1)})
+
+
+# ---- state
+
+
+def test_a_state_names_members_and_weights_and_refuses_others(sets: dict[str, TokenDataset]) -> None:
+    members = {"a": (sets["large"], 0.75), "b": (sets["small"], 0.25)}
+    loader = TokenLoader(Mixture(members, [(90, {"a": 1, "b": 1})]), 3)
+    for _ in range(40):
+        next(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    expected = [copied(next(loader)) for _ in range(30)]
+    loader.close()
+    again = TokenLoader(Mixture(members, [(90, {"a": 5, "b": 5})]), 3)
+    again.load_state_dict(state)
+    for batch in expected:
+        assert_same(next(again), batch)
+    again.close()
+    for stages, message in (
+        ([(90, {"a": 1, "b": 2})], r"weights is .*\[90, \[1, 1\]\].* in the state, .*\[90, \[1, 2\]\].* in the loader"),
+        ([(91, {"a": 1, "b": 1})], r"weights is .*\[90.* in the state, .*\[91.* in the loader"),
+        ([], "weights is "),
+    ):
+        with pytest.raises(TokenloomError, match=message):
+            TokenLoader(Mixture(members, stages), 3).load_state_dict(state)
+    swapped = {"a": (sets["small"], 0.75), "b": (sets["large"], 0.25)}
+    with pytest.raises(TokenloomError, match=r"members\.a\.version is '\w+' in the state, '\w+' in the loader"):
+        TokenLoader(Mixture(swapped, [(90, {"a": 1, "b": 1})]), 3).load_state_dict(state)
+    other_order = dict(reversed(members.items()))
+    with pytest.raises(TokenloomError, match=r"names is \['a', 'b'\] in the state, \['b', 'a'\] in the loader"):
+        TokenLoader(Mixture(other_order, [(90, {"a": 1, "b": 1})]), 3).load_state_dict(state)
