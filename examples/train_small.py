@@ -58,8 +58,9 @@ def evaluate(model: nn.Module, data: TokenDataset) -> float:
     """Return the mean loss over every sample of a split."""
     total, num_labels = 0.0, 0
     for batch in EvaluationPass(data, BATCH_SIZE):
-        total += loss_of(model, batch, reduction="sum").item()
-        num_labels += int((batch["labels"] != -100).sum())
+        for segment in segments(batch, SEGMENTS):
+            total += loss_of(model, segment, reduction="sum").item()
+            num_labels += int((segment["labels"] != -100).sum())
     return total / num_labels
 
 

@@ -18,14 +18,13 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.packing import check_packing, num_samples, sample_key
 from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.shard import ShardHeader, read_header
+from tokenloom.storage.shard import ShardHeader, checked_offsets, read_header
 from tokenloom.storage.versions import version_path
 
 Int64s = NDArray[np.int64]
@@ -113,12 +112,7 @@ def read_offsets(store: AnyStore, manifest: dict[str, Any], split: str, shard: d
         data = store.read_range(path, header.offsets_start, header.file_bytes)
     except FileNotFoundError as error:
         raise StoreError(f"{place}: the shard is missing; restore it") from error
-    if xxhash.xxh3_128_digest(data) != header.offsets_checksum:
-        raise FormatError(f"{place}: the checksum of its document offsets does not match; the file is damaged")
-    offsets = np.frombuffer(data, np.dtype("<u8"))
-    if (offsets[0], offsets[-1]) != (0, header.num_tokens) or bool((offsets[1:] < offsets[:-1]).any()):
-        raise FormatError(f"{place}: the document offsets contradict the counts; its writer was wrong")
-    return offsets
+    return checked_offsets(data, header, place)
 
 
 def _is_listed(header: ShardHeader, split: str, shard: dict[str, Any]) -> bool:

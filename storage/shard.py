@@ -106,8 +106,10 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
     try:
         info = json.loads(bytes(data[_FIXED.size : _FIXED.size + json_bytes]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{place}: the header holds no JSON; its writer was wrong") from error
+    if not isinstance(info, dict):
+        raise FormatError(f"{place}: the header's JSON is no object; its writer was wrong")
     return ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
 
 
@@ -141,6 +143,22 @@ def _fits(header: ShardHeader) -> bool:
         and header.offsets_start == -(-tokens_end // 8) * 8
         and header.file_bytes == header.offsets_start + 8 * (header.num_documents + 1)
     )
+
+
+def checked_offsets(data: bytes | memoryview, header: ShardHeader, place: str) -> NDArray[np.uint64]:
+    """Return the document offsets in `data`, (num_documents + 1,); raises FormatError if they are damaged.
+
+    Args:
+        data: the bytes from `header.offsets_start` to the file's end.
+        header: of the shard.
+        place: its path, for messages.
+    """
+    if xxhash.xxh3_128_digest(data) != header.offsets_checksum:
+        raise FormatError(f"{place}: the checksum of its document offsets does not match; the file is damaged")
+    offsets = np.frombuffer(data, np.dtype("<u8"))
+    if (int(offsets[0]), int(offsets[-1])) != (0, header.num_tokens) or bool((offsets[1:] < offsets[:-1]).any()):
+        raise FormatError(f"{place}: the document offsets contradict the counts; its writer was wrong")
+    return offsets
 
 
 class Shard:
@@ -186,12 +204,7 @@ class Shard:
 
     def verify_offsets(self) -> None:
         """Raise FormatError if the checksum of the document offsets does not match, or they contradict the counts."""
-        header = self.header
-        self._verify("document offsets", header.offsets_start, header.file_bytes, header.offsets_checksum)
-        offsets = self.document_offsets
-        ends = (int(offsets[0]), int(offsets[-1]))
-        if ends != (0, header.num_tokens) or bool((offsets[1:] < offsets[:-1]).any()):
-            raise FormatError(f"{self.path}: the document offsets contradict the counts; its writer was wrong")
+        checked_offsets(self._map[self.header.offsets_start :], self.header, str(self.path))
 
     def _verify(self, name: str, start: int, end: int, checksum: bytes) -> None:
         if xxhash.xxh3_128_digest(self._map[start:end]) != checksum:

@@ -198,20 +198,27 @@ def assert_is_named(store: Damaged, damage: Damage, error: Any = FormatError, **
         assert_goes_on(store, data, oracle, prefetch, error)
 
 
+def read_up_to_error(loader: TokenLoader, match: str, error: Any) -> list[dict[str, Any]]:
+    """Return the batches before the one that can't be made; some come only when asked again, after the error."""
+    found, failures = [], 0
+    while failures < 2:
+        try:
+            found.append(as_lists(next(loader)))
+            failures = 0
+        except error as caught:
+            assert re.search(match, str(caught))
+            failures += 1
+    return found
+
+
 def assert_goes_on(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch: int, error: Any) -> None:
     """Check that a loader gives right batches, then names the file, each time, and goes on when it is restored."""
     steps = -(-len(oracle) // _BATCH)
     samples = [i if i < len(oracle) else None for i in range(steps * _BATCH)]
     expected = [oracle.batch(samples[i : i + _BATCH]) for i in range(0, len(samples), _BATCH)]
     loader = TokenLoader(data, _BATCH, order="sequential", num_epochs=1, drop_last=False, prefetch=prefetch)
-    found = []
-    with pytest.raises(error, match=store.match):
-        for batch in loader:
-            found.append(as_lists(batch))  # what came before the error is kept
-    assert found == expected[: len(found)]
-    assert len(found) <= samples_of_bad(oracle)[0] // _BATCH
-    with pytest.raises(error, match=store.match):
-        next(loader)
+    found = read_up_to_error(loader, store.match, error)
+    assert found == expected[: samples_of_bad(oracle)[0] // _BATCH]
     store.put(store.good)
     found += [as_lists(batch) for batch in loader]
     assert found == expected
@@ -345,7 +352,7 @@ def test_a_damaged_manifest_is_named(store: Damaged) -> None:
             with pytest.raises(FormatError, match=re.escape(f"{store.manifest}: ")):
                 TokenDataset(store.reference, seq_len=_T)
     store.manifest.unlink()
-    with pytest.raises(StoreError, match="manifest|version"):
+    with pytest.raises(StoreError, match=re.escape(str(store.manifest.parent.parent.parent))):
         TokenDataset(store.reference, seq_len=_T)
 
 
@@ -373,12 +380,8 @@ def test_counts_of_the_manifest_that_contradict_a_shard_are_named(
     assert data[first - 1]["input_ids"].tolist() == oracle.sample(first - 1)["input_ids"]
     for prefetch in (0, 5):
         loader = TokenLoader(data, _BATCH, order="sequential", num_epochs=1, prefetch=prefetch)
-        found = []
-        with pytest.raises(FormatError, match=store.match):
-            for batch in loader:
-                found.append(as_lists(batch))  # what came before the error is kept
-        assert len(found) <= first // _BATCH
-        assert found == [oracle.batch(range(i, i + _BATCH)) for i in range(0, len(found) * _BATCH, _BATCH)]
+        found = read_up_to_error(loader, store.match, FormatError)
+        assert found == [oracle.batch(range(i, i + _BATCH)) for i in range(0, first - _BATCH + 1, _BATCH)]
     write_counts(store, packing, oracle.counts)
     data = TokenDataset(store.reference, seq_len=_T, packing=packing)
     assert [data[i]["input_ids"].tolist() for i in range(len(data))] == [

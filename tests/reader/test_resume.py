@@ -324,7 +324,7 @@ def test_an_iterable_without_workers_is_a_loaders_stream_from_any_start(
 
 def test_an_iterable_of_single_samples_is_the_stream_sample_by_sample(reference: str) -> None:
     data = TokenDataset(reference, seq_len=8, packing="best_fit", fields=FIELDS)
-    rows = [batch for batch in TokenLoader(data, 1, num_epochs=1)]
+    rows = list(TokenLoader(data, 1, num_epochs=1))
     samples = list(data.iterable(num_epochs=1))
     assert len(samples) == len(rows) == len(data)
     for sample, row in zip(samples, rows, strict=True):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import StoreError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Block, Part, widen
 from tokenloom.reader.open_shards import OpenShard, OpenShards
 from tokenloom.reader.rows import Int64s, Rows, cut_marks, joined, marks_between
 from tokenloom.reader.shard_files import ShardFiles
 from tokenloom.storage.cache_folder import default_cache_folder
-from tokenloom.storage.packing import PACKINGS, PackingShares, shares_of
+from tokenloom.storage.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of
 from tokenloom.storage.sample_counts import sample_counts
 from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.versions import parse_reference, resolve
@@ -155,11 +155,13 @@ class TokenDataset:
             return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
         order = np.argsort(shards, kind="stable")
         firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
-        groups = [(rows, self.shards[int(shards[rows[0]])]) for rows in np.split(order, firsts[1:]) if len(rows)]
+        # One after the other: together they may be more shards than may stay mapped.
+        groups = ((rows, int(shards[rows[0]])) for rows in np.split(order, firsts[1:]) if len(rows))
         if self.packing == "concat":
-            marks = cut_marks([(rows, shard.document_offsets) for rows, shard in groups], local * self.seq_len, lengths)
+            offsets = ((rows, self.shards[shard].document_offsets) for rows, shard in groups)
+            marks = cut_marks(offsets, local * self.seq_len, lengths)
             return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths, *marks)
-        planned = [(rows, *shard.plan.pieces(local[rows])) for rows, shard in groups]
+        planned = [(rows, *self._shard_plan(shard).pieces(local[rows])) for rows, shard in groups]
         row_offsets, starts, piece_lengths = joined(planned, len(indices))
         marks = marks_between(row_offsets, piece_lengths, self.seq_len + 1)
         return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, piece_lengths, *marks)
@@ -182,11 +184,25 @@ class TokenDataset:
             total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
         return total
 
+    def _shard_plan(self, index: int) -> ShardPlan:
+        shard = self.shards[index]
+        if len(shard.plan) != self.counts[index]:
+            self.shards.drop(index)
+            raise FormatError(
+                f"{shard.path}: it makes {len(shard.plan):,} samples of {sample_key(self.packing, self.seq_len)}, "
+                f"{self.counts[index]:,} were counted: the shard or the manifest is another one; restore it, or remove "
+                f"{default_cache_folder()}/counts"
+            )
+        return shard.plan
+
     def _open_shard(self, index: int) -> OpenShard:
         return self.files.open(index, lambda path: self._opened(path))
 
     def _opened(self, path: Path) -> OpenShard:
-        return OpenShard(path, self._verify, self._access, self.packing, self.seq_len)
+        shard = OpenShard(path, self._verify, self._access, self.packing, self.seq_len)
+        if self.packing != "concat" or self.format.needs_marks:
+            _ = shard.document_offsets  # verified while a damaged copy can be fetched again
+        return shard
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).

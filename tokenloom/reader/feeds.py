@@ -70,31 +70,29 @@ class HostFeed:
 
     def make(self, block: Block, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
-        num_rows = num_batches * self._batch_size
-        with self._times.step("gather"):
-            tokens = block.tokens(first, first + num_rows)
-        arrays: dict[str, NDArray[Any]] = {}
-        arrays["input_ids"], arrays["labels"] = ids, labels = (
-            self._ids.take()[:num_rows],
-            self._labels.take()[:num_rows],
-        )
-        with self._times.step("copy"):
-            widen(self._form, tokens, ids, labels)
-        if self._form.needs_marks or block.has_padding:
-            with self._times.step("pack"):
-                labels.reshape(-1)[block.boundaries.ignored_labels(first, first + num_rows)] = IGNORED
-                for name in self._form.row_fields:
-                    arrays[name] = getattr(block.boundaries, name)(first, first + num_rows)
+        arrays = self._arrays(block, first, first + num_batches * self._batch_size)
         shape = (num_batches, self._batch_size, self._form.seq_len)
         columns = [torch.from_numpy(array.reshape(shape)).unbind() for array in arrays.values()]
         batches: list[Batch] = [dict(zip(arrays, values, strict=True)) for values in zip(*columns, strict=True)]
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
-                cu_seqlens, batch["max_seqlen"] = sequence_lengths(
-                    block, first + index * self._batch_size, self._batch_size
-                )
+                start = first + index * self._batch_size
+                cu_seqlens, batch["max_seqlen"] = sequence_lengths(block, start, self._batch_size)
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
         return batches
+
+    def _arrays(self, block: Block, first: int, end: int) -> dict[str, NDArray[Any]]:
+        with self._times.step("gather"):
+            tokens = block.tokens(first, end)
+        ids, labels = self._ids.take()[: end - first], self._labels.take()[: end - first]
+        with self._times.step("copy"):
+            widen(self._form, tokens, ids, labels)
+        arrays: dict[str, NDArray[Any]] = {"input_ids": ids, "labels": labels}
+        if self._form.needs_marks or block.has_padding:
+            with self._times.step("pack"):
+                labels.reshape(-1)[block.boundaries.ignored_labels(first, end)] = IGNORED
+                arrays |= {name: getattr(block.boundaries, name)(first, end) for name in self._form.row_fields}
+        return arrays
 
     def finish(self, made: Batch) -> Batch:
         """See Feed."""

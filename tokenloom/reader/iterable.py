@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,9 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         drop_last: bool = True,
         num_epochs: int | None = None,
     ) -> None:
+        for name, value, least in (("batch_size", 1 if batch_size is None else batch_size, 1), ("start", start, 0)):
+            if operator.index(value) < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
         self._source, self._order = source, (order, seed, lanes)
         self._start, self._batch_size = start, batch_size
         ranks = find_ranks(rank, world_size, mesh)
@@ -66,7 +70,10 @@ class SampleStream(IterableDataset[dict[str, Any]]):
             block = stream.plan(positions, len(steps) * self._steps.batch_size)
             for place in range(len(steps)):
                 batch = feed.make(block, place * self._steps.batch_size, 1)[0]
-                yield batch if self._batch_size else {name: values[0] for name, values in batch.items()}
+                yield batch if self._batch_size else self._only_sample(batch)
+
+    def _only_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {name: values[0] for name, values in batch.items() if name not in ("cu_seqlens", "max_seqlen")}
 
     def _positions(self, step: int) -> Int64s:
         return self._steps.positions(self._start + step * self._steps.samples, 1)

@@ -7,11 +7,11 @@ descriptor, so a process that is out of them drops half of its shards and tries 
 from __future__ import annotations
 
 import errno
-import io
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.packing import ShardPlan, plan_shard
-from tokenloom.storage.shard import Shard, open_shard
+from tokenloom.storage.shard import Shard, checked_offsets, open_shard
 
 
 class Bytes(Protocol):
@@ -30,16 +30,24 @@ class Bytes(Protocol):
     def __getitem__(self, part: slice) -> Any: ...
 
 
+class _File:
+    """A file open for reading, closed when nobody has it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.fd)
+
+
 class _FileBytes:
     """Token bytes read when they are asked for, so that a file that was cut short is an error and no signal."""
 
     def __init__(self, path: Path, start: int) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._file = _File(path)
         self._path, self._start = path, start
 
     def __getitem__(self, part: slice) -> bytes:
         wanted = part.stop - part.start
-        data = os.pread(self._file.fileno(), wanted, self._start + part.start)
+        data = os.pread(self._file.fd, wanted, self._start + part.start)
         if len(data) != wanted:
             raise FormatError(f"{self._path}: it was cut short while it was read; restore it")
         return data
@@ -52,8 +60,9 @@ class OpenShard:
         shard = open_shard(path, verify)
         self.header, self.path = shard.header, path
         self._packing, self._seq_len = packing, seq_len
-        self._shard: Shard = shard
-        self._file: io.FileIO | None = None
+        # Without a map nothing of it may stay: a file that was cut short would be a signal, or zeros.
+        self._shard: Shard | None = shard if access == "mmap" else None
+        self._file: _File | None = None
         self.bytes: Bytes = (
             shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, shard.header.tokens_start)
         )
@@ -61,17 +70,23 @@ class OpenShard:
         self._plan: ShardPlan | None = None
 
     def read_ahead(self, start: int, end: int) -> None:
-        """Read token bytes [start, end) into the system's cache, without Python's lock."""
-        if self._file is None:
-            self._file = self.path.open("rb", buffering=0)
-        os.pread(self._file.fileno(), end - start, self.header.tokens_start + start)
+        """Read token bytes [start, end) into the system's cache, without Python's lock, if that can be done."""
+        with suppress(OSError):  # removed from the cache while its map is in use, or no file descriptor is left
+            if self._file is None:
+                self._file = _File(self.path)
+            os.pread(self._file.fd, end - start, self.header.tokens_start + start)
 
     @property
     def document_offsets(self) -> NDArray[np.uint64]:
         """(num_documents + 1,) uint64; their checksum is verified when they are first used."""
-        if self._offsets is None:
+        if self._offsets is None and self._shard is None:
+            first, header = self.header.tokens_start, self.header
+            data = self.bytes[header.offsets_start - first : header.file_bytes - first]
+            self._offsets = checked_offsets(data, header, str(self.path))
+        elif self._offsets is None and self._shard is not None:
             self._shard.verify_offsets()
             self._offsets = self._shard.document_offsets
+        assert self._offsets is not None  # just read
         return self._offsets
 
     @property
@@ -106,7 +121,7 @@ class OpenShards:
     def __getitem__(self, index: int) -> OpenShard:
         # Each step is one operation of a dict, so that no lock is needed, which a fork could leave locked.
         shard = self._open.pop(index, None) or self._opened(index)
-        while len(self._open) >= self._max_open:
+        while self._open and len(self._open) + len(self._coming) >= self._max_open:
             self._drop_oldest()
         self._open[index] = shard
         self.bytes[index] = shard.bytes
@@ -121,6 +136,11 @@ class OpenShards:
     def num_bytes(self) -> int:
         """Bytes of the files that are open."""
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
+
+    def drop(self, index: int) -> None:
+        """Forget a shard, so that its file is opened again when it is used."""
+        self.bytes.pop(index, None)
+        self._open.pop(index, None)
 
     def is_known(self, index: int) -> bool:
         """Return whether a shard is open, or on its way."""
@@ -141,14 +161,18 @@ class OpenShards:
         if self._pid != os.getpid():  # the threads that were to finish these stayed in the parent
             self._coming, self._pid = {}, os.getpid()
         if coming := self._coming.pop(index, None):
-            with suppress(CancelledError):  # given up with the loader that asked for it
+            # Given up with the loader that asked for it; or it failed, which may be over.
+            with suppress(CancelledError, StoreError, FormatError):
                 return coming.result()
         try:
             return self._open_one(index)
         except StoreError as error:
             cause = error.__cause__
-            if not (isinstance(cause, OSError) and cause.errno == errno.EMFILE and len(self._open) > 1):
+            if not (isinstance(cause, OSError) and cause.errno == errno.EMFILE):
                 raise
+            ahead, self._coming = list(self._coming.values()), {}
+            wait([future for future in ahead if not future.cancel()])
+            ahead.clear()
             for _ in range(len(self._open) // 2):
                 self._drop_oldest()
             return self._open_one(index)

@@ -25,7 +25,7 @@ from tokenloom.reader.timing import StepTimes
 
 _BLOCK_ROWS = 4096
 _CONTENDED_ROWS = 480
-_CONTENDED_SECONDS = 1e-3  # to get the lock back after a copy
+_CONTENDED_SECONDS = 2e-3  # for the last step, which takes some 10 us a batch where nobody else holds the lock
 _LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
 
 
@@ -128,7 +128,7 @@ class Producer:
         self._reads.read(self._block, first, end)
         batches = self.feed.make(self._block, first, num_batches)
         self._reads.learn(end - first)
-        self._is_contended |= self._times.off_cpu > _CONTENDED_SECONDS
+        self._is_contended |= self._times.last > _CONTENDED_SECONDS
         self._taken_steps += num_batches
         if self._left is not None:
             self._left -= num_batches

@@ -14,8 +14,8 @@ from tokenloom.reader.timing import StepTimes
 
 _ROWS_A_TASK = 8
 _CHUNKS_AHEAD = 4
-_COLD_SHARE = 1 / 16  # of rows that waited
-_COLD_CHUNKS = 64
+_COLD_SHARE = 1 / 4  # of rows that waited; some always do where the system takes idle pages back
+_COLD_CHUNKS = 16
 _CHUNKS_A_LOOK = 8  # asking the system takes 2 us
 
 
@@ -31,6 +31,7 @@ class ReadAhead:
     def __init__(self, pool: ThreadPoolExecutor, io_threads: int, times: StepTimes) -> None:
         self._pool, self._enabled, self._times = pool, io_threads > 0, times
         self._before = self._chunks = 0
+        self._looks = False
         self._cold_chunks = 0  # chunks to read ahead before it is tried without
         self._asked = 0
         self._running: dict[int, Future[None]] = {}  # by the first row of each task
@@ -43,9 +44,11 @@ class ReadAhead:
         """Wait until rows [first, end) are read, and ask for those behind them, if files are cold."""
         if not self._cold_chunks:
             self._chunks += 1
+            self._looks = self._enabled and self._chunks % _CHUNKS_A_LOOK == 1
             if self._looks:
                 self._before = _disk_reads()
             return
+        self._looks = False
         self._cold_chunks -= 1
         with self._times.step("read"):
             self._ask(block, max(first, self._asked), min(block.num_places, end + _CHUNKS_AHEAD * (end - first)))
@@ -59,12 +62,8 @@ class ReadAhead:
 
     def learn(self, num_rows: int) -> None:
         """Note that this thread copied rows since `read`; if it waited for the disk, coming ones are read ahead."""
-        if self._looks and not self._cold_chunks and _disk_reads() - self._before > num_rows * _COLD_SHARE:
+        if self._looks and _disk_reads() - self._before > num_rows * _COLD_SHARE:
             self._cold_chunks = _COLD_CHUNKS
-
-    @property
-    def _looks(self) -> bool:
-        return self._enabled and self._chunks % _CHUNKS_A_LOOK == 1
 
 
 def _disk_reads() -> int:

@@ -5,7 +5,7 @@ A row is what a sample is cut from: at most T + 1 tokens, inputs row[:-1] and la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +72,7 @@ def joined(groups: Sequence[tuple[Int64s, ...]], num_rows: int) -> tuple[Int64s,
 
 
 def cut_marks(
-    groups: Sequence[tuple[Int64s, NDArray[np.uint64]]], starts: Int64s, lengths: Int64s
+    groups: Iterable[tuple[Int64s, NDArray[np.uint64]]], starts: Int64s, lengths: Int64s
 ) -> tuple[Int64s, Int64s]:
     """Return where documents begin inside of rows that are cut from the stream of a shard, as one piece each.
 
@@ -88,7 +88,7 @@ def cut_marks(
         bounds = np.concatenate([starts[rows] + 1, starts[rows] + lengths[rows]]).astype(np.uint64)
         places = np.searchsorted(offsets, bounds).tolist()
         for row, first, end in zip(rows.tolist(), places, places[len(rows) :], strict=False):
-            found[row] = offsets[first:end]
+            found[row] = offsets[first:end].copy()  # else all the shards would stay mapped
     counts = np.fromiter(map(len, found), np.int64, len(found))
     marks = np.concatenate([np.zeros(0, dtype=np.uint64), *found]).astype(np.int64)
     return offsets_of(counts), marks - np.repeat(starts, counts)

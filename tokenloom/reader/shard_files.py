@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import AnyStore, RemoteStore
-from tokenloom.storage.shard import ShardHeader
+from tokenloom.storage.shard import ShardHeader, token_dtype
 from tokenloom.storage.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.versions import version_path
 
@@ -29,7 +29,7 @@ class ShardFiles:
 
     def __init__(self, store: AnyStore, manifest: dict[str, Any], split: str, cache: ShardCache | None) -> None:
         self.store, self._version, self._split = store, manifest["version"], split
-        self._tokenizer = manifest["tokenizer"]["fingerprint"]
+        self._dtype = token_dtype(manifest["tokenizer"]["vocab_size"])
         self.entries: list[dict[str, Any]] = manifest["splits"][split]["shards"]
         self.cache = (cache or ShardCache.default()) if self.is_remote else None
 
@@ -97,5 +97,5 @@ class ShardFiles:
         entry, info = self.entries[index], header.info
         found = (header.file_bytes, header.num_tokens, header.num_documents, info.get("split"), info.get("shard_index"))
         listed = (entry["bytes"], entry["tokens"], entry["documents"], self._split, index)
-        if found != listed:
+        if found != listed or header.dtype != self._dtype:
             raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenloom.errors import TokenloomError
@@ -11,6 +11,8 @@ from tokenloom.reader.mixture import Mixture
 
 STATE_VERSION = 1
 _VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
+_OF_DATASET = ("dataset", "version", "split", "seq_len", "packing", "order", "seed", "lanes")
+_OF_MIXTURE = ("names", "weights", "lanes")
 
 
 def make_state(fingerprint: dict[str, Any], samples: int) -> dict[str, Any]:
@@ -66,8 +68,11 @@ def open_source(
     """
     stream, _ = _parts(state)
     members = stream.get("members")
+    _check_names(stream, _OF_DATASET if members is None else _OF_MIXTURE)
     if members is None:
         return _open_dataset(str(store), stream, options), _choices(stream)
+    for member in members.values():
+        _check_names(member, _OF_DATASET)
     stages = stream["weights"]
     stores = {name: store if isinstance(store, str) else store[name] for name in members}
     opened = {name: _open_dataset(stores[name], member, options) for name, member in members.items()}
@@ -75,6 +80,11 @@ def open_source(
     later = [(start, weight) for (start, _), weight in zip(stages[1:], weights[1:], strict=True)]
     mixture = Mixture({name: (opened[name], weights[0][name]) for name in stream["names"]}, later)
     return mixture, _choices(next(iter(members.values()))) | {"lanes": stream["lanes"]}
+
+
+def _check_names(stream: Mapping[str, Any], needed: Sequence[str]) -> None:
+    if missing := [name for name in needed if name not in stream]:
+        raise TokenloomError(f"no loader state: its {_STREAM!r} has no {missing[0]!r}")
 
 
 def _open_dataset(store: str, stream: Mapping[str, Any], options: Mapping[str, Any]) -> TokenDataset:

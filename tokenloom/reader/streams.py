@@ -98,7 +98,8 @@ class DatasetStream(_OfDatasets):
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[TokenDataset, list[int]]]:
         """See Stream."""
-        shards, first = np.unique(self.dataset.shards_of(self.order.samples(positions)), return_index=True)
+        near = positions[positions < positions[:1].sum() + len(self.dataset)]  # later epochs have the same shards
+        shards, first = np.unique(self.dataset.shards_of(self.order.samples(near)), return_index=True)
         yield self.dataset, shards[np.argsort(first)].tolist()
 
     def epochs_at(self, position: int) -> dict[str, float]:

@@ -18,15 +18,15 @@ class _Step:
 
     def __init__(self, name: str, times: StepTimes) -> None:
         self._name, self._times = name, times
-        self._begin = self._cpu = 0.0
+        self._begin = 0.0
 
     def __enter__(self) -> None:
-        self._begin, self._cpu = time.perf_counter(), time.thread_time()
+        self._begin = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
         seconds = time.perf_counter() - self._begin
         self._times.seconds[self._name] += seconds
-        self._times.off_cpu = seconds - (time.thread_time() - self._cpu)
+        self._times.last = seconds
 
 
 class StepTimes:
@@ -34,7 +34,7 @@ class StepTimes:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
-        self.off_cpu = 0.0  # seconds of the last step in which its thread did not run
+        self.last = 0.0  # seconds of the step that ended last
         self._steps = {name: _Step(name, self) for name in STEPS}
 
     def step(self, name: str) -> AbstractContextManager[None]:
