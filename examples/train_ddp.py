@@ -108,28 +108,41 @@ def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | No
     return torch.load(paths[-1], map_location=device, weights_only=True) if paths else None
 
 
-def train(arguments: argparse.Namespace, device: torch.device) -> None:
-    """Train from the newest checkpoint, or from the start, to the last step."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+def make_loader(
+    arguments: argparse.Namespace, data: TokenDataset, device: torch.device, checkpoint: dict[str, Any] | None
+) -> TokenLoader:
+    """Return this process's share of the global batches, from the checkpoint on; it begins to make them."""
+    world_size = dist.get_world_size()
     if arguments.global_batch % world_size:
         raise SystemExit(f"--global-batch {arguments.global_batch} can't be shared by {world_size} processes")
-    data = TokenDataset(arguments.reference, "train", arguments.seq_len)
     loader = TokenLoader(data, arguments.global_batch // world_size, seed=arguments.seed, device=device)
-    checkpoint = newest_checkpoint(arguments.checkpoints, device)
     if checkpoint is not None:
         loader.load_state_dict(checkpoint["loader"])
     loader.start()  # the first batches are made while the model is built and restored
+    return loader
 
+
+def make_model(
+    arguments: argparse.Namespace, vocab_size: int, device: torch.device, checkpoint: dict[str, Any] | None
+) -> tuple[GPT, torch.optim.Optimizer]:
+    """Return the model and its optimizer, as they were in the checkpoint."""
     torch.manual_seed(arguments.seed)
-    model = GPT(data.manifest["tokenizer"]["vocab_size"], arguments.seq_len).to(device)
+    model = GPT(vocab_size, arguments.seq_len).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
-    first_step = 0
     if checkpoint is not None:
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
-        first_step = checkpoint["step"]
-    parallel = DistributedDataParallel(model)
+    return model, optimizer
 
+
+def train(arguments: argparse.Namespace, device: torch.device) -> None:
+    """Train from the newest checkpoint, or from the start, to the last step."""
+    checkpoint = newest_checkpoint(arguments.checkpoints, device)
+    data = TokenDataset(arguments.reference, "train", arguments.seq_len)
+    loader = make_loader(arguments, data, device, checkpoint)
+    model, optimizer = make_model(arguments, data.manifest["tokenizer"]["vocab_size"], device, checkpoint)
+    parallel = DistributedDataParallel(model)
+    first_step = checkpoint["step"] if checkpoint else 0
     for step, batch in zip(range(first_step + 1, arguments.steps + 1), loader, strict=False):
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = parallel(batch["input_ids"], batch["labels"])
@@ -137,22 +150,22 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
         loss.backward()
         optimizer.step()
         if step % arguments.log_every == 0:
-            mean_loss = loss.detach() / world_size
-            dist.all_reduce(mean_loss)
-            report(rank, step, mean_loss.item(), loader, world_size)
-        if rank == 0 and (step % arguments.save_every == 0 or step == arguments.steps):
+            report(step, loss.detach(), loader)
+        if dist.get_rank() == 0 and (step % arguments.save_every == 0 or step == arguments.steps):
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
             save_checkpoint(arguments.checkpoints, step, states | {"step": step})
     loader.close()
 
 
-def report(rank: int, step: int, loss: float, loader: TokenLoader, world_size: int) -> None:
+def report(step: int, loss: Tensor, loader: TokenLoader) -> None:
     """Print a line from the first process: the loss, tokens a second of all, and how long training waited for data."""
-    if rank == 0:
-        stats = loader.stats()
+    world_size, stats = dist.get_world_size(), loader.stats()
+    dist.all_reduce(loss)
+    if dist.get_rank() == 0:
         speed = stats.tokens_per_second * world_size
+        waiting = f"waiting {stats.idle_ratio:.1%}"
         print(
-            f"step {step:>6}   loss {loss:.4f}   {speed:>11,.0f} tokens/s   waiting {stats.idle_ratio:.1%}", flush=True
+            f"step {step:>6}   loss {loss.item() / world_size:.4f}   {speed:>11,.0f} tokens/s   {waiting}", flush=True
         )
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.errors import FormatError, StoreError, TokenizerError
-from tokenloom.reader import dataset as dataset_module
+from tokenloom.reader import open_shards as open_shards_module
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import Shard, open_shard
 
@@ -182,7 +182,7 @@ def test_at_most_so_many_shards_stay_open_and_views_of_dropped_ones_stay_valid(
     built: _Built, max_open_shards: int
 ) -> None:
     data = TokenDataset(built.reference, seq_len=64, max_open_shards=max_open_shards)
-    first = data._shard(0).tokens
+    first = np.frombuffer(data.shards[0].bytes[0:1000], np.uint8)  # a view of the map
     copy = first.copy()
     for i in range(len(data)):
         data[i]
@@ -196,11 +196,11 @@ def test_at_most_so_many_shards_stay_open_and_views_of_dropped_ones_stay_valid(
 def test_opening_reads_the_manifest_alone(built: _Built, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
 
-    def counted(path: Path) -> Shard:
+    def counted(path: Path, verify: str) -> Shard:
         opened.append(path)
-        return open_shard(path)
+        return open_shard(path, verify)
 
-    monkeypatch.setattr(dataset_module, "open_shard", counted)
+    monkeypatch.setattr(open_shards_module, "open_shard", counted)
     data = TokenDataset(built.reference, seq_len=64)
     assert len(data) > 0
     assert opened == []

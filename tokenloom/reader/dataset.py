@@ -100,7 +100,7 @@ class TokenDataset:
         self.counts = sample_counts(self._store, self.manifest, split, packing, seq_len, default_cache_folder())
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._max_open_shards, self._verify, self._access = max_open_shards, verify, access
-        self.shards = OpenShards(self._open_shard, max_open_shards)
+        self.shards = self._open_shards()
         self._tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:
@@ -195,14 +195,18 @@ class TokenDataset:
             )
         return shard.plan
 
-    def _open_shard(self, index: int) -> OpenShard:
-        return self.files.open(index, lambda path: self._opened(path))
+    def _open_shards(self) -> OpenShards:
+        # It does not know the dataset: in a cycle, maps would stay until the garbage collector comes.
+        files, options = self.files, (self._verify, self._access, self.packing, self.seq_len)
+        needs_offsets = self.packing != "concat" or self.format.needs_marks
 
-    def _opened(self, path: Path) -> OpenShard:
-        shard = OpenShard(path, self._verify, self._access, self.packing, self.seq_len)
-        if self.packing != "concat" or self.format.needs_marks:
-            _ = shard.document_offsets  # verified while a damaged copy can be fetched again
-        return shard
+        def opened(path: Path) -> OpenShard:
+            shard = OpenShard(path, *options)
+            if needs_offsets:
+                _ = shard.document_offsets  # verified while a damaged copy can be fetched again
+            return shard
+
+        return OpenShards(lambda index: files.open(index, opened), self._max_open_shards)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
@@ -222,7 +226,7 @@ class TokenDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
-        self.shards = OpenShards(self._open_shard, self._max_open_shards)
+        self.shards = self._open_shards()
 
 
 def _check_choices(**chosen: tuple[str, Sequence[str]]) -> None:

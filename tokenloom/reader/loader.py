@@ -160,7 +160,7 @@ class TokenLoader:
     def _check_ranks(self) -> None:
         if not self._checked_ranks:
             summary = json.dumps(self.stream.fingerprint(), sort_keys=True)
-            check_same_on_all_ranks(self.ranks, f"{self.source!r}: {summary}")
+            check_same_on_all_ranks(self.ranks, summary, repr(self.source))
             self._checked_ranks = True
 
     def close(self) -> None:

@@ -78,6 +78,7 @@ def _run(make: Callable[[int], list[Item]], ahead: int, shared: _Shared[Item]) -
                 shared.items.extend(items)
                 shared.finished = not items
                 shared.changed.notify_all()
+            del items  # else it would keep the memory of batches that the consumer is done with
     except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
         with shared.changed:
             shared.error = error

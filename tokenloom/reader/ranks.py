@@ -89,20 +89,22 @@ def _of_environment() -> Ranks:
     return Ranks(int(rank), int(world_size), "RANK and WORLD_SIZE")
 
 
-def check_same_on_all_ranks(ranks: Ranks, summary: str) -> None:
+def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
     """Raise TokenloomError if the ranks of the process group would read different streams; they must all call this.
 
     Args:
         ranks: nothing is checked unless they are those of the process group.
         summary: what this rank reads; a difference is shown.
+        place: where it reads it; shown, and free to differ: each node may have a copy of its own.
     """
     if ranks.world_size == 1 or not ranks.is_process_group():
         return
-    summaries: list[Any] = [None] * ranks.world_size
-    _process_group().all_gather_object(summaries, summary)
-    for other, theirs in enumerate(summaries):
-        if theirs != summaries[0]:
+    found: list[Any] = [None] * ranks.world_size
+    _process_group().all_gather_object(found, (summary, place))
+    for other, (theirs, their_place) in enumerate(found):
+        if theirs != found[0][0]:
             raise TokenloomError(
-                f"ranks would read different streams: rank 0 reads {summaries[0]}; rank {other} reads {theirs}. Give "
-                "all of them one version: name it by its 16 digits, not by a tag that may move"
+                f"ranks would read different streams: rank 0 reads {found[0][1]}: {found[0][0]}; rank {other} reads "
+                f"{their_place}: {theirs}. Give all of them one version: name it by its 16 digits, not by a tag that "
+                "may move"
             )

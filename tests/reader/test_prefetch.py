@@ -1,0 +1,290 @@
+"""The background thread: how it ends, what it raises, forks, and that nothing keeps the memory of batches."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
+from tests.support import count
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader import feeds as feeds_module
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+
+_ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> str:
+    return make_store(folder / "prefetch", (300, 90, 500, 12, 210))
+
+
+def our_threads() -> list[threading.Thread]:
+    """Return the threads that make batches ahead."""
+    return [thread for thread in threading.enumerate() if thread.name == "tokenloom-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    gc.collect()
+    before = set(our_threads())
+    yield
+    gc.collect()
+    assert set(our_threads()) <= before
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_the_thread_ends_when_the_loader_is_dropped_without_the_garbage_collector(reference: str, packing: str) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing=packing), 2)
+    assert our_threads() == []  # none before the first batch
+    next(loader)
+    (thread,) = our_threads()
+    gc.disable()
+    try:
+        del loader
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_the_thread_ends_at_the_last_batch_and_on_close(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=8)
+    finished = TokenLoader(data, 4, num_epochs=1)
+    assert len(list(finished)) == len(finished)
+    assert our_threads() == []
+    loader = TokenLoader(data, 4)
+    for _ in range(3):
+        next(loader)
+        assert len(our_threads()) == 1
+        loader.close()
+        loader.close()
+        assert our_threads() == []
+
+
+def test_start_makes_batches_before_the_first_is_asked_for(reference: str) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=4)
+    made = threading.Event()
+    finish = loader.stream.plan
+
+    def plan(*arguments: Any) -> Any:
+        made.set()
+        return finish(*arguments)
+
+    loader.stream.plan = plan  # type: ignore[method-assign]
+    loader.start()
+    assert made.wait(20)
+    threads = our_threads()
+    loader.start()
+    assert our_threads() == threads
+    assert loader.state_dict()["samples"] == 0
+    assert_same(next(loader), next(TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=0)))
+    loader.close()
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("prefetch", [0, 16])
+@pytest.mark.parametrize("damage", ["deleted", "cut short"])
+def test_an_error_of_the_thread_reaches_the_consumer_and_reading_goes_on_when_it_is_mended(
+    tmp_path: Path, prefetch: int, damage: str
+) -> None:
+    reference = make_store(tmp_path, (300, 90, 500))
+    data, oracle = TokenDataset(reference, seq_len=8), Oracle(reference, 8)
+    path = shard_paths(reference)[1]
+    whole = path.read_bytes()
+    loader = TokenLoader(data, 5, order="sequential", num_epochs=1, drop_last=False, prefetch=prefetch)
+    batches: list[dict[str, Any]] = []
+    if damage == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(whole[: len(whole) // 2])
+    for _ in range(2):
+        with pytest.raises((StoreError, FormatError), match=path.name) as caught:
+            while True:
+                batches.append(as_lists(next(loader)))
+        names = {frame.name for frame in traceback.extract_tb(caught.value.__traceback__)}
+        assert "make" in names  # the traceback reaches into the thread
+        assert loader.state_dict()["samples"] == 5 * len(batches)
+    del caught
+    restored = path.with_suffix(".new")
+    restored.write_bytes(whole)
+    restored.replace(path)
+    batches += [as_lists(batch) for batch in loader]
+    n = len(oracle)
+    assert batches == [oracle.batch([i if i < n else None for i in range(s, s + 5)]) for s in range(0, n, 5)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
+    reference: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
+    with monkeypatch.context() as patch:
+
+        def fail(*_: Any) -> Any:
+            raise error
+
+        patch.setattr(feeds_module.HostFeed, "make", fail)
+        with pytest.raises(error):
+            next(loader)
+    assert_same(next(loader), next(TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=0)))
+    loader.close()
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("prefetch", [0, 16])
+def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch: int) -> None:
+    data = TokenDataset(reference, seq_len=8, fields=FIELDS)
+    gc.collect()
+    gc.disable()
+    try:
+        loader = TokenLoader(data, 2, prefetch=prefetch)
+        batch = next(loader)
+        tensor = weakref.ref(batch["input_ids"])
+        del batch
+        assert tensor() is None
+        producer = loader._producer
+        assert producer is not None
+        kept = [weakref.ref(producer), weakref.ref(producer.feed)]
+        del producer
+        loader.close()
+        del loader
+        assert [ref() for ref in kept] == [None, None]
+    finally:
+        gc.enable()
+
+
+# ---- exits and forks, in interpreters of their own: one that hangs is killed by the time-out and fails
+
+_EXITS = """
+import gc, os, signal, sys, time
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+
+reference, first, starts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+packings = ("concat", "best_fit")
+gc.freeze()  # what was imported need not be looked through at each end
+
+def make(number, prefetch=16):
+    data = TokenDataset(reference, seq_len=8, packing=packings[number % 2])
+    return TokenLoader(data, 2, seed=number, prefetch=prefetch)
+
+def normal_end(number):
+    global kept
+    kept = make(number)
+    for _ in range(number % 5):
+        next(kept)
+    return 0
+
+def exit_in_loop(number):
+    for step, batch in enumerate(make(number)):
+        if step == number % 7:
+            sys.exit(3)
+
+def exception(number):
+    loader = make(number)
+    for step, batch in enumerate(loader):
+        if step == number % 7:
+            raise RuntimeError("odd")
+
+def interrupt(number):
+    loader = make(number)
+    next(loader)
+    signal.raise_signal(signal.SIGINT)
+
+def started_and_left(number):
+    global kept
+    kept = make(number)
+    kept.start()
+    return 0
+
+def rows(loader, steps):
+    return [next(loader)["labels"].tolist() for _ in range(steps)]
+
+def fork(number):
+    prefetch = (16, 0, 1)[number // 2 % 3]
+    alone = rows(make(number, 0), 80)
+    loader = make(number, prefetch)
+    assert rows(loader, number % 9) == alone[: number % 9]
+    child = os.fork()
+    assert rows(loader, 60) == alone[number % 9 :][:60], "child" if child == 0 else "parent"
+    if child == 0:
+        sys.exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    return 0
+
+ways = [(normal_end, 0), (exit_in_loop, 3), (exception, 1), (interrupt, 130), (started_and_left, 0), (fork, 0)]
+sys.stderr = open(os.devnull, "w") if starts > 1 else sys.stderr
+for number in range(first, first + starts):
+    way, expected = ways[number % len(ways)]
+    child = os.fork()  # no thread runs here: an interpreter that ends as any other does
+    if child == 0:
+        break
+    deadline = time.monotonic() + 60
+    while (status := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            print(way.__name__, number, "hangs")
+            break
+        time.sleep(0.01)
+    else:
+        code = os.waitstatus_to_exitcode(status[1])
+        expected = -signal.SIGINT if code == -signal.SIGINT and expected == 130 else expected
+        print("ended" if code == expected else f"{way.__name__} {number}: exit code {code}")
+    sys.stdout.flush()
+else:
+    os._exit(0)
+sys.stdout = open(os.devnull, "w")
+sys.exit(way(number))
+"""
+
+
+@pytest.mark.slow
+def test_an_interpreter_ends_however_it_ends_with_a_loader_at_work(reference: str, tmp_path: Path) -> None:
+    script = tmp_path / "exits.py"
+    script.write_text(_EXITS)
+    starts = count(24, 204)
+    command = [sys.executable, str(script), reference, "0", str(starts)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=count(200, 1500), check=False)
+    assert done.stdout.splitlines() == ["ended"] * starts, done.stdout + done.stderr
+
+
+_WHOLE = """
+import sys
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+
+loader = TokenLoader(TokenDataset(sys.argv[1], seq_len=8, packing="best_fit"), 2)
+for step, batch in enumerate(loader):
+    if step == 3:
+        {end}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [("break", 0, ""), ("sys.exit(4)", 4, ""), ("raise RuntimeError('odd')", 1, "RuntimeError: odd")],
+)
+def test_an_interpreter_says_nothing_but_its_own_error_at_its_end(
+    reference: str, end: str, code: int, message: str
+) -> None:
+    command = [sys.executable, "-W", "error", "-c", _WHOLE.format(end=end), reference]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert (done.stderr.strip().splitlines() or [""])[-1] == message
+    assert done.stderr.count("Error") == bool(message)
