@@ -43,13 +43,13 @@ def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size:
     return tokens, lengths
 
 
-def write_store(
-    folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "train", vocab_size: int = 50_257
-) -> str:
+def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "train", vocab_size: int = 50_257) -> str:
     """Write a version with these shards, (tokens, lengths) each; return its reference."""
     entries = []
     version_folder = folder / "data" / "versions"
-    name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[:16]
+    name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[
+        :16
+    ]
     (version_folder / name / split).mkdir(parents=True)
     for index, (tokens, lengths) in enumerate(shards):
         path = version_folder / name / split / f"{index:06d}.tok"
@@ -76,7 +76,7 @@ def write_sparse_store(
     split_folder.mkdir(parents=True)
     entries = []
     for index in range(num_shards):
-        entry = {"name": f"train/{index:06d}.tok", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
+        entry: dict[str, Any] = {"name": f"train/{index:06d}.tok", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
         entry |= {"tokens": shard_tokens, "documents": shard_tokens // document_tokens, "samples": samples or {}}
         entry |= {"first_key": "0" * 16, "last_key": "f" * 16, "bytes": 0}
         entries.append(entry)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed
+import torch.utils.dlpack
 from torch.nn.attention.flex_attention import create_block_mask
 
 from tests.reader.oracle import (
@@ -25,7 +26,6 @@ from tests.reader.oracle import (
 )
 from tests.synthetic_store import EOT
 from tokenloom.errors import TokenloomError
-from tokenloom.reader import feeds as feeds_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
@@ -154,6 +154,26 @@ def test_batches_made_ahead_are_those_made_when_asked_for(reference: str, packin
     ahead.close()
 
 
+def test_looking_ahead_in_a_small_dataset_costs_no_more_than_one_epoch(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 16,384 coming samples of one of 16 ranks lie in thousands of epochs of 62 samples.
+    loader = TokenLoader(TokenDataset(reference, seq_len=16), 3, rank=3, world_size=16, prefetch=0)
+    asked: list[int] = []
+    samples = Order.samples
+
+    def noted(order: Order, positions: Any) -> Any:
+        asked.append(int(np.ptp(positions)) if len(positions) else 0)
+        return samples(order, positions)
+
+    monkeypatch.setattr(Order, "samples", noted)
+    ((_, shards),) = loader.stream.shards_of(np.arange(3, 16 * 2**14, 16))
+    assert max(asked) < 62
+    assert set(shards) <= set(range(5))
+    for nothing in loader.stream.shards_of(np.zeros(0, dtype=np.int64)):
+        assert nothing[1] == []
+
+
 # ---- kept batches
 
 
@@ -168,7 +188,7 @@ def _kept(batch: dict[str, Any], how: str) -> Any:
         "transposed": batch["position_ids"].T,
         "row": batch["document_ids"][0],
         "storage": ids.untyped_storage(),
-        "dlpack": torch.from_dlpack(ids),
+        "dlpack": torch.utils.dlpack.from_dlpack(ids),
         "memoryview": memoryview(ids.numpy()),
     }[how]
 
@@ -204,7 +224,7 @@ def test_what_a_consumer_keeps_of_a_batch_never_changes(reference: str, how: str
 
 
 def test_memory_that_is_used_too_early_would_be_noticed(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds_module.sys, "getrefcount", lambda _: 2)
+    monkeypatch.setattr(sys, "getrefcount", lambda _: 2)
     with pytest.raises(AssertionError):
         test_what_a_consumer_keeps_of_a_batch_never_changes(reference, "slice", 16)
 

@@ -65,7 +65,8 @@ def slow_block(counts: list[int], seed: int, epoch: int, lanes: int) -> list[int
 def epoch_of(order: Order, epoch: int) -> list[int]:
     """Return the samples of one epoch."""
     n = order.num_samples
-    return order.samples(np.arange(epoch * n, (epoch + 1) * n)).tolist()
+    samples: list[int] = order.samples(np.arange(epoch * n, (epoch + 1) * n)).tolist()
+    return samples
 
 
 # ---- golden values: a state that a job saved last year goes on with the same samples. If one of these changes, it is

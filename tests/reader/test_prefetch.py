@@ -72,7 +72,7 @@ def test_the_thread_ends_at_the_last_batch_and_on_close(reference: str) -> None:
         assert our_threads() == []
 
 
-def test_start_makes_batches_before_the_first_is_asked_for(reference: str) -> None:
+def test_start_makes_batches_before_the_first_is_asked_for(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=4)
     made = threading.Event()
     finish = loader.stream.plan
@@ -81,7 +81,7 @@ def test_start_makes_batches_before_the_first_is_asked_for(reference: str) -> No
         made.set()
         return finish(*arguments)
 
-    loader.stream.plan = plan  # type: ignore[method-assign]
+    monkeypatch.setattr(loader.stream, "plan", plan)
     loader.start()
     assert made.wait(20)
     threads = our_threads()
@@ -159,7 +159,7 @@ def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch
         assert tensor() is None
         producer = loader._producer
         assert producer is not None
-        kept = [weakref.ref(producer), weakref.ref(producer.feed)]
+        kept: list[Any] = [weakref.ref(producer), weakref.ref(producer.feed)]
         del producer
         loader.close()
         del loader

@@ -115,7 +115,13 @@ def test_another_world_size_and_batch_size_continue_the_global_sequence(
     for world_size, batch_size, steps in ((4, 3, 3), (1, 5, 2), (3, 2, 4), (16, 1, 2), (2, 7, 3), (5, 3, 1)):
         loaders = []
         for rank in range(world_size):
-            options = {"seed": 3, "order": order, "rank": rank, "world_size": world_size, "prefetch": 2 * (rank == 0)}
+            options: dict[str, Any] = {
+                "seed": 3,
+                "order": order,
+                "rank": rank,
+                "world_size": world_size,
+                "prefetch": 2 * (rank == 0),
+            }
             loader = TokenLoader(data, batch_size, **options)
             if state is not None:
                 loader.load_state_dict(state)

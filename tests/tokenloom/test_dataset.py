@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -9,12 +10,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
 from tests.support import build, make_spec, write_jsonl
-from tokenloom import TokenDataset
+from tokenloom import TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
 from tokenloom.reader import open_shards as open_shards_module
 from tokenloom.spec import BuildSpec
@@ -291,6 +294,40 @@ def test_reader_works_without_any_extra(built: _Built) -> None:
     assert done.stdout.splitlines() == [f"{len(data)} {ids.sum()} {data.decode(ids)[:4]}", "[]"]
 
 
+_LOADER = """
+import sys
+
+BLOCKED = {"prefect", "pydantic", "datasets", "yaml", "rich", "tiktoken", "fastapi"}
+
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Blocker())
+import tokenloom
+from tokenloom import Mixture, TokenDataset
+
+fields = ["cu_seqlens", "document_ids", "position_ids"]
+data = TokenDataset(sys.argv[1], seq_len=16, packing="best_fit", fields=fields)
+mixture = Mixture({"one": (data, 1)})
+print("torch" in sys.modules)
+from tokenloom import EvaluationPass, TokenLoader
+
+batches = [next(TokenLoader(data, 2)), next(TokenLoader(mixture, 2)), next(iter(EvaluationPass(data, 2)))]
+tokenloom.document_mask(batches[0]["document_ids"]).dense()
+print(next(iter(data.iterable()))["labels"].shape, len(batches), sorted(BLOCKED & set(sys.modules)))
+"""
+
+
+def test_loaders_need_torch_alone_and_datasets_and_mixtures_not_even_that(synthetic: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADER, synthetic], cwd=_ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["False", "torch.Size([16]) 3 []"]
+
+
 def test_threads_may_share_a_dataset_that_keeps_one_shard_open(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=64, max_open_shards=1)
     expected = [data[i]["input_ids"].tolist() for i in range(len(data))]
@@ -298,3 +335,105 @@ def test_threads_may_share_a_dataset_that_keeps_one_shard_open(built: _Built) ->
         order = [i for i in range(len(data)) for _ in range(8)]
         for i, sample in zip(order, threads.map(data.__getitem__, order), strict=True):
             assert sample["input_ids"].tolist() == expected[i]
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("labels", ["shifted", "same"])
+@pytest.mark.parametrize("fields", [(), ("document_ids", "position_ids")])
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_samples_of_every_packing_are_what_tokens_and_offsets_say(
+    synthetic: str, packing: str, labels: str, fields: tuple[str, ...], access: str
+) -> None:
+    data = TokenDataset(synthetic, seq_len=12, packing=packing, labels=labels, fields=fields, access=access)
+    oracle = Oracle(synthetic, 12, packing, labels, fields)
+    assert len(data) == len(oracle) > 10
+    samples = data.__getitems__(list(range(len(data))))
+    assert [{name: values.tolist() for name, values in sample.items()} for sample in samples] == [
+        oracle.sample(i) for i in range(len(oracle))
+    ]
+    assert {name: values.dtype.name for name, values in samples[0].items()} == {
+        "input_ids": "int64",
+        "labels": "int64",
+    } | dict.fromkeys(fields, "int32")
+    assert data.__getitems__([]) == []
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> str:
+    """A version of three small shards of uint16 tokens."""
+    return make_store(tmp_path / "synthetic", (300, 90, 200))
+
+
+@pytest.mark.parametrize("options", [{}, {"fields": ("document_ids",)}, {"packing": "best_fit"}])
+def test_a_file_cut_short_under_a_dataset_that_uses_pread_is_a_named_error(
+    synthetic: str, options: dict[str, Any]
+) -> None:
+    data = TokenDataset(synthetic, seq_len=12, access="pread", **options)
+    before = data[0]["input_ids"].tolist()
+    path = shard_paths(synthetic)[0]
+    whole = path.read_bytes()
+    for length in (4096 + 10, 4096, 100, 0):
+        os.truncate(path, length)
+        with pytest.raises(FormatError, match="cut short") as caught:
+            data[1]
+        assert str(path) in str(caught.value)
+    path.write_bytes(whole)
+    assert data[0]["input_ids"].tolist() == before
+
+
+def test_verify_full_looks_at_tokens_and_open_does_not(synthetic: str) -> None:
+    path = shard_paths(synthetic)[0]
+    damaged = bytearray(path.read_bytes())
+    damaged[4096] ^= 1
+    path.write_bytes(damaged)
+    assert TokenDataset(synthetic, seq_len=12)[0]["input_ids"][0] == open_shard(path).tokens[0]
+    with pytest.raises(FormatError, match="checksum of its tokens") as caught:
+        TokenDataset(synthetic, seq_len=12, verify="full")[0]
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"packing": "dense"}, "packing: one of concat, document, document_padded, best_fit, not 'dense'"),
+        ({"labels": "none"}, "labels: one of shifted, same, not 'none'"),
+        ({"fields": ("mask",)}, "fields: one of cu_seqlens, document_ids, position_ids, not 'mask'"),
+        ({"verify": "no"}, "verify: one of open, full, not 'no'"),
+        ({"access": "read"}, "access: one of mmap, pread, not 'read'"),
+        ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),
+    ],
+)
+def test_options_out_of_range_are_refused(synthetic: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TokenDataset(synthetic, **options)
+
+
+def mapped_shards(folder: Path) -> set[str]:
+    """Return the shards below a folder that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[-1] for line in lines if ".tok" in line and str(folder) in line}
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_a_loader_keeps_no_more_shards_mapped_than_its_dataset_says(tmp_path: Path, packing: str) -> None:
+    data = TokenDataset(make_store(tmp_path, [200] * 12), seq_len=12, packing=packing, max_open_shards=3)
+    loader = TokenLoader(data, 2, order="full", prefetch=0)
+    seen = set()
+    for _ in range(40):
+        next(loader)
+        seen |= mapped_shards(tmp_path)
+        assert len(mapped_shards(tmp_path)) <= 3
+    loader.close()
+    assert len(seen) == 12
+
+
+def test_a_dataset_that_is_dropped_lets_go_of_its_shards_without_the_garbage_collector(synthetic: str) -> None:
+    gc.disable()
+    try:
+        data = TokenDataset(synthetic, seq_len=12, packing="best_fit")
+        data[0]
+        assert len(mapped_shards(Path(synthetic))) == 1
+        del data
+        assert mapped_shards(Path(synthetic)) == set()
+    finally:
+        gc.enable()

@@ -190,7 +190,7 @@ class Boundaries:
     def position_ids(self, first: int, end: int) -> NDArray[np.int32]:
         """Return each token's place in its document within the row, from 0, in rows [first, end); flat."""
         runs = slice(self._row_runs[first], self._row_runs[end])
-        places = np.repeat(self._firsts[runs], self._run_lengths[runs]).reshape(end - first, -1)
+        places = np.repeat(self._firsts[runs], self._run_lengths[runs]).reshape(end - first, self._form.seq_len)
         return np.subtract(np.arange(self._form.seq_len, dtype=np.int32), places, out=places).reshape(-1)
 
     def ignored_labels(self, first: int, end: int) -> Int64s:
