@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import multiprocessing
 import pickle
@@ -392,11 +393,9 @@ def test_workers_of_a_data_loader_give_a_loaders_stream(reference: str, tmp_path
     script.write_text(_WORKERS)
     reduced = [("fork", True, True, "best_fit"), ("fork", False, False, "concat"), ("spawn", False, True, "concat")]
     full = [
-        (context, persistent, in_order, packing)
+        (context, persistent, in_order, PACKINGS[i])
         for context in multiprocessing.get_all_start_methods()
-        for persistent in (True, False)
-        for in_order in (True, False)
-        for packing in PACKINGS
+        for i, (persistent, in_order) in enumerate(itertools.product((True, False), repeat=2))
     ]
     cases = [[reference, *case] for case in (reduced, full)[count(0, 1)]]
     done = subprocess.run(

@@ -118,9 +118,11 @@ class Block:
 
     def tokens(self, first: int, end: int) -> NDArray[Any]:
         """Return rows [first, end), (end - first, T + 1) of the stored type; padding is eot."""
-        found = [
-            (opened.bytes.get(shard) or opened[shard].bytes)[a:b] for opened, shard, a, b in self.pieces(first, end)
-        ]
+        pieces = self.pieces(first, end)
+        try:
+            found = [opened.bytes[shard][a:b] for opened, shard, a, b in pieces]
+        except KeyError:  # a shard is not open
+            found = _read_one_by_one(pieces)
         return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
 
     @cached_property
@@ -134,6 +136,18 @@ class Block:
         place, mark = np.concatenate(places), np.concatenate(marks)
         order = np.argsort(place, kind="stable") if len(self.parts) > 1 else slice(None)
         return Boundaries(self.form, self.lengths, place[order], mark[order])
+
+
+def _read_one_by_one(pieces: Sequence[tuple[Any, int, int, int]]) -> list[Any]:
+    """Return the bytes of pieces, copied before a shard is opened: a view of one that is dropped would keep its map."""
+    done: list[Any] = []
+    found: list[Any] = []
+    for opened, shard, start, end in pieces:
+        if shard not in opened.bytes:
+            done.append(b"".join(found))
+            found.clear()
+        found.append((opened.bytes.get(shard) or opened[shard].bytes)[start:end])
+    return done + found
 
 
 class _Padding:

@@ -173,8 +173,7 @@ class TokenDataset:
             self.files.fetch_ahead(coming)
             coming = [index for index in coming if self.files.is_here(index)]
         if self.packing != "concat":
-            room = max(0, self._max_open_shards // 2 - self.shards.num_coming)
-            self.shards.prepare(coming[:room], pool)
+            self.shards.prepare(coming[: self.shards.room_ahead], pool)
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -103,12 +104,14 @@ class OpenShards:
 
     Args:
         open_one: opens the shard of an index.
-        max_open: shards that stay open, at least 1.
+        max_open: shards that stay open, at least 1. They may hold two file descriptors each, and no more than two
+            thirds of those that the process may have.
     """
 
     def __init__(self, open_one: Callable[[int], OpenShard], max_open: int) -> None:
         self._open_one = open_one
-        self._max_open = max_open
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_open = max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files // 3))
         self._open: OrderedDict[int, OpenShard] = OrderedDict()
         self._coming: dict[int, Future[OpenShard]] = {}
         self._pid = os.getpid()
@@ -121,16 +124,15 @@ class OpenShards:
     def __getitem__(self, index: int) -> OpenShard:
         # Each step is one operation of a dict, so that no lock is needed, which a fork could leave locked.
         shard = self._open.pop(index, None) or self._opened(index)
-        while self._open and len(self._open) + len(self._coming) >= self._max_open:
-            self._drop_oldest()
+        self._make_room()
         self._open[index] = shard
         self.bytes[index] = shard.bytes
         return shard
 
     @property
-    def num_coming(self) -> int:
-        """Shards that are on their way, or were opened ahead and not used yet."""
-        return len(self._coming)
+    def room_ahead(self) -> int:
+        """How many more shards may be opened ahead of use: half of all."""
+        return max(0, self._max_open // 2 - len(self._coming))
 
     @property
     def num_bytes(self) -> int:
@@ -150,6 +152,7 @@ class OpenShards:
         """Open shards and plan their samples on the threads of `pool`; an error is raised where the shard is used."""
         for index in indices:
             if not self.is_known(index):
+                self._make_room()
                 self._coming[index] = pool.submit(self._planned, index)
 
     def _planned(self, index: int) -> OpenShard:
@@ -176,6 +179,11 @@ class OpenShards:
             for _ in range(len(self._open) // 2):
                 self._drop_oldest()
             return self._open_one(index)
+
+    def _make_room(self) -> None:
+        """Drop shards until one more may be open, or on its way."""
+        while self._open and len(self._open) + len(self._coming) >= self._max_open:
+            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         with suppress(KeyError):  # another thread has just emptied it

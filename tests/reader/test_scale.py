@@ -1,0 +1,168 @@
+"""Many large shards, sparse files of zeros: what is opened, mapped and held grows with what is read alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.reader.oracle import FIELDS
+from tests.support import count
+from tests.synthetic_store import write_sparse_store
+from tokenloom.reader import dataset as dataset_module
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.open_shards import OpenShard
+
+_NUM_SHARDS = count(200, 5000)
+_SHARD_TOKENS = 2 * 10**9  # 4 GB
+_DOCUMENT_TOKENS = 10**6
+_T = 1000
+_GROWTH_BYTES = 100 * 2**20
+_SAMPLES = {  # of each shard
+    "concat": (_SHARD_TOKENS - 1) // _T,
+    "document": (_DOCUMENT_TOKENS - 1) // _T * (_SHARD_TOKENS // _DOCUMENT_TOKENS),
+}
+_RESUMED = 10**8
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> str:
+    """A version of 4 GB shards; the counts of its packings stand in the manifest."""
+    samples = {f"{packing}/{_T}": number for packing, number in _SAMPLES.items() if packing != "concat"}
+    return write_sparse_store(folder / "scale", _NUM_SHARDS, _SHARD_TOKENS, _DOCUMENT_TOKENS, samples)
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Return what a forked process returns, as JSON: its limits and memory are its own."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.write(writing, json.dumps(work()).encode())
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  # whatever it is, the parent shows it
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        found = file.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return json.loads(found)
+
+
+def mapped_shards() -> int:
+    """Return how many shards this process has mapped."""
+    return len(set(re.findall(r"\S+\.tok$", Path("/proc/self/maps").read_text(), re.MULTILINE)))
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process, pages of mapped files too."""
+    (found,) = re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found) * 1024
+
+
+def read_batches(data: TokenDataset, num_batches: int, start: int = 0, **options: Any) -> int:
+    """Read batches of zeros from a sample on, as a resumed loader does; return the most shards mapped after any."""
+    loader = TokenLoader(data, 4, **{"prefetch": 0, **options})
+    loader.load_state_dict(loader.state_dict() | {"samples": start})
+    most = 0
+    for _ in range(num_batches):
+        batch = next(loader)
+        assert batch["input_ids"].shape == batch["labels"].shape == (4, _T)
+        assert not batch["input_ids"].any()
+        assert not batch["labels"][batch["labels"] != -100].any()
+        most = max(most, mapped_shards())
+    loader.close()
+    return most
+
+
+@pytest.mark.parametrize("packing", _SAMPLES)
+@pytest.mark.parametrize("order", ["block", "full"])
+def test_large_splits_open_and_resume_within_100_mb(order: str, packing: str, reference: str) -> None:
+    def work() -> tuple[int, int]:
+        before = resident_bytes()
+        data = TokenDataset(reference, seq_len=_T, packing=packing, max_open_shards=64)
+        assert len(data) == _NUM_SHARDS * _SAMPLES[packing]
+        assert data[len(data) - 1]["input_ids"].tolist() == [0] * _T
+        mapped = [read_batches(data, 10, start, order=order) for start in (0, _RESUMED)]
+        return max(mapped), resident_bytes() - before
+
+    mapped, growth = in_child(work)
+    assert mapped <= 64
+    assert growth <= _GROWTH_BYTES
+
+
+def test_a_billionth_sample_is_read_as_the_first(folder: Path) -> None:
+    reference = write_sparse_store(folder / "billion", 200, 2 * 10**8, 10**6)
+
+    def work() -> int:
+        data = TokenDataset(reference, seq_len=16, fields=("position_ids",))
+        assert len(data) > 2 * 10**9
+        loader = TokenLoader(data, 4, prefetch=0)
+        loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
+        batch = next(loader)
+        assert not batch["input_ids"].any()
+        first = TokenDataset(reference, seq_len=16, fields=("position_ids",))
+        order = TokenLoader(first, 4, prefetch=0).stream.order  # type: ignore[union-attr]
+        for row, sample in enumerate(order.samples(np.arange(10**9, 10**9 + 4)).tolist()):
+            assert first[sample]["position_ids"].tolist() == batch["position_ids"][row].tolist()
+        return mapped_shards()
+
+    assert in_child(work) <= 8
+
+
+@pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
+@pytest.mark.parametrize("max_open_shards", [1, 2, 7])
+def test_no_more_shards_stay_mapped_than_asked_for(
+    max_open_shards: int, packing: str, fields: tuple[str, ...], reference: str
+) -> None:
+    def work() -> int:
+        data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, max_open_shards=max_open_shards)
+        return read_batches(data, 25, order="full")
+
+    assert 1 <= in_child(work) <= max_open_shards
+
+
+@pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
+@pytest.mark.parametrize(("access", "prefetch"), [("mmap", 0), ("mmap", 8), ("pread", 4)])
+def test_few_file_descriptors_are_enough(
+    access: str, prefetch: int, packing: str, fields: tuple[str, ...], reference: str
+) -> None:
+    def work() -> int:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, access=access)
+        most = read_batches(data, 60, order="full", prefetch=prefetch)
+        return most if access == "mmap" else len(data.shards)
+
+    assert 1 < in_child(work) < 64
+
+
+@pytest.mark.parametrize(("packing", "most"), [("concat", 4), ("document", 4)])
+def test_the_first_batch_opens_the_shards_it_touches(
+    packing: str, most: int, reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+
+    def open_counted(path: Path, *args: Any) -> OpenShard:
+        opened.append(path)
+        return OpenShard(path, *args)
+
+    monkeypatch.setattr(dataset_module, "OpenShard", open_counted)
+    data = TokenDataset(reference, seq_len=_T, packing=packing)
+    assert opened == []
+    loader = TokenLoader(data, 4, prefetch=0, io_threads=0)
+    assert opened == []
+    next(loader)
+    loader.close()
+    if packing == "concat":  # else coming ones are opened ahead, by a thread
+        assert len(opened) == most
+    assert len(opened) == len(set(opened)) <= 64 + most
