@@ -159,14 +159,20 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("packing", "order"), [*((packing, "block") for packing in PACKINGS), ("concat", "full"), ("best_fit", "full")]
+    ("kind", "packing", "order"),
+    [
+        ("published", "concat", "block"),
+        ("published", "best_fit", "full"),
+        *(("in_memory", packing, order) for packing in PACKINGS for order in ("block", "full")),
+    ],
 )
 def test_a_remote_epoch_is_the_local_one(
-    packing: str, order: str, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
+    kind: str, packing: str, order: str, s3_proxy: FaultyProxy, cache: ShardCache, request: pytest.FixtureRequest
 ) -> None:
+    store: Published = request.getfixturevalue(kind)
     fields = FIELDS if order == "full" else ()
-    expected = epoch(TokenDataset(published.reference, seq_len=_T, packing=packing, fields=fields), order=order)
-    data = published.open(cache, packing=packing, fields=fields)
+    expected = epoch(TokenDataset(store.reference, seq_len=_T, packing=packing, fields=fields), order=order)
+    data = store.open(cache, packing=packing, fields=fields)
     for prefetch in (None, 0):
         assert_all_same(epoch(data, order=order, prefetch=prefetch), expected)
     assert cache.stats()["downloads"] == _NUM_SHARDS
@@ -186,31 +192,29 @@ def test_samples_and_workers_of_a_dataloader_read_the_same(
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
 def test_a_cache_smaller_than_the_split_gives_the_same_within_its_limit(
-    packing: str, published: Published, s3_proxy: FaultyProxy, tmp_path: Path
+    packing: str, in_memory: Published, tmp_path: Path
 ) -> None:
-    limit = 4 * max(path.stat().st_size for path in published.shards)
+    limit = 4 * max(path.stat().st_size for path in in_memory.shards)
     cache = ShardCache(tmp_path, limit)
     used = CacheFiles(tmp_path, limit).used
     found, most = [], 0
-    for batch in loader_of(published.open(cache, packing=packing, max_open_shards=2), lanes=3):
+    for batch in loader_of(in_memory.open(cache, packing=packing, max_open_shards=2), lanes=3):
         found.append(batch)
         most = max(most, used())
-    assert 0 < most <= limit < published.num_bytes / 2
-    local = TokenDataset(published.reference, seq_len=_T, packing=packing)
+    assert 0 < most <= limit < in_memory.num_bytes / 2
+    local = TokenDataset(in_memory.reference, seq_len=_T, packing=packing)
     assert_all_same(found, epoch(local, lanes=3))
     assert cache.stats()["evictions"] > 0
 
 
-def test_a_shard_that_lost_its_place_in_the_cache_is_read_on(
-    published: Published, s3_proxy: FaultyProxy, cache: ShardCache
-) -> None:
-    loader = loader_of(published.open(cache))
+def test_a_shard_that_lost_its_place_in_the_cache_is_read_on(in_memory: Published, cache: ShardCache) -> None:
+    loader = loader_of(in_memory.open(cache))
     found = [next(loader)]
     for prefetched in range(4):
         shutil.rmtree(cache.folder / "shards")
         (cache.folder / "shards").mkdir()
         found += [next(loader) for _ in range(5 * prefetched)]
-    assert_all_same([*found, *loader], published.local())
+    assert_all_same([*found, *loader], in_memory.local())
 
 
 # ---- sharing a cache
@@ -292,9 +296,10 @@ def test_another_process_goes_on_with_the_cache_of_a_killed_one(
 ) -> None:
     s3_proxy.always = "slow"
     process = start("read_epoch", published.url, cache.folder.parent)
-    wait_until(lambda: len(cached(cache)) >= 3)
+    wait_until(lambda: process.poll() is not None or len(cached(cache)) >= 3)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    _, err = process.communicate()
+    assert process.returncode == -signal.SIGKILL, err
     s3_proxy.always = "ok"
     kept = len(cached(cache))
     assert kept < _NUM_SHARDS
@@ -391,7 +396,7 @@ def faults(seed: int, share: float) -> Iterator[str]:
         yield rng.choice(["503", "cut", "drop", "slow", "flip", "500"]) if rng.random() < share else "ok"
 
 
-@pytest.mark.parametrize("seed", range(count(3, 200)))
+@pytest.mark.parametrize("seed", range(count(2, 200)))
 def test_a_server_that_fails_at_a_tenth_of_requests_costs_little_and_changes_nothing(
     seed: int, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
@@ -458,7 +463,7 @@ def delete(server: str, key: str) -> None:
 # ---- looking ahead, nodes, tags
 
 
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+@pytest.mark.parametrize("packing", ["best_fit"] if count(0, 1) == 0 else PACKINGS)
 def test_coming_shards_are_downloaded_before_they_are_needed(
     packing: str, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
@@ -473,12 +478,10 @@ def test_coming_shards_are_downloaded_before_they_are_needed(
     assert downloads_of(s3_proxy, published)[3] >= 1
 
 
-def test_looking_ahead_takes_at_most_half_of_the_cache(
-    published: Published, s3_proxy: FaultyProxy, tmp_path: Path
-) -> None:
-    largest = max(path.stat().st_size for path in published.shards)
+def test_looking_ahead_takes_at_most_half_of_the_cache(in_memory: Published, tmp_path: Path) -> None:
+    largest = max(path.stat().st_size for path in in_memory.shards)
     cache = ShardCache(tmp_path, 6 * largest)
-    loader = loader_of(published.open(cache), lanes=1, prefetch=0)
+    loader = loader_of(in_memory.open(cache), lanes=1, prefetch=0)
     next(loader)
     wait_until(lambda: len(cached(cache)) >= 3)
     for _ in range(20):

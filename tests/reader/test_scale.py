@@ -127,7 +127,7 @@ def test_no_more_shards_stay_mapped_than_asked_for(
 ) -> None:
     def work() -> int:
         data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, max_open_shards=max_open_shards)
-        return read_batches(data, 25, order="full")
+        return read_batches(data, 15, order="full")
 
     assert 1 <= in_child(work) <= max_open_shards
 
@@ -140,7 +140,7 @@ def test_few_file_descriptors_are_enough(
     def work() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, access=access)
-        most = read_batches(data, 60, order="full", prefetch=prefetch)
+        most = read_batches(data, 30, order="full", prefetch=prefetch)
         return most if access == "mmap" else len(data.shards)
 
     assert 1 < in_child(work) < 64

@@ -184,15 +184,16 @@ class TokenDataset:
         return total
 
     def _shard_plan(self, index: int) -> ShardPlan:
-        shard = self.shards[index]
-        if len(shard.plan) != self.counts[index]:
+        for _ in range(2):  # the first may have been opened ahead, long ago
+            shard = self.shards[index]
+            if len(shard.plan) == self.counts[index]:
+                return shard.plan
             self.shards.drop(index)
-            raise FormatError(
-                f"{shard.path}: it makes {len(shard.plan):,} samples of {sample_key(self.packing, self.seq_len)}, "
-                f"{self.counts[index]:,} were counted: the shard or the manifest is another one; restore it, or remove "
-                f"{default_cache_folder()}/counts"
-            )
-        return shard.plan
+        raise FormatError(
+            f"{shard.path}: it makes {len(shard.plan):,} samples of {sample_key(self.packing, self.seq_len)}, "
+            f"{self.counts[index]:,} were counted: the shard or the manifest is another one; restore it, or remove "
+            f"{default_cache_folder()}/counts"
+        )
 
     def _open_shards(self) -> OpenShards:
         # It does not know the dataset: in a cycle, maps would stay until the garbage collector comes.
