@@ -159,8 +159,10 @@ class TokenLoader:
 
     def _check_ranks(self) -> None:
         if not self._checked_ranks:
-            summary = json.dumps(self.stream.fingerprint(), sort_keys=True)
-            check_same_on_all_ranks(self.ranks, summary, repr(self.source))
+            steps = {"batch_size": self.steps.batch_size, "end": self.steps.end, "drop_last": self.steps.drop_last}
+            check_same_on_all_ranks(
+                self.ranks, json.dumps(self.state_dict() | steps, sort_keys=True), repr(self.source)
+            )
             self._checked_ranks = True
 
     def close(self) -> None:

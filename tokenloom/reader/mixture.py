@@ -37,7 +37,10 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     if period <= MAX_PERIOD:
         return [int(share * period) for share in shares]
     rounded = [max(1, int(share * MAX_PERIOD)) if share else 0 for share in shares]
-    rounded[int(np.argmax(rounded))] += MAX_PERIOD - sum(rounded)
+    rounded[int(np.argmax(rounded))] -= max(0, sum(rounded) - MAX_PERIOD)
+    lacking = sorted(range(len(shares)), key=lambda member: rounded[member] - shares[member] * MAX_PERIOD)
+    for member in lacking[: max(0, MAX_PERIOD - sum(rounded))]:  # largest remainders first
+        rounded[member] += 1
     return rounded
 
 

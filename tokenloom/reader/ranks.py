@@ -86,7 +86,10 @@ def _of_environment() -> Ranks:
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None or world_size is None:
         return Ranks(0, 1, "nothing else: one process")
-    return Ranks(int(rank), int(world_size), "RANK and WORLD_SIZE")
+    try:
+        return Ranks(int(rank), int(world_size), "RANK and WORLD_SIZE")
+    except ValueError as error:
+        raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} of the environment are no numbers") from error
 
 
 def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
@@ -105,6 +108,6 @@ def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
         if theirs != found[0][0]:
             raise TokenloomError(
                 f"ranks would read different streams: rank 0 reads {found[0][1]}: {found[0][0]}; rank {other} reads "
-                f"{their_place}: {theirs}. Give all of them one version: name it by its 16 digits, not by a tag that "
-                "may move"
+                f"{their_place}: {theirs}. Give all of them one version, by its 16 digits and not by a tag that may "
+                "move, one state, and the same arguments"
             )
