@@ -3,6 +3,8 @@
 The thread knows only what makes the items, never the consumer: it ends when its Prefetcher is dropped, at the
 interpreter's exit, and after an exception, which the consumer gets with its traceback. A child of a fork has no
 such thread and must make a Prefetcher of its own.
+
+Both sides talk over queues of the standard library's C code, which an interrupt can't leave locked.
 """
 
 from __future__ import annotations
@@ -10,94 +12,91 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0
+_STOP = 0  # instead of a number of items that there is room for
+_END = object()  # instead of an item
 
 
-@dataclass
-class _Shared(Generic[Item]):
-    """What the thread and its consumer share; `changed` guards it."""
+@dataclass(frozen=True)
+class _Raised:
+    """Instead of an item: what the thread raised."""
 
-    items: deque[Item] = field(default_factory=deque)
-    error: BaseException | None = None
-    finished: bool = False
-    stopping: bool = False
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    pid: int = field(default_factory=os.getpid)
+    error: BaseException
 
 
 class Prefetcher(Generic[Item]):
     """Items made ahead by a thread.
 
     Args:
-        make: returns up to that many next items; none at the end of the stream.
+        make: returns up to that many next items, at least one; none at the end of the stream.
         ahead: items that may be ready at most, at least 1.
     """
 
     def __init__(self, make: Callable[[int], list[Item]], ahead: int) -> None:
-        self._shared: _Shared[Item] = _Shared()
-        self._room_at = ahead // 2  # the thread is woken when so few are left, so that it makes several at a time
-        thread = threading.Thread(target=_run, args=(make, ahead, self._shared), name="tokenloom-prefetch", daemon=True)
-        self.close = weakref.finalize(self, _stop, self._shared, thread)
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._room: SimpleQueue[int] = SimpleQueue()
+        self._taken, self._told_after = 0, max(1, ahead // 2)  # so that the thread makes several at a time
+        self._room.put(ahead)
+        thread = threading.Thread(
+            target=_run, args=(make, self._room, self._items), name="tokenloom-prefetch", daemon=True
+        )
         thread.start()
+        self.close = weakref.finalize(self, _stop, self._room, thread, os.getpid())
 
     def take(self) -> Item | None:
         """Return the next item, None at the end of the stream; raises what the thread raised."""
-        shared = self._shared
-        if not shared.items:
-            return self._wait()
-        item = shared.items.popleft()  # one operation, and only the consumer takes: no lock is needed
-        if len(shared.items) == self._room_at:
-            with shared.changed:
-                shared.changed.notify_all()
-        return item
-
-    def _wait(self) -> Item | None:
-        shared = self._shared
-        with shared.changed:
-            shared.changed.notify_all()
-            while not shared.items and not shared.finished and shared.error is None:
-                shared.changed.wait()
-            if shared.items:
-                return shared.items.popleft()
-            if shared.error is not None:
-                raise shared.error
-            return None
+        item = self._items.get()
+        if item is _END or isinstance(item, _Raised):
+            self._items.put(item)  # so it stays the last
+            if item is _END:
+                return None
+            raise item.error
+        self._taken += 1
+        if self._taken == self._told_after:
+            self._taken = 0
+            self._room.put(self._told_after)
+        return item  # type: ignore[no-any-return]  # the thread puts items alone
 
 
-def _run(make: Callable[[int], list[Item]], ahead: int, shared: _Shared[Item]) -> None:
+def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], items: SimpleQueue[Any]) -> None:
     try:
-        while (wanted := _room(ahead, shared)) > 0:
-            items = make(wanted)
-            with shared.changed:
-                shared.items.extend(items)
-                shared.finished = not items
-                shared.changed.notify_all()
-            del items  # else it would keep the memory of batches that the consumer is done with
+        free = 0
+        while (free := _free(room, free)) != _STOP:
+            num_made = _put(make(free), items)
+            if not num_made:
+                items.put(_END)
+                return
+            free -= num_made
     except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
-        with shared.changed:
-            shared.error = error
-            shared.changed.notify_all()
+        items.put(_Raised(error))
 
 
-def _room(ahead: int, shared: _Shared[Item]) -> int:
-    """Return how many items to make next, once there is room; 0 to end."""
-    with shared.changed:
-        while not shared.stopping and not shared.finished and len(shared.items) > ahead // 2:
-            shared.changed.wait()
-        return 0 if shared.stopping or shared.finished else ahead - len(shared.items)
+def _free(room: SimpleQueue[int], free: int) -> int:
+    """Return how many items there is room for, once there is some; _STOP to end."""
+    while not free or not room.empty():
+        more = room.get()
+        if more == _STOP:
+            return _STOP
+        free += more
+    return free
 
 
-def _stop(shared: _Shared[Item], thread: threading.Thread) -> None:
-    if shared.pid != os.getpid():  # the thread is the parent's, and it may have held the lock when we were forked
+def _put(made: list[Any], items: SimpleQueue[Any]) -> int:
+    """Hand items over, and keep none: the consumer may be done with their memory before the thread goes on."""
+    for item in made:
+        items.put(item)
+    return len(made)
+
+
+def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
+    if pid != os.getpid():  # the thread is the parent's
         return
-    with shared.changed:
-        shared.stopping = True
-        shared.changed.notify_all()
+    room.put(_STOP)
     if thread is not threading.current_thread():
         thread.join(_JOIN_SECONDS)  # it ends by itself when what it makes is made
