@@ -24,7 +24,7 @@ import numpy as np
 
 from tokenloom.bench_plot import draw, show
 from tokenloom.commands import Json, _print
-from tokenloom.errors import SpecError, StoreError
+from tokenloom.errors import SpecError, TokenloomError
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -141,7 +141,7 @@ def _checked(task: Task) -> TokenDataset:
     try:
         data = task.open()
         make_stream(data, task.order, 0, None)
-    except (SpecError, StoreError):
+    except TokenloomError:
         raise
     except ValueError as error:
         raise SpecError(str(error)) from error

@@ -330,10 +330,10 @@ def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
 
 def test_orders_out_of_range_are_refused() -> None:
     counts = np.array([3, 4])
-    with pytest.raises(ValueError, match="order is one of block, full, sequential, not 'random'"):
+    with pytest.raises(ValueError, match="order: one of block, full, sequential, not 'random'"):
         Order("random", counts, 0)
     for seed in (-1, 2**56):
-        with pytest.raises(ValueError, match=rf"a seed lies in \[0, 2\*\*56\), not {seed}"):
+        with pytest.raises(ValueError, match="seed must be"):
             Order("full", counts, seed)
     with pytest.raises(ValueError, match="lanes must be at least 1, not 0"):
         Order("block", counts, 0, 0)

@@ -246,9 +246,13 @@ def test_states_of_another_stream_are_refused_and_both_sides_are_named(
         TokenLoader(data, 2, seed=3).load_state_dict(state)
 
 
-def test_states_that_read_alike_may_differ_in_labels_fields_and_batch(reference: str) -> None:
+def test_states_that_read_alike_may_differ_in_fields_and_batch_but_not_in_labels(reference: str) -> None:
     state = TokenLoader(TokenDataset(reference, seq_len=8), 2).state_dict()
-    data = TokenDataset(reference, seq_len=8, labels="same", fields=("position_ids",))
+    for options in ({"labels": "same"}, {"mask_documents": True}):
+        other = TokenLoader(TokenDataset(reference, seq_len=8, **options), 2)
+        with pytest.raises(TokenloomError, match=f"{next(iter(options))} is .* in the state"):
+            other.load_state_dict(state)
+    data = TokenDataset(reference, seq_len=8, fields=("position_ids",), mask_documents=False)
     loader = TokenLoader(data, 5, rank=2, world_size=3)
     loader.load_state_dict(state | {"samples": 30})
     assert loader.state_dict() == state | {"samples": 30}
@@ -259,6 +263,8 @@ def test_states_that_read_alike_may_differ_in_labels_fields_and_batch(reference:
     [
         ({"tokenloom_state": 2}, "no loader state of version 1: tokenloom_state is 2; a newer one needs a newer"),
         ({"tokenloom_state": None}, "no loader state of version 1: tokenloom_state is None"),
+        ({"samples": True}, "no loader state"),
+        ({"samples": 2**63}, "no loader state"),
         ({"samples": -1}, "no loader state: it needs 'stream', an object, and 'samples', a number from 0"),
         ({"samples": 1.5}, "no loader state"),
         ({"samples": None}, "no loader state"),
@@ -274,8 +280,33 @@ def test_what_is_no_state_is_refused(reference: str, change: dict[str, Any], mes
         loader.load_state_dict(state)
     with pytest.raises(TokenloomError, match=message):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
-    with pytest.raises(TokenloomError, match="no loader state of version 1"):
+    with pytest.raises(TokenloomError, match="no loader state: it has no 'tokenloom_state'"):
         loader.load_state_dict({})
+    with pytest.raises(TokenloomError, match="no loader state: a str, not an object; JSON must be read first"):
+        loader.load_state_dict(json.dumps(state))  # type: ignore[arg-type]
+
+
+def test_a_padded_end_counts_only_samples_that_there_are(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=8)
+    assert len(data) % 11
+    loader = TokenLoader(data, 11, num_epochs=1, drop_last=False)
+    for _ in loader:
+        pass
+    assert loader.state_dict()["samples"] == len(data)
+    longer = TokenLoader(data, 11, num_epochs=2, drop_last=False)
+    longer.load_state_dict(loader.state_dict())
+    second_epoch = longer.stream.plan(np.arange(len(data), len(data) + 11), 11).tokens(0, 11)
+    assert next(longer)["input_ids"].tolist() == second_epoch[:, :-1].tolist()
+
+
+def test_a_state_brings_its_labels_and_what_it_decides_can_not_be_given_twice(reference: str) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8, labels="same", mask_documents=True), 2, seed=4)
+    next(loader)
+    again = TokenLoader.from_state(str(Path(reference).parent), through_json(loader.state_dict()), 2)
+    assert again.stream.format == loader.stream.format
+    assert next(again)["labels"].tolist() == next(loader)["labels"].tolist()
+    with pytest.raises(TypeError, match="seed: from the state"):
+        TokenLoader.from_state(str(Path(reference).parent), loader.state_dict(), 2, seed=4)
 
 
 @pytest.mark.parametrize("stream", [{}, {"dataset": "data"}, {"members": 3}, {"members": {"a": {}}, "names": ["a"]}])
@@ -346,7 +377,9 @@ def test_arguments_of_an_iterable_out_of_range_are_refused(reference: str) -> No
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": -2}, "batch_size must be at least 1, not -2"),
         ({"start": -1}, "start must be at least 0, not -1"),
-        ({"order": "x"}, "order is one of"),
+        ({"order": "x"}, "order: one of"),
+        ({"num_epochs": 1, "start": 10**9}, "0 samples make no step"),
+        ({"num_epochs": 1, "batch_size": 10**6}, "samples make no step of 1000000 samples on 1 ranks"),
         ({"num_epochs": 0}, "num_epochs must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):

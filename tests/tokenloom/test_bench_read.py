@@ -156,7 +156,7 @@ def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
         (["--plot", "plot.png"], 2, "write the name of an .svg file"),
         (["--plot", "nowhere/plot.svg"], 2, "in a folder that is there"),
         (["--packing", "greedy"], 2, "packing: one of concat"),
-        (["--order", "random"], 2, "order is one of"),
+        (["--order", "random"], 2, "order: one of"),
         (["--seq-len", "1000000"], 2, "is empty"),
         (["--split", "tests"], 1, "no split 'tests'; it has: train"),
     ],

@@ -88,6 +88,11 @@ class Block:
             self.lengths[part.places] = part.lengths
         self.has_padding = bool((self.lengths < form.row_tokens).any())
 
+    def touch(self) -> None:
+        """Keep the shards of the rows open before others."""
+        for part in self.parts:
+            part.dataset.shards.touch(np.unique(part.rows.shards).tolist())
+
     @cached_property
     def _pieces(self) -> tuple[list[tuple[Any, int, int, int]], list[int]]:
         """What rows are made of, in order: (open shards, shard, first byte, end byte); and where each row begins."""
@@ -156,10 +161,7 @@ class _Padding:
     def __init__(self, form: BatchFormat) -> None:
         self.bytes = {0: np.full(form.row_tokens, form.eot_id, form.dtype).data.cast("B")}
 
-    def __getitem__(self, shard: int) -> _Padding:
-        return self
-
-    def read_ahead(self, start: int, end: int) -> None:
+    def read_ahead(self, shard: int, start: int, end: int) -> None:
         """Do nothing: it lies in memory."""
 
 

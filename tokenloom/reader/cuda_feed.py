@@ -6,7 +6,7 @@ consumer; a buffer is filled again once the widening that read it is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -24,7 +24,7 @@ class _Slot:
     host: dict[str, torch.Tensor]
     device: dict[str, torch.Tensor]
     copied: torch.cuda.Event
-    used: torch.cuda.Event
+    used: list[torch.cuda.Event] = field(default_factory=list)  # the widening of each batch taken
     batches_left: int = 0
 
 
@@ -62,7 +62,8 @@ class CudaFeed:
         device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(num_chunks)]
+        with torch.cuda.device(device):
+            self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(num_chunks)]
         self._next = 0
 
     def _make_slot(self, num_rows: int) -> _Slot:
@@ -70,8 +71,9 @@ class CudaFeed:
         for name in self._form.row_fields:
             shapes[name] = ((num_rows, self._form.seq_len), torch.int32)
         host = {name: torch.empty(shape, dtype=dtype, pin_memory=True) for name, (shape, dtype) in shapes.items()}
-        device = {name: torch.empty_like(tensor, device=self._device) for name, tensor in host.items()}
-        return _Slot(host, device, torch.cuda.Event(), torch.cuda.Event())  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):  # so that their memory is given back after the copies into them
+            device = {name: torch.empty_like(tensor, device=self._device) for name, tensor in host.items()}
+        return _Slot(host, device, torch.cuda.Event())  # type: ignore[no-untyped-call]
 
     def make(self, block: Block, first: int, num_batches: int) -> list[_Made]:
         """See Feed."""
@@ -113,7 +115,9 @@ class CudaFeed:
 
     def _copy(self, slot: _Slot, rows: int) -> None:
         with torch.cuda.stream(self._stream):
-            self._stream.wait_event(slot.used)
+            for event in slot.used:
+                self._stream.wait_event(event)
+            slot.used.clear()
             for name, host in slot.host.items():
                 slot.device[name][:rows].copy_(host[:rows], non_blocking=True)
             slot.copied.record(self._stream)
@@ -130,7 +134,11 @@ class CudaFeed:
         if self._form.dtype.itemsize > 1:
             tokens &= 2 ** (8 * self._form.dtype.itemsize) - 1
         shifted = tokens[:, 1:] if self._form.labels == "shifted" else tokens[:, :-1]
-        batch: Batch = {"input_ids": tokens[:, :-1].contiguous(), "labels": shifted.contiguous()}
+        own = torch.contiguous_format  # of a batch of one row, contiguous() would give both the same memory
+        batch: Batch = {
+            "input_ids": tokens[:, :-1].clone(memory_format=own),
+            "labels": shifted.clone(memory_format=own),
+        }
         batch |= {name: x[rows].clone() for name, x in slot.device.items() if name != "tokens"}
         if made.ignored is not None:
             places = made.ignored.to(self._device, non_blocking=True)
@@ -138,6 +146,6 @@ class CudaFeed:
         if made.cu_seqlens is not None:
             batch["cu_seqlens"] = made.cu_seqlens.to(self._device, non_blocking=True)
             batch["max_seqlen"] = made.max_seqlen
-        slot.used.record(stream)
+        slot.used.append(stream.record_event())
         slot.batches_left -= 1
         return batch

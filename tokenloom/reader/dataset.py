@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader.arguments import choice, whole
 from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Block, Part, widen
 from tokenloom.reader.open_shards import OpenShard, OpenShards
 from tokenloom.reader.rows import Int64s, Rows, cut_marks, joined, marks_between
@@ -61,7 +63,7 @@ class TokenDataset:
 
     def __init__(
         self,
-        reference: str,
+        reference: str | os.PathLike[str],
         split: str = "train",
         seq_len: int = 1024,
         *,
@@ -74,18 +76,21 @@ class TokenDataset:
         access: str = "mmap",
         cache: ShardCache | None = None,
     ) -> None:
-        _check_choices(packing=(packing, PACKINGS), labels=(labels, LABELS), verify=(verify, ("open", "full")))
-        _check_choices(access=(access, ("mmap", "pread")), **{f"fields: {x}": (x, FIELDS) for x in fields})
-        for name, value in (("seq_len", seq_len), ("max_open_shards", max_open_shards)):
-            if operator.index(value) < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        choice("packing", packing, PACKINGS)
+        choice("labels", labels, LABELS)
+        if isinstance(fields, str):
+            raise TypeError(f"fields is a list of names, not the text {fields!r}")
+        for field in fields:
+            choice("fields", field, FIELDS)
+        seq_len = whole("seq_len", seq_len, 1, 2**31)
+        reference = os.fspath(reference)
         self._store, self.manifest = resolve(parse_reference(reference))
         if split not in self.manifest["splits"]:
             names = ", ".join(self.manifest["splits"])
             raise StoreError(f"{reference}: no split {split!r}; it has: {names}")
-        self.split, self.packing, self.seq_len = split, packing, operator.index(seq_len)
+        self.split, self.packing, self.seq_len = split, packing, seq_len
         self.num_tokens: int = self.manifest["splits"][split]["tokens"]
-        mask = bool(fields) or packing == "best_fit" if mask_documents is None else mask_documents
+        mask = bool(fields) or packing == "best_fit" if mask_documents is None else bool(mask_documents)
         self.format = BatchFormat(
             seq_len=seq_len,
             labels=labels,
@@ -99,7 +104,9 @@ class TokenDataset:
         #: (num_shards,) samples of each shard
         self.counts = sample_counts(self._store, self.manifest, split, packing, seq_len, default_cache_folder())
         self._ends = np.cumsum(self.counts, dtype=np.int64)
-        self._max_open_shards, self._verify, self._access = max_open_shards, verify, access
+        self._max_open_shards = whole("max_open_shards", max_open_shards, 1)
+        self._verify = choice("verify", verify, ("open", "full"))
+        self._access = choice("access", access, ("mmap", "pread"))
         self.shards = self._open_shards()
         self._tokenizer: Tokenizer | None = None
 
@@ -113,9 +120,16 @@ class TokenDataset:
         return f"{self._store.root}@{self.manifest['version']}"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what decides the samples and their numbers: dataset, version, split, seq_len and packing."""
-        names = {"dataset": self.manifest["dataset"], "version": self.manifest["version"]}
-        return names | {"split": self.split, "seq_len": self.seq_len, "packing": self.packing}
+        """Return what decides the samples, their numbers, and what is learned from them, as JSON."""
+        return {
+            "dataset": self.manifest["dataset"],
+            "version": self.manifest["version"],
+            "split": self.split,
+            "seq_len": self.seq_len,
+            "packing": self.packing,
+            "labels": self.format.labels,
+            "mask_documents": self.format.mask_documents,
+        }
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -125,11 +139,11 @@ class TokenDataset:
 
         Raises IndexError outside of [-len, len).
         """
-        return self.__getitems__([operator.index(index)])[0]
+        return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples at `indices`; the torch DataLoader calls this for a batch."""
-        asked = np.asarray(indices, dtype=np.int64)
+        asked = np.array([operator.index(index) for index in indices], dtype=np.int64)
         if outside := asked[(asked < -len(self)) | (asked >= len(self))].tolist():
             raise IndexError(f"sample {outside[0]} of {len(self)}")
         part = Part(self, np.arange(len(asked)), self.plan(asked % max(1, len(self))))
@@ -227,12 +241,6 @@ class TokenDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self.shards = self._open_shards()
-
-
-def _check_choices(**chosen: tuple[str, Sequence[str]]) -> None:
-    for name, (value, choices) in chosen.items():
-        if value not in choices:
-            raise ValueError(f"{name.partition(':')[0]}: one of {', '.join(choices)}, not {value!r}")
 
 
 def _arrays(block: Block) -> dict[str, NDArray[Any]]:

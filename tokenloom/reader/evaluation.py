@@ -20,6 +20,8 @@ class EvaluationPass:
     """
 
     def __init__(self, dataset: TokenDataset, batch_size: int, **options: Any) -> None:
+        if not isinstance(dataset, TokenDataset):
+            raise TypeError(f"an EvaluationPass takes a TokenDataset, not a {type(dataset).__name__}")
         self._dataset, self._batch_size = dataset, batch_size
         self._options = {"order": "sequential", **options}
         self._num_batches = len(self._make())

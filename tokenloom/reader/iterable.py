@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feeds import HostFeed
 from tokenloom.reader.mixture import Mixture
@@ -51,14 +51,14 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         drop_last: bool = True,
         num_epochs: int | None = None,
     ) -> None:
-        for name, value, least in (("batch_size", 1 if batch_size is None else batch_size, 1), ("start", start, 0)):
-            if operator.index(value) < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
+        batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
+        start = whole("start", start, 0, 2**62)
         self._source, self._order = source, (order, seed, lanes)
         self._start, self._batch_size = start, batch_size
         ranks = find_ranks(rank, world_size, mesh)
         stream = make_stream(source, order, seed, lanes)
         self._steps = Steps(ranks, batch_size or 1, end_of(stream.num_samples, num_epochs), drop_last)
+        self._steps.check_from(start)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import time
 import weakref
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from tokenloom.errors import TokenloomError
+from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.description import describe
 from tokenloom.reader.feeds import Batch, make_feed
@@ -48,7 +48,7 @@ class TokenLoader:
         drop_last: leave out the last step of the last epoch if it is short, else pad it (labels -100) on all ranks.
         num_epochs: at least 1; None for an endless stream.
         prefetch: batches made ahead by a thread; 0: each is made when it is asked for; None: 16, of remote stores 32.
-        io_threads: threads that read cold files and open coming shards; 0: none.
+        io_threads: threads that read cold files ahead; 0: none do. At least one opens coming shards.
 
     Raises:
         ValueError: an argument out of range, or no sample.
@@ -63,7 +63,7 @@ class TokenLoader:
         rank: int | None = None,
         world_size: int | None = None,
         mesh: Any = None,
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         order: str = "block",
         lanes: int | None = None,
         drop_last: bool = True,
@@ -71,25 +71,17 @@ class TokenLoader:
         prefetch: int | None = None,
         io_threads: int = 4,
     ) -> None:
-        for name, value, least in (("batch_size", batch_size, 1), ("io_threads", io_threads, 0)):
-            if operator.index(value) < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
+        batch_size = whole("batch_size", batch_size, 1)
         self.source = source
         self.stream = make_stream(source, order, seed, lanes)
-        self.device = torch.device(device or "cpu")
-        self.prefetch = (32 if self.stream.is_remote else 16) if prefetch is None else operator.index(prefetch)
-        if self.prefetch < 0:
-            raise ValueError(f"prefetch must be at least 0, not {prefetch}")
+        self.device = torch.device("cpu" if device is None else device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device {device}: torch sees no CUDA device here")
+        self.prefetch = (32 if self.stream.is_remote else 16) if prefetch is None else whole("prefetch", prefetch)
         self.ranks = find_ranks(rank, world_size, mesh)
-        self.steps = Steps(
-            self.ranks, operator.index(batch_size), end_of(self.stream.num_samples, num_epochs), drop_last
-        )
-        if self.steps.left(0) == 0:
-            raise ValueError(
-                f"{self.stream.num_samples:,} samples make no step of {batch_size} samples on {self.ranks.world_size} "
-                "ranks: take a smaller batch_size, more epochs, or drop_last=False"
-            )
-        self._io_threads = io_threads
+        self.steps = Steps(self.ranks, batch_size, end_of(self.stream.num_samples, num_epochs), drop_last)
+        self.steps.check_from(0)
+        self._io_threads = whole("io_threads", io_threads)
         self._position = 0
         self._checked_ranks = False
         self._times, self._waits = StepTimes(), Waits()
@@ -122,7 +114,7 @@ class TokenLoader:
         if batch is None:
             self.close()
             raise StopIteration
-        self._position += self.steps.samples
+        self._position = self.steps.after(self._position)
         self._waits.add(begin, time.perf_counter())
         return batch
 
@@ -132,10 +124,10 @@ class TokenLoader:
         assert self._producer is not None  # just started
         try:
             made = self._prefetcher.take() if self._prefetcher else next(iter(self._producer.make(1)), None)
+            return None if made is None else self._producer.feed.finish(made)
         except BaseException:
             self.close()  # the next call makes the same batch again
             raise
-        return None if made is None else self._producer.feed.finish(made)
 
     def start(self) -> None:
         """Make batches ahead from now on, before the first is asked for."""
@@ -196,9 +188,13 @@ class TokenLoader:
             store: where its dataset lies; for a mixture, one store or {member: store}.
             state: of state_dict().
             batch_size: as in TokenLoader, and so are the options; order, seed and lanes come from the state, and
-                `dataset` holds options of TokenDataset (labels, fields, ...).
+                `dataset` holds options of TokenDataset (fields, cache, ...).
         """
         source, choices = open_source(store, state, options.pop("dataset", {}))
+        if doubled := choices.keys() & options:
+            raise TypeError(
+                f"{', '.join(sorted(doubled))}: from the state, so that the order is the same; leave it out"
+            )
         loader = cls(source, batch_size, **options, **choices)
         loader.load_state_dict(state)
         return loader
@@ -219,7 +215,7 @@ class TokenLoader:
             idle_ratio=idle_ratio,
             steps=steps,
             memory=self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes},
-            bottleneck=name_bottleneck(idle_ratio, steps),
+            bottleneck=name_bottleneck(waits.num_batches, idle_ratio, steps),
         )
 
     def describe(self) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import lcm
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.order import Int64s
 
@@ -41,7 +42,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     lacking = sorted(range(len(shares)), key=lambda member: rounded[member] - shares[member] * MAX_PERIOD)
     for member in lacking[: max(0, MAX_PERIOD - sum(rounded))]:  # largest remainders first
         rounded[member] += 1
-    return rounded
+    return [weight // gcd(*rounded) for weight in rounded]
 
 
 def turn_table(weights: Sequence[int]) -> NDArray[np.int32]:
@@ -145,12 +146,15 @@ class Mixture:
     ) -> None:
         if not members:
             raise ValueError("a mixture has at least one member")
+        for name, member in members.items():
+            if not (isinstance(name, str) and isinstance(member, tuple) and isinstance(member[0], TokenDataset)):
+                raise TypeError(f"a member of a mixture is name: (TokenDataset, weight), not {name!r}: {member!r}")
         self.datasets = {name: dataset for name, (dataset, _) in members.items()}
         _check_alike(self.datasets)
         for start, weights in stages:
             if set(weights) != set(members):
                 raise ValueError(f"the stage from sample {start} names {sorted(weights)}, not {sorted(members)}")
-        later = [(start, [weights[name] for name in members]) for start, weights in stages]
+        later = [(whole("from_sample", at), [weights[name] for name in members]) for at, weights in stages]
         self.schedule = Schedule([(0, [weight for _, weight in members.values()]), *later])
 
     def __repr__(self) -> str:

@@ -73,9 +73,8 @@ class OpenShard:
     def read_ahead(self, start: int, end: int) -> None:
         """Read token bytes [start, end) into the system's cache, without Python's lock, if that can be done."""
         with suppress(OSError):  # removed from the cache while its map is in use, or no file descriptor is left
-            if self._file is None:
-                self._file = _File(self.path)
-            os.pread(self._file.fd, end - start, self.header.tokens_start + start)
+            self._file = file = self._file or _File(self.path)
+            os.pread(file.fd, end - start, self.header.tokens_start + start)
 
     @property
     def document_offsets(self) -> NDArray[np.uint64]:
@@ -125,8 +124,8 @@ class OpenShards:
         # Each step is one operation of a dict, so that no lock is needed, which a fork could leave locked.
         shard = self._open.pop(index, None) or self._opened(index)
         self._make_room()
+        self.bytes[index] = shard.bytes  # first: who drops a shard that is open drops its bytes too
         self._open[index] = shard
-        self.bytes[index] = shard.bytes
         return shard
 
     @property
@@ -138,6 +137,21 @@ class OpenShards:
     def num_bytes(self) -> int:
         """Bytes of the files that are open."""
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
+
+    def read_ahead(self, index: int, start: int, end: int) -> None:
+        """Read token bytes of a shard ahead if it is open: opening it could wait for the very thread that asks."""
+        if shard := self._open.get(index):
+            shard.read_ahead(start, end)
+
+    def touch(self, indices: Iterable[int]) -> None:
+        """Note that shards will be used: others are dropped before them."""
+        for index in indices:
+            with suppress(KeyError):  # not open
+                self._open.move_to_end(index)
+
+    def forget_coming(self) -> None:
+        """Drop what was opened ahead and not used yet."""
+        self._coming = {}
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its file is opened again when it is used."""

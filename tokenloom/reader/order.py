@@ -10,7 +10,6 @@ Golden values in tests/reader/test_order.py pin it: a change here is a new ORDER
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.reader.arguments import choice, whole
 from tokenloom.storage.keys import Purpose, UInt64s, mix64
 
 ORDER_VERSION = 1
@@ -117,20 +117,14 @@ class Order:
     """
 
     def __init__(self, name: str, counts: Int64s, seed: int, lanes: int | None = None) -> None:
-        if name not in ORDERS:
-            raise ValueError(f"order is one of {', '.join(ORDERS)}, not {name!r}")
-        if not 0 <= seed < 2**56:
-            raise ValueError(f"a seed lies in [0, 2**56), not {seed}")
-        if lanes is not None and lanes < 1:
-            raise ValueError(f"lanes must be at least 1, not {lanes}")
-        self.name, self.seed = name, operator.index(seed)
-        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else operator.index(lanes)
+        self.name, self.seed = choice("order", name, ORDERS), whole("seed", seed, 0, 2**56)
+        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else whole("lanes", lanes, 1)
         self.num_samples = int(counts.sum())
         if self.num_samples > MAX_SAMPLES:
             raise ValueError(f"{self.num_samples} samples; an order has at most 2**48")
         self._counts = counts
         self._firsts = np.cumsum(counts) - counts  # (num_shards,) natural index of each shard's first sample
-        self._layout: Callable[[int], EpochLayout] = lru_cache(2)(lambda epoch: EpochLayout(counts, seed, epoch))
+        self._layout: Callable[[int], EpochLayout] = lru_cache(2)(lambda epoch: EpochLayout(counts, self.seed, epoch))
 
     def samples(self, positions: Int64s) -> Int64s:
         """Return the natural indices, in [0, num_samples), of the samples at (n,) positions of the stream."""

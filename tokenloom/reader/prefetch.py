@@ -52,11 +52,12 @@ class Prefetcher(Generic[Item]):
     def take(self) -> Item | None:
         """Return the next item, None at the end of the stream; raises what the thread raised."""
         item = self._items.get()
-        if item is _END or isinstance(item, _Raised):
-            self._items.put(item)  # so it stays the last
-            if item is _END:
-                return None
+        if isinstance(item, _Raised):
+            self._items.put(item)  # it stays the last
             raise item.error
+        if item is _END:
+            self._items.put(_END)
+            return None
         self._taken += 1
         if self._taken == self._told_after:
             self._taken = 0

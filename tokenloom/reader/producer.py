@@ -7,7 +7,6 @@ it takes 5 ms to get it back from such a consumer, each time.
 
 from __future__ import annotations
 
-import operator
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tokenloom.reader.arguments import whole
 from tokenloom.reader.assembly import Block
 from tokenloom.reader.feeds import Feed
 from tokenloom.reader.order import Int64s
@@ -25,7 +25,8 @@ from tokenloom.reader.timing import StepTimes
 
 _BLOCK_ROWS = 4096
 _CONTENDED_ROWS = 480
-_CONTENDED_SECONDS = 2e-3  # for the last step, which takes some 10 us a batch where nobody else holds the lock
+_CONTENDED_SECONDS = 2e-3  # of the last step, beyond what its tokens take
+_TOKEN_SECONDS = 1e-8  # some ten times what widening one takes
 _LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
 
 
@@ -57,6 +58,18 @@ class Steps:
         left = max(0, self.end - position)
         return left // self.samples if self.drop_last else -(-left // self.samples)
 
+    def check_from(self, position: int) -> None:
+        """Raise ValueError if there is no step from `position`."""
+        if self.end is not None and self.left(position) == 0:
+            raise ValueError(
+                f"{max(0, self.end - position):,} samples make no step of {self.batch_size} samples on "
+                f"{self.ranks.world_size} ranks: take a smaller batch_size, more epochs, or drop_last=False"
+            )
+
+    def after(self, position: int) -> int:
+        """Return the position after one step; the last, padded one ends with the stream."""
+        return position + self.samples if self.end is None else min(position + self.samples, self.end)
+
     def positions(self, position: int, num_steps: int) -> Int64s:
         """Return this rank's positions of the next steps: those congruent to its rank; the last may be short."""
         first = position + (self.ranks.rank - position) % self.ranks.world_size
@@ -70,9 +83,7 @@ def end_of(num_samples: int | None, num_epochs: int | None) -> int | None:
         return None
     if num_samples is None:
         raise ValueError("a mixture has no epoch: leave out num_epochs, and stop after as many steps as you want")
-    if operator.index(num_epochs) < 1:
-        raise ValueError(f"num_epochs must be at least 1, not {num_epochs}")
-    return num_samples * operator.index(num_epochs)
+    return num_samples * whole("num_epochs", num_epochs, 1)
 
 
 class Producer:
@@ -84,7 +95,6 @@ class Producer:
         feed: makes tensors.
         position: of the stream, from where on.
         chunk_batches: batches made at a time, at most.
-        reads: reads coming rows of slow files.
         io_threads: threads that open coming shards.
         times: gets the seconds of each step.
     """
@@ -107,6 +117,7 @@ class Producer:
         self._block: Block | None = None
         self._block_steps = self._taken_steps = 0
         self._is_contended = False
+        self._batch_seconds = steps.batch_size * stream.format.seq_len * _TOKEN_SECONDS
         self._looked_ahead = position
         self._pid = os.getpid()
 
@@ -128,7 +139,7 @@ class Producer:
         self._reads.read(self._block, first, end)
         batches = self.feed.make(self._block, first, num_batches)
         self._reads.learn(end - first)
-        self._is_contended |= self._times.last > _CONTENDED_SECONDS
+        self._is_contended |= self._times.last > _CONTENDED_SECONDS + num_batches * self._batch_seconds
         self._taken_steps += num_batches
         if self._left is not None:
             self._left -= num_batches
@@ -138,6 +149,8 @@ class Producer:
         """End the threads; what they were to do is given up."""
         if self.is_mine:
             self._pool.shutdown(wait=False, cancel_futures=True)
+            for dataset in self._stream.datasets:
+                dataset.shards.forget_coming()
 
     def _plan(self) -> None:
         most = _CONTENDED_ROWS if self._is_contended else _BLOCK_ROWS
@@ -148,6 +161,7 @@ class Producer:
             positions = self._steps.positions(self._position, steps)
             self._open_ahead(positions)
             self._block = self._stream.plan(positions, steps * self._steps.batch_size)
+        self._block.touch()
         self._reads.forget()
         self._position += steps * self._steps.samples
         self._block_steps, self._taken_steps = steps, 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from tokenloom.errors import TokenloomError
+from tokenloom.reader.arguments import whole
 
 _log = logging.getLogger("tokenloom")
 
@@ -62,11 +62,9 @@ def _of_mesh(mesh: Any, rank: int | None, world_size: int | None) -> Ranks | Non
 def _of_arguments(rank: int | None, world_size: int | None) -> Ranks | None:
     if (rank is None) != (world_size is None):
         raise ValueError("rank and world_size belong together: give both or none")
-    return (
-        None
-        if rank is None or world_size is None
-        else Ranks(operator.index(rank), operator.index(world_size), "arguments")
-    )
+    if rank is None or world_size is None:
+        return None
+    return Ranks(whole("rank", rank), whole("world_size", world_size, 1), "arguments")
 
 
 def _process_group() -> Any:
@@ -84,8 +82,10 @@ def _of_torch() -> Ranks | None:
 
 def _of_environment() -> Ranks:
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None or world_size is None:
+    if rank is None and world_size is None:
         return Ranks(0, 1, "nothing else: one process")
+    if rank is None or world_size is None:
+        raise ValueError("only one of RANK and WORLD_SIZE is in the environment: set both or none")
     try:
         return Ranks(int(rank), int(world_size), "RANK and WORLD_SIZE")
     except ValueError as error:

@@ -74,4 +74,4 @@ def _disk_reads() -> int:
 
 def _read_rows(block: Block, first: int, end: int) -> None:
     for opened, shard, start, stop in block.pieces(first, end):
-        opened[shard].read_ahead(start, stop)
+        opened.read_ahead(shard, start, stop)

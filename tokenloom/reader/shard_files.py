@@ -45,8 +45,9 @@ class ShardFiles:
             StoreError: the shard is missing or can't be read or fetched.
             FormatError: it is damaged, or another one than the manifest lists.
         """
+        path = self.path(index)
         try:
-            return self._open(index, open_path)
+            return self._open(index, path, open_path)
         except FormatError:
             if self.cache is None:
                 raise
@@ -54,10 +55,9 @@ class ShardFiles:
         except StoreError as error:
             if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        return self._open(index, open_path)
+        return self._open(index, self.path(index), open_path)
 
-    def _open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
-        path = self.path(index)
+    def _open(self, index: int, path: Path, open_path: Callable[[Path], OpenShard]) -> OpenShard:
         try:
             shard = open_path(path)
         except OSError as error:

@@ -31,13 +31,17 @@ def check_state(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> int
 
 
 def _parts(state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    if state.get(_VERSION) != STATE_VERSION:
+    if not isinstance(state, Mapping):
+        raise TokenloomError(f"no loader state: a {type(state).__name__}, not an object; JSON must be read first")
+    if _VERSION not in state:
+        raise TokenloomError(f"no loader state: it has no {_VERSION!r}")
+    if state[_VERSION] != STATE_VERSION:
         raise TokenloomError(
             f"no loader state of version {STATE_VERSION}: {_VERSION} is {state.get(_VERSION)!r}; a newer one needs a "
             "newer tokenloom"
         )
     stream, samples = state.get(_STREAM), state.get(_SAMPLES)
-    if not isinstance(stream, dict) or not isinstance(samples, int) or samples < 0:
+    if not isinstance(stream, dict) or type(samples) is not int or not 0 <= samples < 2**62:
         raise TokenloomError(f"no loader state: it needs {_STREAM!r}, an object, and {_SAMPLES!r}, a number from 0")
     return stream, samples
 
@@ -89,7 +93,8 @@ def _check_names(stream: Mapping[str, Any], needed: Sequence[str]) -> None:
 
 def _open_dataset(store: str, stream: Mapping[str, Any], options: Mapping[str, Any]) -> TokenDataset:
     reference = f"{store}/{stream['dataset']}@{stream['version']}"
-    return TokenDataset(reference, stream["split"], stream["seq_len"], packing=stream["packing"], **options)
+    kept = {name: stream[name] for name in ("packing", "labels", "mask_documents")}
+    return TokenDataset(reference, stream["split"], stream["seq_len"], **kept | dict(options))
 
 
 def _choices(stream: Mapping[str, Any]) -> dict[str, Any]:

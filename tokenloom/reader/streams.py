@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tokenloom.reader.arguments import whole
 from tokenloom.reader.assembly import BatchFormat, Block, Part
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.mixture import Mixture
@@ -111,7 +112,7 @@ class MixtureStream(_OfDatasets):
     """The stream of a mixture: its table says whose turn it is, and each member's stream goes on from where it was."""
 
     def __init__(self, mixture: Mixture, order: str, seed: int, lanes: int | None) -> None:
-        self.mixture, self._lanes = mixture, lanes
+        self.mixture, self._lanes = mixture, None if lanes is None else whole("lanes", lanes, 1)
         self.members = [DatasetStream(data, order, seed, lanes) for data in mixture.datasets.values()]
         self.format = self.members[0].format
         self.datasets = list(mixture.datasets.values())
@@ -150,6 +151,8 @@ def make_stream(
     source: TokenDataset | Mixture, order: str, seed: int, lanes: int | None
 ) -> DatasetStream | MixtureStream:
     """Return the stream of a dataset or a mixture; ValueError if an option is out of range or there is no sample."""
+    if not isinstance(source, TokenDataset | Mixture):
+        raise TypeError(f"the source is a TokenDataset or a Mixture, not a {type(source).__name__}")
     if isinstance(source, Mixture):
         return MixtureStream(source, order, seed, lanes)
     return DatasetStream(source, order, seed, lanes)

@@ -106,8 +106,10 @@ class LoaderStats:
         return "\n".join(lines)
 
 
-def name_bottleneck(idle_ratio: float, steps: dict[str, float]) -> str:
+def name_bottleneck(num_batches: int, idle_ratio: float, steps: dict[str, float]) -> str:
     """Return what holds training up: itself, if it waits under 1 % of the time, else the longest step."""
+    if not num_batches:
+        return "not known before the second batch"
     if idle_ratio < 0.01 or not any(steps.values()):
         return "the consumer: it hardly waits"
     longest = max(steps, key=lambda name: steps[name])
