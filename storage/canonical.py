@@ -50,7 +50,7 @@ def read_signed(data: bytes, place: str) -> dict[str, Any]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Keep the collector of cycles from running: JSON has none, and a full run over a program with torch takes 150 ms."""
+    """Keep the collector of cycles from running: JSON has none, and a run over a program with torch takes 150 ms."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
