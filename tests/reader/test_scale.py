@@ -6,8 +6,9 @@ import json
 import os
 import re
 import resource
-import traceback
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,44 @@ def reference(folder: Path) -> str:
     return write_sparse_store(folder / "scale", _NUM_SHARDS, _SHARD_TOKENS, _DOCUMENT_TOKENS, samples)
 
 
-def in_child(work: Callable[[], Any]) -> Any:
-    """Return what a forked process returns, as JSON: its limits and memory are its own."""
-    reading, writing = os.pipe()
-    if not (child := os.fork()):
-        try:
-            os.write(writing, json.dumps(work()).encode())
+class Children:
+    """Processes forked from one that has done nothing yet: limits and memory of their own, torch imported once."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", "from tests.reader import test_scale; test_scale.serve()"]
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a function of this module returns in a new process; arguments and result pass as JSON."""
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.write(json.dumps([function.__name__, args]) + "\n")
+        self._server.stdin.flush()
+        found = self._server.stdout.readline().strip()
+        assert found, "it failed, see its standard error"
+        return json.loads(found)
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.communicate(timeout=60)
+
+
+def serve() -> None:
+    """Run each function that standard input names in a process of its own; an empty line is one that failed."""
+    for line in sys.stdin:
+        if not (child := os.fork()):
+            name, args = json.loads(line)
+            print(json.dumps(globals()[name](*args)), flush=True)
             os._exit(0)
-        except BaseException:  # noqa: BLE001  # whatever it is, the parent shows it
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        found = file.read()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return json.loads(found)
+        if os.waitpid(child, 0)[1]:
+            print(flush=True)
+
+
+@pytest.fixture(scope="module")
+def children(_cache_folder: None) -> Iterator[Children]:
+    """What runs functions of this module in processes of their own."""
+    made = Children()
+    yield made
+    made.close()
 
 
 def mapped_shards(reference: str) -> int:
@@ -85,65 +108,74 @@ def read_batches(data: TokenDataset, num_batches: int, start: int = 0, **options
     return most
 
 
+def resume(reference: str, packing: str, order: str) -> tuple[int, int]:
+    """Read from two places; return the most shards mapped, and the growth of the memory."""
+    before = resident_bytes()
+    data = TokenDataset(reference, seq_len=_T, packing=packing, max_open_shards=64)
+    assert len(data) == _NUM_SHARDS * _SAMPLES[packing]
+    assert data[len(data) - 1]["input_ids"].tolist() == [0] * _T
+    mapped = [read_batches(data, 10, start, order=order, io_threads=0) for start in (0, _RESUMED)]
+    return max(mapped), resident_bytes() - before
+
+
 @pytest.mark.parametrize("packing", _SAMPLES)
 @pytest.mark.parametrize("order", ["block", "full"])
-def test_large_splits_open_and_resume_within_100_mb(order: str, packing: str, reference: str) -> None:
-    def work() -> tuple[int, int]:
-        before = resident_bytes()
-        data = TokenDataset(reference, seq_len=_T, packing=packing, max_open_shards=64)
-        assert len(data) == _NUM_SHARDS * _SAMPLES[packing]
-        assert data[len(data) - 1]["input_ids"].tolist() == [0] * _T
-        mapped = [read_batches(data, 10, start, order=order, io_threads=0) for start in (0, _RESUMED)]
-        return max(mapped), resident_bytes() - before
-
-    mapped, growth = in_child(work)
+def test_large_splits_open_and_resume_within_100_mb(
+    order: str, packing: str, reference: str, children: Children
+) -> None:
+    mapped, growth = children.run(resume, reference, packing, order)
     assert mapped <= 64
     assert growth <= _GROWTH_BYTES
 
 
-def test_a_billionth_sample_is_read_as_the_first(folder: Path) -> None:
+def read_billionth(reference: str) -> int:
+    """Check the samples at 10**9; return the shards mapped."""
+    data = TokenDataset(reference, seq_len=16, fields=("position_ids",))
+    assert len(data) > 2 * 10**9
+    loader = TokenLoader(data, 4, prefetch=0)
+    loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
+    batch = next(loader)
+    assert not batch["input_ids"].any()
+    order = loader.stream.order  # type: ignore[union-attr]
+    first = TokenDataset(reference, seq_len=16, fields=("position_ids",))
+    for row, sample in enumerate(order.samples(np.arange(10**9, 10**9 + 4)).tolist()):
+        assert first[sample]["position_ids"].tolist() == batch["position_ids"][row].tolist()
+    return mapped_shards(reference)
+
+
+def test_a_billionth_sample_is_read_as_the_first(folder: Path, children: Children) -> None:
     reference = write_sparse_store(folder / "billion", 200, 2 * 10**8, 10**6)
+    assert children.run(read_billionth, reference) <= 8
 
-    def work() -> int:
-        data = TokenDataset(reference, seq_len=16, fields=("position_ids",))
-        assert len(data) > 2 * 10**9
-        loader = TokenLoader(data, 4, prefetch=0)
-        loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
-        batch = next(loader)
-        assert not batch["input_ids"].any()
-        first = TokenDataset(reference, seq_len=16, fields=("position_ids",))
-        order = TokenLoader(first, 4, prefetch=0).stream.order  # type: ignore[union-attr]
-        for row, sample in enumerate(order.samples(np.arange(10**9, 10**9 + 4)).tolist()):
-            assert first[sample]["position_ids"].tolist() == batch["position_ids"][row].tolist()
-        return mapped_shards(reference)
 
-    assert in_child(work) <= 8
+def read_in_full_order(reference: str, packing: str, fields: list[str], max_open_shards: int) -> int:
+    """Return the most shards mapped."""
+    data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, max_open_shards=max_open_shards)
+    return read_batches(data, 15, order="full", io_threads=0)
 
 
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize("max_open_shards", [1, 2, 7])
 def test_no_more_shards_stay_mapped_than_asked_for(
-    max_open_shards: int, packing: str, fields: tuple[str, ...], reference: str
+    max_open_shards: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
-    def work() -> int:
-        data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, max_open_shards=max_open_shards)
-        return read_batches(data, 15, order="full", io_threads=0)
+    assert 1 <= children.run(read_in_full_order, reference, packing, fields, max_open_shards) <= max_open_shards
 
-    assert 1 <= in_child(work) <= max_open_shards
+
+def read_with_few_files(reference: str, packing: str, fields: list[str], access: str, prefetch: int) -> int:
+    """Return the most shards mapped, or open, with 64 file descriptors."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, access=access)
+    most = read_batches(data, 30, order="full", prefetch=prefetch)
+    return most if access == "mmap" else len(data.shards)
 
 
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize(("access", "prefetch"), [("mmap", 0), ("mmap", 8), ("pread", 4)])
 def test_few_file_descriptors_are_enough(
-    access: str, prefetch: int, packing: str, fields: tuple[str, ...], reference: str
+    access: str, prefetch: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
-    def work() -> int:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, access=access)
-        most = read_batches(data, 30, order="full", prefetch=prefetch)
-        return most if access == "mmap" else len(data.shards)
-
-    assert 1 < in_child(work) < 64
+    assert 1 < children.run(read_with_few_files, reference, packing, fields, access, prefetch) < 64
 
 
 @pytest.mark.parametrize(("packing", "most"), [("concat", 4), ("document", 4)])
