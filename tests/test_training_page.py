@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,12 +113,17 @@ def test_mixtures(page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_data_loader_of_torch(page: Any) -> None:
-    names = page("torch's DataLoader")
-    loader = names.TokenLoader(names.data, batch_size=8, seed=0)
-    expected = [next(loader)["input_ids"] for _ in range(11)][10]
-    loader.close()
-    assert torch.equal(names.batch["input_ids"], expected)
+def test_data_loader_of_torch(folder: Path) -> None:
+    check = """
+loader = TokenLoader(data, batch_size=8, seed=0)
+expected = [next(loader)["input_ids"] for _ in range(11)][10]
+assert torch.equal(batch["input_ids"], expected)
+print("equal")
+"""
+    # In a process of its own: workers are forked, and what other tests have running here would be forked with them.
+    script = "\n".join([*_blocks(""), *_blocks("torch's DataLoader"), check])
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["equal"]), done.stderr
 
 
 @pytest.mark.slow

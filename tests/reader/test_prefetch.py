@@ -204,6 +204,7 @@ def exception(number):
 def interrupt(number):
     loader = make(number)
     next(loader)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     signal.raise_signal(signal.SIGINT)
 
 def started_and_left(number):
