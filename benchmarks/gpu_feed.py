@@ -13,29 +13,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from figures import Figure, print_table, write_json
+from made_store import write_store
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.shard import ShardWriter
-from tokenloom.storage.tags import move
 
-VOCAB, ROWS_OF_LOGITS, VERSION = 50_257, 50_304, "5a" * 8
+ROWS_OF_LOGITS = 50_304  # made_store.VOCAB, rounded up as GPUs like it
 ALL_FIELDS = ("cu_seqlens", "document_ids", "position_ids")
 
 Batch = dict[str, Any]
@@ -55,16 +50,6 @@ class Size:
 
 SIZES = [Size("GPT-2 124M", 12, 12, 768, 1024, 16), Size("small", 6, 8, 512, 1024, 16)]
 TINY_SIZES = [Size("tiny", 1, 2, 16, 32, 2)]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One line of the result."""
-
-    name: str
-    unit: str
-    values: list[float]
-    target: str = ""
 
 
 class Layer(nn.Module):
@@ -128,31 +113,6 @@ class Training:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
-
-
-def write_store(folder: Path, num_tokens: int) -> str:
-    """Write a version of two uint16 shards with random documents; return its reference."""
-    rng = np.random.default_rng(0)
-    (folder / "data/versions" / VERSION / "train").mkdir(parents=True)
-    entries = []
-    for index in range(2):
-        lengths = np.maximum(2, rng.lognormal(np.log(600), 1.0, max(1, num_tokens // 960))).astype(np.uint32)
-        tokens = rng.integers(1, VOCAB, int(lengths.sum()), dtype=np.uint16)
-        tokens[np.cumsum(lengths, dtype=np.int64) - 1] = 0
-        info: dict[str, Any] = {"dataset": "data", "split": "train", "tokenizer": "made", "fingerprint": "f" * 64}
-        info |= {"shard_index": index, "seed": 0, "vocab_size": VOCAB, "eot_id": 0}
-        name = f"train/{index:06d}.tok"
-        with (folder / "data/versions" / VERSION / name).open("x+b") as file, ShardWriter(file, VOCAB, info) as writer:
-            writer.append(tokens, lengths)
-        entries.append({"name": name, **writer.record, "samples": {}})
-    counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
-    tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
-    manifest = {"format_version": 1, "dataset": "data", "version": VERSION, "tokenizer": tokenizer}
-    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
-    manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
-    (folder / "data/versions" / VERSION / "manifest.json").write_bytes(sign(manifest))
-    move(Store(str((folder / "data").absolute())), "latest", VERSION, 0, "made")
-    return f"{folder}/data"
 
 
 def make_loader(reference: str, size: Size, device: torch.device, **options: Any) -> TokenLoader:
@@ -270,18 +230,6 @@ def count_differences(reference: str, size: Size, device: torch.device, num_batc
     ]
 
 
-def show(figures: list[Figure]) -> None:
-    """Print the figures as a table."""
-    rows = [["", "median", "range", "target"]]
-    for figure in figures:
-        middle = f"{statistics.median(figure.values):.5g} {figure.unit}".rstrip()
-        spread = f"{min(figure.values):.5g} to {max(figure.values):.5g}" if len(figure.values) > 1 else ""
-        rows.append([figure.name, middle, spread, figure.target])
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 def main() -> int:
     """Run the benchmark as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(description="What feeding a GPU costs.")
@@ -299,18 +247,16 @@ def main() -> int:
     sizes = TINY_SIZES if arguments.tiny else SIZES
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        reference = write_store(folder / "store", 20_000 if arguments.tiny else 50_000_000)
+        reference = write_store(folder / "store", 2, 20_000 if arguments.tiny else 50_000_000)
         figures = count_differences(reference, sizes[-1], device, 3 if arguments.tiny else 50)
         figures += measure_bytes(reference, sizes[-1], device, folder)
         for size in sizes:
             figures += measure_steps(reference, size, device, arguments)
-    show(figures)
+    print_table(figures, digits=5)
     if arguments.output:
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-        machine = {"gpu": gpu, "platform": platform.platform(), "python": sys.version.split()[0]}
-        machine |= {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "compile": arguments.compile}
-        told = machine | {"figures": [asdict(figure) for figure in figures]}
-        Path(arguments.output).write_text(json.dumps(told, indent=1) + "\n")
+        told = {"gpu": gpu, "torch": torch.__version__, "compile": arguments.compile}
+        write_json(arguments.output, figures, **told)
     return 0
 
 

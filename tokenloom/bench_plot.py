@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from tokenloom.commands import Json, _print, _table
+from tokenloom.output import Json, print_line, print_table
 
 _INK, _FAINT, _BAR = "#1f2937", "#d1d5db", "#2563eb"
 _LABELS, _PANEL, _NUMBERS, _BAR_HEIGHT, _ROW_HEIGHT, _TOP = 230, 260, 110, 16, 28, 78
@@ -16,16 +16,18 @@ def show(result: Json, quiet: bool) -> None:
     """Print the tables of a run."""
     ways = result["ways"]
     what = f"{result['packing']}, order {result['order']}, seq_len {result['seq_len']}, batch {result['batch_size']}"
-    _print(quiet, f"{result['reference']} {result['split']}: {what}")
-    _print(quiet, f"{result['processes']} processes that compute {result['step_ms']:g} ms a step; p50/p99/max in ms\n")
+    print_line(quiet, f"{result['reference']} {result['split']}: {what}")
+    print_line(
+        quiet, f"{result['processes']} processes that compute {result['step_ms']:g} ms a step; p50/p99/max in ms\n"
+    )
     header = ["way of feeding", "idle", "batch", "step", "first batch", "Mtokens/s", "in all", "flat out", "of bare"]
-    _table(quiet, header, [[_name(result, way), *_speeds(way)] for way in ways])
-    _print(quiet, "\na process, its workers included; the imports alone are resident before anything is opened\n")
+    print_table(quiet, header, [[_name(result, way), *_speeds(way)] for way in ways])
+    print_line(quiet, "\na process, its workers included; the imports alone are resident before anything is opened\n")
     header = ["way of feeding", "resident", "imports", "proportional", "shared", "processor"]
-    _table(quiet, header, [[_name(result, way), *_sizes(way)] for way in ways])
-    _print(quiet, f"\nshards touched on each node, of {result['shards']:,}\n")
+    print_table(quiet, header, [[_name(result, way), *_sizes(way)] for way in ways])
+    print_line(quiet, f"\nshards touched on each node, of {result['shards']:,}\n")
     rows = [[way["way"], cut["nodes"], *_of_nodes(cut)] for way in ways for cut in way["per_node"]]
-    _table(quiet, ["way of feeding", "nodes", "shards", "downloaded"], rows)
+    print_table(quiet, ["way of feeding", "nodes", "shards", "downloaded"], rows)
 
 
 def _name(result: Json, way: Json) -> str:

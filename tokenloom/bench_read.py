@@ -8,69 +8,21 @@ for comparison, rows copied and widened by the plainest loop ("bare"). All ranks
 from __future__ import annotations
 
 import multiprocessing
-import os
 import tempfile
-import threading
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenloom.bench_plot import draw, show
-from tokenloom.commands import Json, _print
+from tokenloom.bench_rank import Task, run_ranks
 from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.output import Json, print_line
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Barrier
-
     from tokenloom.reader import TokenDataset
-
-_SECONDS = 3.0  # of steps that count, unless their number is given
-_FLAT_SECONDS = 1.0
-_BARE_SECONDS = 0.5
-_LEAST_STEPS = 20
-_WARM_SHARE = 5  # a fifth as many steps before those that count
-_BARE_BATCHES = 2048
-_BARE_TOKENS = 2**26  # rows of the bare loop come from so many, more than a processor's cache holds
-
-_barrier: Barrier | None = None  # of the ranks, in their processes
-
-
-@dataclass(frozen=True)
-class Task:
-    """What one simulated rank reads, and how; workers is None for a TokenLoader."""
-
-    reference: str
-    split: str
-    seq_len: int
-    packing: str
-    order: str
-    batch_size: int
-    step_seconds: float
-    num_steps: int | None
-    way: str = ""
-    prefetch: int | None = None
-    workers: int | None = None
-    rank: int = 0
-    world_size: int = 1
-    cache_folder: str = ""  # of a remote store
-    start_method: str = ""  # of workers: the main process's, as a spawned process spawns in its turn
-
-    def open(self) -> TokenDataset:
-        """Open the dataset, with the cache of this rank's node."""
-        from tokenloom.reader import TokenDataset
-        from tokenloom.storage.cache_limit import default_limit
-        from tokenloom.storage.shard_cache import ShardCache
-
-        folder = Path(self.cache_folder)
-        cache = ShardCache(folder, default_limit(folder)) if self.cache_folder else None
-        return TokenDataset(self.reference, self.split, self.seq_len, packing=self.packing, cache=cache)
 
 
 def bench_read(
@@ -130,7 +82,7 @@ def bench_read(
     show(result, quiet)
     if plot:
         Path(plot).write_text(draw(result), encoding="utf-8")
-        _print(quiet, f"\nwrote {plot}")
+        print_line(quiet, f"\nwrote {plot}")
     return result
 
 
@@ -161,178 +113,12 @@ def _measure(way: Task, num_nodes: int, cuts: Sequence[int], folder: str) -> Jso
     """Run one way on all ranks; with a `folder`, each node has a cache of its own in it, empty at the start."""
     ranks = [replace(way, rank=rank) for rank in range(way.world_size)]
     if not folder:
-        measured = _run(ranks)
+        measured = run_ranks(ranks)
         return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, cut) for cut in cuts]}
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
         node_of = [rank * num_nodes // way.world_size for rank in range(way.world_size)]
-        measured = _run([replace(rank, cache_folder=f"{name}/{node_of[rank.rank]}") for rank in ranks])
+        measured = run_ranks([replace(rank, cache_folder=f"{name}/{node_of[rank.rank]}") for rank in ranks])
     return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, num_nodes)]}
-
-
-def _run(tasks: Sequence[Task]) -> list[Json]:
-    """Run all ranks, each in a new process; raises what the first that failed raised."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(len(tasks))
-    with ProcessPoolExecutor(len(tasks), context, _join, (barrier,)) as pool:
-        futures = [pool.submit(run_rank, task) for task in tasks]
-        wait(futures)
-    errors = [error for future in futures if (error := future.exception())]
-    if errors:
-        raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
-    return [future.result() for future in futures]
-
-
-def _join(barrier: Barrier) -> None:
-    global _barrier
-    _barrier = barrier
-
-
-def run_rank(task: Task) -> Json:
-    """Do what one rank does, in step with the others; return what it measured."""
-    barrier = _barrier
-    assert barrier is not None  # a rank waits for all others, so each process gets one
-    try:
-        return _rank(task, barrier.wait)
-    except BaseException:
-        barrier.abort()  # nobody waits for a rank that has failed
-        raise
-
-
-def _rank(task: Task, meet: Callable[[], object]) -> Json:
-    import tokenloom.reader.loader  # noqa: F401  # and torch: no time to a first batch holds their import
-    from tokenloom.storage.cache_files import CacheFiles
-
-    imports = _memory()
-    begin = time.perf_counter()
-    data = task.open()
-    batches = _batches(task, data)
-    next(batches)
-    first_batch = time.perf_counter() - begin
-    meet()
-    begin, cpu = time.perf_counter(), _cpu_seconds()
-    waits, walls = _take(batches, task.step_seconds, _SECONDS, task.num_steps)
-    cpu_share = (_cpu_seconds() - cpu) / (time.perf_counter() - begin)
-    downloaded = CacheFiles(Path(task.cache_folder), None).used() if task.cache_folder else None
-    meet()
-    flat = _take(batches, 0.0, _FLAT_SECONDS, None)[1] if task.step_seconds else walls
-    memory = _memory()
-    meet()  # while all still hold theirs
-    return {
-        "waits": waits[_warm(waits) :],
-        "walls": walls[_warm(walls) :],
-        "flat": flat[_warm(flat) :],
-        "bare": _bare(data, task),
-        "first_batch": first_batch,
-        "memory": memory | ({"rss_of_imports": imports["rss"]} if imports else {}),
-        "cpu_share": cpu_share,
-        "shards": _shards(data, task, 1 + len(walls)),
-        "downloaded": downloaded,
-    }
-
-
-def _batches(task: Task, data: TokenDataset) -> Iterator[Any]:
-    from torch.utils.data import DataLoader
-
-    from tokenloom.reader.loader import TokenLoader
-
-    options: dict[str, Any] = {"order": task.order, "rank": task.rank, "world_size": task.world_size}
-    if task.workers is None:
-        return TokenLoader(data, task.batch_size, prefetch=task.prefetch, **options)
-    stream = data.iterable(batch_size=task.batch_size, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more workers than cores is for the user to see in the figures
-        method = task.start_method if task.workers else None
-        return iter(DataLoader(stream, batch_size=None, num_workers=task.workers, multiprocessing_context=method))
-
-
-def _take(batches: Iterator[Any], step_seconds: float, seconds: float, num_steps: int | None) -> tuple[Any, Any]:
-    """Take batches and compute; return the seconds of each wait, and of each whole step, warming up included."""
-    waits, walls = [], []
-    most = None if num_steps is None else num_steps + num_steps // _WARM_SHARE
-    least, end = _LEAST_STEPS, time.perf_counter() + seconds * (1 + 1 / _WARM_SHARE)
-    for taken in count():
-        begin = time.perf_counter()
-        if taken == most or (most is None and taken >= least and begin >= end):
-            break
-        batch = next(batches)
-        got = time.perf_counter()
-        if step_seconds:
-            time.sleep(step_seconds)
-        del batch
-        waits.append(got - begin)
-        walls.append(time.perf_counter() - begin)
-    return np.array(waits), np.array(walls)
-
-
-def _warm(values: Any) -> int:
-    """Return how many of the first values do not count."""
-    return len(values) // (_WARM_SHARE + 1)
-
-
-def _bare(data: TokenDataset, task: Task) -> float:
-    """Return the tokens per second of a loop that copies rows of one warm shard into new arrays of int64."""
-    shard = data.shards[_shards(data, task, 1)[0]]
-    tokens = np.frombuffer(shard.bytes[0 : shard.header.num_tokens * shard.header.token_bytes], data.format.dtype)
-    row_tokens = task.seq_len + 1
-    if len(tokens) <= row_tokens:  # packings of documents have samples of shards as small as that
-        tokens = np.resize(tokens, row_tokens + 1)
-    last = max(1, min(len(tokens), _BARE_TOKENS) - row_tokens)
-    starts = np.random.default_rng(0).integers(0, last, (_BARE_BATCHES, task.batch_size)).tolist()
-    taken, begin = 0, 0.0
-    for round_index in count():  # the first warms up
-        for places in starts:
-            rows = np.empty((task.batch_size, row_tokens), np.int64)
-            for row, start in zip(rows, places, strict=True):
-                row[:] = tokens[start : start + row_tokens]
-            _ = rows[:, :-1], rows[:, 1:]
-            taken += 1
-            if round_index and taken % 16 == 0 and time.perf_counter() - begin > _BARE_SECONDS:
-                return taken * task.batch_size * task.seq_len / (time.perf_counter() - begin)
-        if not round_index:
-            taken, begin = 0, time.perf_counter()
-    raise AssertionError("count() has no end")
-
-
-def _shards(data: TokenDataset, task: Task, num_batches: int) -> list[int]:
-    """Return the shards that the first batches of a rank lie in, in order of first need."""
-    from tokenloom.reader.producer import Steps
-    from tokenloom.reader.ranks import find_ranks
-    from tokenloom.reader.streams import make_stream
-
-    steps = Steps(find_ranks(task.rank, task.world_size), task.batch_size, None, True)
-    ((_, shards),) = make_stream(data, task.order, 0, None).shards_of(steps.positions(0, num_batches))
-    return shards
-
-
-def _processes() -> list[str]:
-    """Return the numbers of this process and of its workers, as folders of /proc."""
-    return ["self", *(str(process.pid) for process in multiprocessing.active_children())]
-
-
-def _memory() -> dict[str, float]:
-    """Return resident, proportional and shared bytes of this process and its workers; nothing without a /proc."""
-    names = {"Rss": "rss", "Pss": "pss", "Shared_Clean": "shared", "Shared_Dirty": "shared"}
-    found: dict[str, float] = {}
-    try:
-        for process in _processes():
-            for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
-                if name := names.get(line.partition(":")[0]):
-                    found[name] = found.get(name, 0) + 1024 * int(line.split()[1])
-    except OSError:
-        return {}
-    return found
-
-
-def _cpu_seconds() -> float:
-    """Return the seconds of processor time of this process and, where there is a /proc, of its workers."""
-    total = time.process_time()
-    try:
-        for process in _processes()[1:]:
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return total
-    return total
 
 
 def _row(way: Task, num_nodes: int, ranks: Sequence[Json]) -> Json:

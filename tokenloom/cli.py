@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenloom import __version__
 from tokenloom.errors import TokenloomError
+from tokenloom.output import printable
 
 _INTERRUPTED = 130
 _USAGE = 2
@@ -32,10 +33,15 @@ def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else there")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    for add in (_add_spec_commands, _add_looking_commands, _add_pack, _add_bench, _add_demo):
+        add(commands, common)
+    return parser
 
+
+def _add_spec_commands(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add what writes a spec or does what one says: init, plan, build."""
     init = commands.add_parser("init", parents=[common], help="write a commented starter spec")
     init.add_argument("path", nargs="?", default="tokenloom.yaml", metavar="SPEC")
-
     spec = argparse.ArgumentParser(add_help=False)
     spec.add_argument("spec", metavar="SPEC", help="the YAML file that says what to build")
     spec.add_argument(
@@ -57,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", parents=[common, spec], help="build and publish a version")
     _add_build_options(build)
 
+
+def _add_looking_commands(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add what shows a store: ls, inspect, peek."""
     ls = commands.add_parser("ls", parents=[common], help="list the datasets of a store, or a dataset's versions")
     ls.add_argument("store", metavar="STORE[/DATASET]")
     inspect = commands.add_parser("inspect", parents=[common], help="show what a version holds")
@@ -67,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     peek.add_argument("--count", type=_positive, default=3, metavar="N", help="documents to show (default: 3)")
     peek.add_argument("--chars", type=_positive, default=300, metavar="N", help="characters of each (default: 300)")
 
+
+def _add_pack(commands: Any, common: argparse.ArgumentParser) -> None:
     pack = commands.add_parser(
         "pack", parents=[common], help="count a version's samples ahead of its readers, show what each packing costs"
     )
@@ -80,14 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         help="concat, document, document_padded or best_fit, may be repeated (default: all)",
     )
     pack.add_argument("--split", action="append", default=[], help="may be repeated (default: all)")
-
-    _add_bench(commands, common)
-
-    demo = commands.add_parser("demo", parents=[common], help="build a dataset from Python's own sources, train on it")
-    demo.add_argument("--dir", default="tokenloom-demo", help="where all of it goes (default: tokenloom-demo)")
-    demo.add_argument("--updates", type=_positive, default=3000, help="training steps (default: 3000)")
-    _add_build_options(demo)
-    return parser
 
 
 def _add_bench(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -117,6 +120,13 @@ def _add_bench(commands: Any, common: argparse.ArgumentParser) -> None:
         "--nodes", type=_positives, default=[1], metavar="N,...", help="nodes that they are cut into (default: 1)"
     )
     read.add_argument("--plot", metavar="FILE.svg", help="draw idle ratios and rates")
+
+
+def _add_demo(commands: Any, common: argparse.ArgumentParser) -> None:
+    demo = commands.add_parser("demo", parents=[common], help="build a dataset from Python's own sources, train on it")
+    demo.add_argument("--dir", default="tokenloom-demo", help="where all of it goes (default: tokenloom-demo)")
+    demo.add_argument("--updates", type=_positive, default=3000, help="training steps (default: 3000)")
+    _add_build_options(demo)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -210,15 +220,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _told(error: Exception) -> int:
     """Say an error in one message on stderr and return its exit code."""
     if isinstance(error, TokenloomError):
-        sys.stderr.write(f"tokenloom: {_printable(str(error))}\n")
+        sys.stderr.write(f"tokenloom: {printable(str(error))}\n")
         return error.exit_code
-    sys.stderr.write(f"tokenloom: {type(error).__name__}: {_printable(str(error))} (--debug shows where)\n")
+    sys.stderr.write(f"tokenloom: {type(error).__name__}: {printable(str(error))} (--debug shows where)\n")
     return 1
-
-
-def _printable(text: str) -> str:
-    """Return a message without what a terminal would obey: names in it come from files."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 if __name__ == "__main__":

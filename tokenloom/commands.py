@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import SpecError, StoreError
+from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
 from tokenloom.storage.documents import open_documents
 from tokenloom.storage.filesystem import Store
@@ -25,23 +25,6 @@ from tokenloom.storage.versions import (
     version_path,
 )
 
-Json = dict[str, Any]
-
-
-def _print(quiet: bool, text: str = "") -> None:
-    if not quiet:
-        sys.stdout.write(text + "\n")
-
-
-def _table(quiet: bool, header: list[str], rows: list[list[Any]]) -> None:
-    """Print rows under a header; numbers to the right, with thousands separated."""
-    cells = [header, *[[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
-    for row in cells:
-        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
-        _print(quiet, "  " + "  ".join(aligned).rstrip())
-
 
 def init(path: str, quiet: bool) -> Json:
     """Write a starter spec; an existing file is left alone."""
@@ -54,7 +37,7 @@ def init(path: str, quiet: bool) -> Json:
         raise SpecError(f"{path}: it exists already; choose another name") from error
     except OSError as error:
         raise SpecError(f"{path}: can't be written: {error.strerror}") from error
-    _print(quiet, f"wrote {path}: set its sources, then run `tokenloom plan {path}` and `tokenloom build {path}`")
+    print_line(quiet, f"wrote {path}: set its sources, then run `tokenloom plan {path}` and `tokenloom build {path}`")
     return {"path": path}
 
 
@@ -69,15 +52,15 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     header = ["source", "files", "bytes", "partitions", "cached"]
     totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
-    _table(quiet, header, [*rows, ["all", *totals.values()]])
-    _print(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    print_table(quiet, header, [*rows, ["all", *totals.values()]])
+    print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     if estimate and not planned.published:
         _print_estimate(quiet, estimate)
-    _print(
+    print_line(
         quiet,
         "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
     )
-    _print(quiet, "about as much again. Changing the split shares can move documents between splits.")
+    print_line(quiet, "about as much again. Changing the split shares can move documents between splits.")
     if estimate and not planned.published:
         check_disk(planned, estimate)
     return {
@@ -101,8 +84,8 @@ def _print_estimate(quiet: bool, estimate: Any) -> None:
     from tokenloom.tasks.estimate import gigabytes
 
     about = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "already encoded"
-    _print(quiet, f"about {estimate.num_tokens:,} tokens in {estimate.num_documents:,} documents ({about});")
-    _print(
+    print_line(quiet, f"about {estimate.num_tokens:,} tokens in {estimate.num_documents:,} documents ({about});")
+    print_line(
         quiet,
         f"{estimate.num_shards:,} shards of {gigabytes(estimate.shard_bytes)} and new spills of "
         f"{gigabytes(estimate.spill_bytes)}, in {_duration(estimate.seconds)} on this machine.",
@@ -125,21 +108,21 @@ def build(spec: str, set: list[str], limit: int | None, workers: int | None, dir
     """Build and publish a version."""
     result = run_build(_load_limited(spec, set, limit), workers, direct)
     done = "published" if result["published"] else "up to date: nothing new, nothing published:"
-    _print(quiet, f"{done} {result['reference']}")
+    print_line(quiet, f"{done} {result['reference']}")
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
-    _table(quiet, ["split", "tokens", "documents", "shards"], splits)
+    print_table(quiet, ["split", "tokens", "documents", "shards"], splits)
     if left := {fate: n for fate, n in result["rows"].items() if n and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists those" if "quarantined" in left else ""
         counts = ", ".join(f"{n:,} {fate}" for fate, n in left.items())
-        _print(quiet, f"of {result['rows']['read']:,} rows left out: {counts}{listed}")
+        print_line(quiet, f"of {result['rows']['read']:,} rows left out: {counts}{listed}")
     for source, reasons in result["quarantined"].items():
-        _print(quiet, f"  {source}: " + ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()))
+        print_line(quiet, f"  {source}: " + ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()))
     if result["tag"] != "latest":
-        _print(quiet, f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
+        print_line(quiet, f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
     elif result["tag_moved"] and not result["published"]:
-        _print(quiet, f"latest names {result['version']} now")
+        print_line(quiet, f"latest names {result['version']} now")
     if result["tag_note"]:
-        _print(quiet, f"the tag was left alone: {result['tag_note']}")
+        print_line(quiet, f"the tag was left alone: {result['tag_note']}")
     return result
 
 
@@ -176,7 +159,7 @@ def ls(store: str, quiet: bool) -> Json:
         if newest or published_versions(dataset):
             latest = newest.version if newest else None
             datasets.append({"dataset": name, "versions": len(published_versions(dataset)), "latest": latest})
-    _table(quiet, ["dataset", "versions", "latest"], [list(item.values()) for item in datasets])
+    print_table(quiet, ["dataset", "versions", "latest"], [list(item.values()) for item in datasets])
     return {"store": str(folder), "datasets": datasets}
 
 
@@ -192,7 +175,7 @@ def _list_versions(store: Store, quiet: bool) -> Json:
         num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
         versions.append({"version": name, "tags": named.get(name, []), **counts, "bytes": num_bytes})
     rows = [[v["version"], v["tokens"], v["documents"], v["bytes"], ", ".join(v["tags"])] for v in versions]
-    _table(quiet, ["version", "tokens", "documents", "bytes", "tags"], rows)
+    print_table(quiet, ["version", "tokens", "documents", "bytes", "tags"], rows)
     return {"dataset": store.root.name, "versions": versions}
 
 
@@ -201,14 +184,14 @@ def inspect(reference: str, quiet: bool) -> Json:
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
     tokenizer = manifest["tokenizer"]
-    _print(quiet, f"{store.root}@{manifest['version']}")
-    _print(
+    print_line(quiet, f"{store.root}@{manifest['version']}")
+    print_line(
         quiet,
         f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, "
         f"end of text {tokenizer['eot_id']}",
     )
-    _print(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
-    _print(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))
+    print_line(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
+    print_line(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))
     rows = [
         [
             name,
@@ -220,8 +203,8 @@ def inspect(reference: str, quiet: bool) -> Json:
         ]
         for name, s in manifest["splits"].items()
     ]
-    _print(quiet)
-    _table(quiet, ["split", "tokens", "documents", "duplicates", "shards", "bytes"], rows)
+    print_line(quiet)
+    print_table(quiet, ["split", "tokens", "documents", "duplicates", "shards", "bytes"], rows)
     return manifest | {"inputs": inputs}
 
 
@@ -245,28 +228,25 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
             ids = np.asarray(shard.tokens[row["start"] : row["start"] + row["num_tokens"] - 1])
             place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
             place |= {"content": row["content"].hex(), "id": row.get("id")}
-            text = _printable(tokenizer.decode(ids[: 4 * chars])[:chars])
+            text = printable(tokenizer.decode(ids[: 4 * chars])[:chars])
             documents.append(place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text})
         if len(documents) >= count:
             break
     for document in documents:
-        _print(
+        print_line(
             quiet,
             f"--- {document['source']}: {document['path']}, row {document['row']}"
             + (f", id {document['id']}" if document["id"] is not None else "")
             + f", {document['num_tokens']:,} tokens, content {document['content']}",
         )
-        _print(quiet, document["text"])
+        print_line(quiet, document["text"])
     return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
-
-
-def _printable(text: str) -> str:
-    """Return text without what a terminal would obey: control characters other than line ends and tabs."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:
     """Build a dataset from the standard library's sources, read it back, train a small model on it."""
     from tokenloom.demo import run_demo
 
-    return run_demo(Path(dir), updates, lambda spec: run_build(spec, workers, direct), lambda text: _print(quiet, text))
+    return run_demo(
+        Path(dir), updates, lambda spec: run_build(spec, workers, direct), lambda text: print_line(quiet, text)
+    )

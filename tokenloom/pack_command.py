@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tokenloom.commands import Json, _print, _table
 from tokenloom.errors import SpecError, StoreError
+from tokenloom.output import Json, print_line, print_table
 from tokenloom.storage.cache_folder import default_cache_folder
 from tokenloom.storage.packing import PACKINGS, PackingShares, check_packing, shares_of
 from tokenloom.storage.remote import AnyStore
@@ -45,9 +45,9 @@ def pack(reference: str, seq_len: int, packing: list[str], split: list[str], qui
         raise StoreError(f"{reference}: no split {unknown[0]!r}; it has: {', '.join(manifest['splits'])}")
     folder = default_cache_folder()
     rows = [row for name in splits for row in _split_rows(store, manifest, name, packings, seq_len, folder)]
-    _table(quiet, ["split", "packing", "seq_len", "samples", "padding", "cut documents", "dropped"], _cells(rows))
+    print_table(quiet, ["split", "packing", "seq_len", "samples", "padding", "cut documents", "dropped"], _cells(rows))
     kept = all(row["kept"] for row in rows)
-    _print(
+    print_line(
         quiet, f"counts for readers on this machine are in {folder / 'counts'}" if kept else "the counts aren't kept"
     )
     name = f"{store.root}@{manifest['version']}"

@@ -6,9 +6,10 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader import feeds as feeds_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.prefetch import Prefetcher
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -146,6 +148,76 @@ def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
 # ---- memory
 
 
+class Numbers:
+    """Makes 0, 1, 2, ..., four at a time, and notes which thread made each."""
+
+    def __init__(self) -> None:
+        self.makers: list[str] = []
+
+    def make(self, wanted: int) -> list[int]:
+        first = len(self.makers)
+        self.makers += [threading.current_thread().name] * min(4, wanted)
+        return list(range(first, len(self.makers)))
+
+
+def take(prefetcher: Prefetcher[int], count: int, compute: Callable[[], object]) -> list[int]:
+    """Return numbers taken from the prefetcher, computing after each."""
+    taken: list[int] = []
+    while len(taken) < count:
+        for number in prefetcher.take():
+            taken.append(number)
+            compute()
+    return taken
+
+
+def spin() -> None:
+    """Compute in Python for 2 ms."""
+    end = time.perf_counter() + 0.002
+    while time.perf_counter() < end:
+        pass
+
+
+OURS, THREADS = "MainThread", "tokenloom-prefetch"
+
+
+@pytest.mark.parametrize(
+    ("compute", "maker"),
+    [(lambda: None, OURS), (lambda: time.sleep(0.002), THREADS), (spin, OURS)],
+    ids=["asks at once", "sleeps", "computes in Python"],
+)
+def test_a_consumer_that_keeps_pythons_lock_makes_items_itself(compute: Callable[[], object], maker: str) -> None:
+    numbers = Numbers()
+    prefetcher = Prefetcher(numbers.make, 16)
+    taken = take(prefetcher, 400, compute)
+    prefetcher.close()
+    assert taken == list(range(len(taken)))  # whoever made them
+    assert numbers.makers[0] == THREADS
+    assert numbers.makers[100:].count(maker) > 150, numbers.makers  # not all: other processes take the machine, too
+
+
+def test_the_thread_works_again_once_the_consumer_lets_go_of_pythons_lock() -> None:
+    numbers = Numbers()
+    prefetcher = Prefetcher(numbers.make, 16)
+    taken = take(prefetcher, 100, spin)
+    assert numbers.makers[-1] == OURS
+    taken += take(prefetcher, 800, lambda: time.sleep(0.001))
+    prefetcher.close()
+    assert taken == list(range(len(taken)))
+    assert numbers.makers[-400:].count(THREADS) > 100, numbers.makers
+
+
+def test_what_the_consumer_makes_itself_raises_as_it_would_in_the_thread() -> None:
+    def make(wanted: int) -> list[int]:
+        if threading.current_thread().name == OURS:
+            raise OSError("no such shard")
+        return [0] * wanted
+
+    prefetcher = Prefetcher(make, 4)
+    with pytest.raises(OSError, match="no such shard"):
+        take(prefetcher, 100, lambda: None)
+    prefetcher.close()
+
+
 @pytest.mark.parametrize("prefetch", [0, 16])
 def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch: int) -> None:
     data = TokenDataset(reference, seq_len=8, fields=FIELDS)
@@ -159,7 +231,7 @@ def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch
         assert tensor() is None
         producer = loader._producer
         assert producer is not None
-        kept: list[Any] = [weakref.ref(producer), weakref.ref(producer.feed)]
+        kept: list[Any] = [weakref.ref(producer), weakref.ref(loader._feed)]
         del producer
         loader.close()
         del loader

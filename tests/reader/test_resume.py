@@ -316,6 +316,20 @@ def test_opening_from_a_stream_that_lacks_its_names_says_so(reference: str, stre
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
 
 
+@pytest.mark.parametrize("kind", ["dataset", "mixture"])
+def test_each_name_that_a_stream_lacks_is_told(reference: str, small: str, kind: str) -> None:
+    data = TokenDataset(reference, seq_len=8) if kind == "dataset" else staged_mixture(reference, small)
+    state = TokenLoader(data, 2).state_dict()
+    streams = [state["stream"], *state["stream"].get("members", {}).values()]
+    needed = [(stream, name) for stream in streams for name in stream if name not in ("order_version", "members")]
+    assert len(needed) == (10 if kind == "dataset" else 3 + 2 * 10)
+    for stream, name in needed:
+        value = stream.pop(name)
+        with pytest.raises(TokenloomError, match=f"no loader state: its 'stream' has no '{name}'"):
+            TokenLoader.from_state(str(Path(reference).parent), state, 2)
+        stream[name] = value
+
+
 def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) -> None:
     reference = write_store(tmp_path, [random_documents(600, 9.0, 1, 5000)], vocab_size=5000)
     old = TokenDataset(reference, seq_len=8)

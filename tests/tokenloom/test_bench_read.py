@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.synthetic_store import random_documents, write_store
-from tokenloom import bench_read
+from tokenloom import bench_rank, bench_read
 from tokenloom.bench_plot import draw
 from tokenloom.cli import main
 from tokenloom.reader import TokenDataset
@@ -32,14 +32,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks in threads of this process, and short: the same but for what processes cost."""
 
-    def run(tasks: Sequence[bench_read.Task]) -> list[dict[str, Any]]:
-        monkeypatch.setattr(bench_read, "_barrier", threading.Barrier(len(tasks)))
+    def run(tasks: Sequence[bench_rank.Task]) -> list[dict[str, Any]]:
+        monkeypatch.setattr(bench_rank, "_barrier", threading.Barrier(len(tasks)))
         with ThreadPoolExecutor(len(tasks)) as pool:
-            return list(pool.map(bench_read.run_rank, tasks))
+            return list(pool.map(bench_rank.run_rank, tasks))
 
-    monkeypatch.setattr(bench_read, "_run", run)
-    monkeypatch.setattr(bench_read, "_FLAT_SECONDS", 0.01)
-    monkeypatch.setattr(bench_read, "_BARE_SECONDS", 0.01)
+    monkeypatch.setattr(bench_read, "run_ranks", run)
+    monkeypatch.setattr(bench_rank, "_FLAT_SECONDS", 0.01)
+    monkeypatch.setattr(bench_rank, "_BARE_SECONDS", 0.01)
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def test_a_wrong_number_is_a_usage_error(arguments: list[str], capsys: pytest.Ca
 
 def test_a_rank_that_fails_ends_the_others_and_is_told(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     barrier = threading.Barrier(2)
-    monkeypatch.setattr(bench_read, "_barrier", barrier)
-    task = bench_read.Task(reference, "train", 64, "concat", "block", 4, 0.0, 1, rank=2, world_size=2)
+    monkeypatch.setattr(bench_rank, "_barrier", barrier)
+    task = bench_rank.Task(reference, "train", 64, "concat", "block", 4, 0.0, 1, rank=2, world_size=2)
     with pytest.raises(ValueError, match="rank 2 of 2"):
-        bench_read.run_rank(task)
+        bench_rank.run_rank(task)
     assert barrier.broken

@@ -419,7 +419,7 @@ def test_a_loader_keeps_no_more_shards_mapped_than_its_dataset_says(tmp_path: Pa
     data = TokenDataset(make_store(tmp_path, [200] * 12), seq_len=12, packing=packing, max_open_shards=3)
     loader = TokenLoader(data, 2, order="full", prefetch=0)
     seen = set()
-    for _ in range(40):
+    for _ in range(200):
         next(loader)
         seen |= mapped_shards(tmp_path)
         assert len(mapped_shards(tmp_path)) <= 3

@@ -1,12 +1,12 @@
 """From rows to arrays: tokens are copied in their stored width, then widened; documents become ids and positions.
 
-The copy goes through memoryviews, which keep Python's lock: a consumer that computes in Python would else take it
-after every row, for 5 ms each time.
+Rows are copied by joining memoryviews: for some kilobytes each that is quicker than an array operation, which would
+also let go of Python's lock, for 5 ms each time where another thread computes in Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -94,21 +94,20 @@ class Block:
             part.dataset.shards.touch(np.unique(part.rows.shards).tolist())
 
     @cached_property
-    def _pieces(self) -> tuple[list[tuple[Any, int, int, int]], list[int]]:
-        """What rows are made of, in order: (open shards, shard, first byte, end byte); and where each row begins."""
+    def _pieces(self) -> tuple[list[list[Any]], list[int]]:
+        """What rows are made of, in order: open shards, shards, first bytes, end bytes; and where each row begins."""
         width, columns = self.form.dtype.itemsize, []
         for index, part in enumerate(self.parts):
-            rows, counts = part.rows, np.diff(part.rows.row_offsets)
-            source = np.full(len(rows.starts), index)
-            start = rows.starts * width
-            columns.append([np.repeat(part.places, counts), source, rows.shards, start, start + rows.lengths * width])
-        columns.append(self._padding())  # last, as it is behind the tokens of its row: the sort is stable
+            rows = part.rows
+            place, start = np.repeat(part.places, np.diff(rows.row_offsets)), rows.starts * width
+            columns.append([place, np.full(len(start), index), rows.shards, start, start + rows.lengths * width])
+        if self.has_padding:
+            columns.append(self._padding())  # last, as it is behind the tokens of its row: the sort is stable
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
-        order = np.argsort(place, kind="stable") if len(columns) > 2 or self.has_padding else slice(None)
-        sources = [part.dataset.shards for part in self.parts] + [_Padding(self.form)]
-        opened = [sources[i] for i in source[order].tolist()]
-        pieces = list(zip(opened, *(column[order].tolist() for column in bounds), strict=True))
-        return pieces, np.searchsorted(place[order], np.arange(self.num_places + 1)).tolist()
+        order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
+        sources = np.fromiter([*(part.dataset.shards for part in self.parts), _Padding(self.form)], dtype=object)
+        pieces = [sources[source[order]].tolist(), *(column[order].tolist() for column in bounds)]
+        return pieces, offsets_of(np.bincount(place, minlength=self.num_places)).tolist()
 
     def _padding(self) -> list[Int64s]:
         short = np.flatnonzero(self.lengths < self.form.row_tokens)
@@ -116,18 +115,18 @@ class Block:
         missing = (self.form.row_tokens - self.lengths[short]) * self.form.dtype.itemsize
         return [short, zero - 1, zero, zero, missing]
 
-    def pieces(self, first: int, end: int) -> list[tuple[Any, int, int, int]]:
-        """Return what rows [first, end) are made of: (open shards, shard, first byte, end byte), in order."""
-        pieces, begins = self._pieces
-        return pieces[begins[first] : begins[end]]
+    def pieces(self, first: int, end: int) -> Iterator[tuple[Any, int, int, int]]:
+        """Yield what rows [first, end) are made of: (open shards, shard, first byte, end byte), in order."""
+        columns, begins = self._pieces
+        part = slice(begins[first], begins[end])
+        return zip(*[column[part] for column in columns], strict=True)
 
     def tokens(self, first: int, end: int) -> NDArray[Any]:
         """Return rows [first, end), (end - first, T + 1) of the stored type; padding is eot."""
-        pieces = self.pieces(first, end)
         try:
-            found = [opened.bytes[shard][a:b] for opened, shard, a, b in pieces]
+            found = [opened.bytes[shard][a:b] for opened, shard, a, b in self.pieces(first, end)]
         except KeyError:  # a shard is not open
-            found = _read_one_by_one(pieces)
+            found = _read_one_by_one(self.pieces(first, end))
         return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
 
     @cached_property
@@ -143,7 +142,7 @@ class Block:
         return Boundaries(self.form, self.lengths, place[order], mark[order])
 
 
-def _read_one_by_one(pieces: Sequence[tuple[Any, int, int, int]]) -> list[Any]:
+def _read_one_by_one(pieces: Iterable[tuple[Any, int, int, int]]) -> list[Any]:
     """Return the bytes of pieces, copied before a shard is opened: a view of one that is dropped would keep its map."""
     done: list[Any] = []
     found: list[Any] = []
@@ -176,38 +175,42 @@ class Boundaries:
 
     def __init__(self, form: BatchFormat, lengths: Int64s, places: Int64s, marks: Int64s) -> None:
         self._form = form
-        seq_len, num_rows = form.seq_len, len(lengths)
-        inside = marks < seq_len
-        row_begins = np.arange(num_rows, dtype=np.int64) * seq_len
-        runs = np.sort(np.concatenate([row_begins, places[inside] * seq_len + marks[inside]]))
-        rows, firsts = np.divmod(runs, seq_len)
+        inside = marks < form.seq_len
+        counts = np.bincount(places[inside], minlength=len(lengths)) + 1
+        rows = np.repeat(np.arange(len(lengths)), counts)
+        firsts = np.zeros(len(rows), dtype=np.int64)
+        firsts[np.arange(int(inside.sum())) + places[inside] + 1] = marks[inside]
         #: (num_rows + 1,) runs, of one document or of padding, before each row
-        self._row_runs = np.searchsorted(runs, np.arange(num_rows + 1, dtype=np.int64) * seq_len)
-        self._runs, self._firsts = runs, firsts.astype(np.int32)
-        self._run_lengths = np.diff(runs, append=num_rows * seq_len)
-        ids = np.arange(len(runs)) - self._row_runs[rows]
+        self._row_runs = offsets_of(counts)
+        self._runs, self._firsts = rows * form.seq_len + firsts, firsts.astype(np.int32)
+        self._run_lengths = np.diff(self._runs, append=len(lengths) * form.seq_len)
+        ids = np.arange(len(rows)) - self._row_runs[rows]
         self._ids = np.where(firsts >= lengths[rows], -1, ids).astype(np.int32)
-        self._ignored = np.sort(self._ignored_labels(lengths, places, marks))
+        self._ignored = self._ignored_labels(lengths, places, marks)
 
     def _ignored_labels(self, lengths: Int64s, places: Int64s, marks: Int64s) -> Int64s:
+        """Return the flat places of labels that no loss may count, ascending."""
         seq_len, shift = self._form.seq_len, int(self._form.labels == "shifted")
         first = np.clip(lengths - shift, 0, seq_len)  # label without a token
-        ignored = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
+        padding = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
         if not self._form.mask_documents:
-            return ignored
+            return padding
         labels = marks - shift
-        return np.union1d(ignored, (places * seq_len + labels)[labels < seq_len])
+        begins: Int64s = (places * seq_len + labels)[labels < seq_len]
+        return np.union1d(padding, begins) if len(padding) else begins
 
-    def document_ids(self, first: int, end: int) -> NDArray[np.int32]:
-        """Return each token's document in rows [first, end), from 0 in every row, -1 for padding; flat."""
-        runs = slice(self._row_runs[first], self._row_runs[end])
-        return np.repeat(self._ids[runs], self._run_lengths[runs])
+    def field(self, name: str, first: int, end: int) -> NDArray[np.int32]:
+        """Return a field of rows [first, end), (end - first, T).
 
-    def position_ids(self, first: int, end: int) -> NDArray[np.int32]:
-        """Return each token's place in its document within the row, from 0, in rows [first, end); flat."""
+        "document_ids" are each token's document, from 0 in every row, -1 for padding; "position_ids" its place in its
+        document within the row, from 0.
+        """
         runs = slice(self._row_runs[first], self._row_runs[end])
-        places = np.repeat(self._firsts[runs], self._run_lengths[runs]).reshape(end - first, self._form.seq_len)
-        return np.subtract(np.arange(self._form.seq_len, dtype=np.int32), places, out=places).reshape(-1)
+        of_runs = self._ids if name == "document_ids" else -self._firsts
+        spread = np.repeat(of_runs[runs], self._run_lengths[runs]).reshape(end - first, self._form.seq_len)
+        if name == "position_ids":
+            spread += np.arange(self._form.seq_len, dtype=np.int32)
+        return spread
 
     def ignored_labels(self, first: int, end: int) -> Int64s:
         """Return the flat places, in rows [first, end), of labels that no loss may count."""
@@ -222,7 +225,8 @@ class Boundaries:
         return np.append(runs - begin, stop - begin).astype(np.int32)
 
 
-def widen(form: BatchFormat, tokens: NDArray[Any], ids: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
-    """Write inputs and labels, each (n, T), from rows of (n, T + 1) tokens in their stored width."""
-    np.copyto(ids, tokens[:, :-1])
-    np.copyto(labels, tokens[:, 1:] if form.labels == "shifted" else tokens[:, :-1])
+def widen(form: BatchFormat, tokens: NDArray[Any], out: NDArray[np.int64]) -> None:
+    """Write (2, n, T) inputs and labels from rows of (n, T + 1) tokens in their stored width."""
+    row, token = tokens.strides
+    shift = token if form.labels == "shifted" else 0
+    np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=(shift, row, token)))  # one call for both

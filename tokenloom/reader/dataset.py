@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -16,7 +16,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.arguments import choice, whole
 from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Block, Part, widen
 from tokenloom.reader.open_shards import OpenShard, OpenShards
-from tokenloom.reader.rows import Int64s, Rows, cut_marks, joined, marks_between
+from tokenloom.reader.rows import Int64s, Rows, joined, marks_between, marks_inside
 from tokenloom.reader.shard_files import ShardFiles
 from tokenloom.storage.cache_folder import default_cache_folder
 from tokenloom.storage.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of
@@ -165,20 +165,21 @@ class TokenDataset:
         shards = self.shards_of(indices)
         local = indices - (self._ends[shards] - self.counts[shards])
         lengths = np.full(len(indices), self.seq_len + 1, dtype=np.int64)
-        if self.packing == "concat" and not self.format.needs_marks:
+        if not len(indices) or (self.packing == "concat" and not self.format.needs_marks):
             return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
-        order = np.argsort(shards, kind="stable")
-        firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
-        # One after the other: together they may be more shards than may stay mapped.
-        groups = ((rows, int(shards[rows[0]])) for rows in np.split(order, firsts[1:]) if len(rows))
+        starts = local * self.seq_len
         if self.packing == "concat":
-            offsets = ((rows, self.shards[shard].document_offsets) for rows, shard in groups)
-            marks = cut_marks(offsets, local * self.seq_len, lengths)
-            return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths, *marks)
-        planned = [(rows, *self._shard_plan(shard).pieces(local[rows])) for rows, shard in groups]
-        row_offsets, starts, piece_lengths = joined(planned, len(indices))
-        marks = marks_between(row_offsets, piece_lengths, self.seq_len + 1)
-        return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, piece_lengths, *marks)
+            marks = joined(self._marks(indices, shards, starts, lengths), len(indices))
+            return Rows(np.arange(len(indices) + 1), shards, starts, lengths, *marks)
+        planned = [(rows, *self._shard_plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
+        row_offsets, starts, lengths = joined(planned, len(indices))
+        ends = marks_between(row_offsets, lengths, self.seq_len + 1)
+        return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *ends)
+
+    def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
+        for rows, shard in _by_shard(indices, shards):
+            offsets = self.shards[shard].document_offsets
+            yield rows, *marks_inside(offsets, starts[rows], lengths[rows])
 
     def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor) -> None:
         """Begin to fetch shards that will be needed, in that order, and to plan the samples of those that are here."""
@@ -243,15 +244,27 @@ class TokenDataset:
         self.shards = self._open_shards()
 
 
+def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
+    """Yield the places of ascending `indices` of each shard, one shard after the other.
+
+    Together they may be more shards than may stay mapped.
+    """
+    order = np.argsort(indices)
+    firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
+    for rows in np.split(order, firsts[1:]):
+        yield rows, int(shards[rows[0]])
+
+
 def _arrays(block: Block) -> dict[str, NDArray[Any]]:
     """Return new arrays of all rows of a block: (n, T) each."""
     form, num_rows = block.form, block.num_places
     shape = (num_rows, form.seq_len)
-    # Two arrays: whoever masks the inputs in place must not change the labels.
-    batch: dict[str, NDArray[Any]] = {"input_ids": np.empty(shape, np.int64), "labels": np.empty(shape, np.int64)}
-    widen(form, block.tokens(0, num_rows), batch["input_ids"], batch["labels"])
+    # No memory is shared: whoever masks the inputs in place must not change the labels.
+    both = np.empty((2, *shape), np.int64)
+    widen(form, block.tokens(0, num_rows), both)
+    batch: dict[str, NDArray[Any]] = {"input_ids": both[0], "labels": both[1]}
     if form.needs_marks:
         batch["labels"].reshape(-1)[block.boundaries.ignored_labels(0, num_rows)] = IGNORED
     for name in form.row_fields:
-        batch[name] = getattr(block.boundaries, name)(0, num_rows).reshape(shape)
+        batch[name] = block.boundaries.field(name, 0, num_rows)
     return batch

@@ -7,6 +7,7 @@ On a device tokens arrive in their stored width and are widened there.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,11 +34,12 @@ def make_feed(
     form: BatchFormat, batch_size: int, chunk_batches: int, prefetch: int, device: torch.device, times: StepTimes
 ) -> Feed:
     """Return the feed for a device that makes at most `chunk_batches` batches at a time, `prefetch` of them ahead."""
+    num_chunks = -(-prefetch // chunk_batches) + 3  # one more is being made, one taken, one in use
     if device.type == "cuda":
         from tokenloom.reader.cuda_feed import CudaFeed
 
-        return CudaFeed(form, batch_size, chunk_batches, -(-prefetch // chunk_batches) + 2, device, times)
-    return HostFeed(form, batch_size, chunk_batches, device, times)
+        return CudaFeed(form, batch_size, chunk_batches, num_chunks, device, times)
+    return HostFeed(form, batch_size, chunk_batches, num_chunks, device, times)
 
 
 class ArrayPool:
@@ -59,21 +61,37 @@ class ArrayPool:
 
 
 class HostFeed:
-    """Batches in host memory; for another device than CUDA they are copied there when taken."""
+    """Batches in host memory; for another device than CUDA they are copied there when taken.
+
+    Args:
+        form, batch_size: of the batches.
+        chunk_batches: made at a time, at most.
+        num_chunks: whose memory is kept, to be used again.
+        device: where batches go.
+        times: gets the seconds of each step.
+    """
 
     def __init__(
-        self, form: BatchFormat, batch_size: int, chunk_batches: int, device: torch.device, times: StepTimes
+        self,
+        form: BatchFormat,
+        batch_size: int,
+        chunk_batches: int,
+        num_chunks: int,
+        device: torch.device,
+        times: StepTimes,
     ) -> None:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         shape = (batch_size * chunk_batches, form.seq_len)
-        self._ids, self._labels = ArrayPool(shape, np.int64, 4), ArrayPool(shape, np.int64, 4)
+        self._pool = ArrayPool((2, *shape), np.int64, num_chunks)
 
     def make(self, block: Block, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
         arrays = self._arrays(block, first, first + num_batches * self._batch_size)
-        shape = (num_batches, self._batch_size, self._form.seq_len)
-        columns = [torch.from_numpy(array.reshape(shape)).unbind() for array in arrays.values()]
-        batches: list[Batch] = [dict(zip(arrays, values, strict=True)) for values in zip(*columns, strict=True)]
+        ids, labels = (self._tensors(arrays.pop(name), num_batches) for name in ("input_ids", "labels"))
+        batches: list[Batch] = [{"input_ids": i, "labels": j} for i, j in zip(ids, labels, strict=True)]
+        for name, array in arrays.items():
+            for batch, tensor in zip(batches, self._tensors(array, num_batches), strict=True):
+                batch[name] = tensor
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
@@ -81,17 +99,24 @@ class HostFeed:
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
         return batches
 
+    def _tensors(self, array: NDArray[Any], num_batches: int) -> Sequence[torch.Tensor]:
+        shape = (self._batch_size, self._form.seq_len)
+        if num_batches == 1:
+            return (torch.from_numpy(array.reshape(shape)),)
+        return torch.from_numpy(array.reshape(num_batches, *shape)).unbind()
+
     def _arrays(self, block: Block, first: int, end: int) -> dict[str, NDArray[Any]]:
         with self._times.step("gather"):
             tokens = block.tokens(first, end)
-        ids, labels = self._ids.take()[: end - first], self._labels.take()[: end - first]
         with self._times.step("copy"):
-            widen(self._form, tokens, ids, labels)
+            both = self._pool.take()[:, : end - first]
+            widen(self._form, tokens, both)
+        ids, labels = both
         arrays: dict[str, NDArray[Any]] = {"input_ids": ids, "labels": labels}
         if self._form.needs_marks or block.has_padding:
             with self._times.step("pack"):
                 labels.reshape(-1)[block.boundaries.ignored_labels(first, end)] = IGNORED
-                arrays |= {name: getattr(block.boundaries, name)(first, end) for name in self._form.row_fields}
+                arrays |= {name: block.boundaries.field(name, first, end) for name in self._form.row_fields}
         return arrays
 
     def finish(self, made: Batch) -> Batch:

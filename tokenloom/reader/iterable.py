@@ -14,12 +14,10 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feeds import HostFeed
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import Int64s
-from tokenloom.reader.producer import Steps, end_of
+from tokenloom.reader.producer import BLOCK_ROWS, Steps, end_of
 from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.streams import make_stream
 from tokenloom.reader.timing import StepTimes
-
-_BLOCK_ROWS = 480
 
 
 class SampleStream(IterableDataset[dict[str, Any]]):
@@ -64,7 +62,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         worker = get_worker_info()
         index, count = (worker.id, worker.num_workers) if worker else (0, 1)
         stream = make_stream(self._source, *self._order)
-        feed = HostFeed(stream.format, self._steps.batch_size, 1, torch.device("cpu"), StepTimes())
+        feed = HostFeed(stream.format, self._steps.batch_size, 1, 4, torch.device("cpu"), StepTimes())
         for steps in self._groups(index, count):
             positions = np.concatenate([self._positions(step) for step in steps])
             block = stream.plan(positions, len(steps) * self._steps.batch_size)
@@ -82,7 +80,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         """Yield the steps of one of `count` workers, in groups that double, so that the first batch comes soon."""
         left = self._steps.left(self._start)
         first, size = index, 1
-        most = max(1, _BLOCK_ROWS // self._steps.batch_size)
+        most = max(1, BLOCK_ROWS // self._steps.batch_size)
         while left is None or first < left:
             end = first + size * count
             yield range(first, end if left is None else min(end, left), count)

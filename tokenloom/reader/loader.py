@@ -23,8 +23,10 @@ from tokenloom.reader.state import check_state, make_state, open_source
 from tokenloom.reader.streams import make_stream
 from tokenloom.reader.timing import LoaderStats, StepTimes, Waits, name_bottleneck
 
-_CHUNK_BATCHES = 8
-_CHUNK_BYTES = 2**25
+_CHUNK_BATCHES = 16
+_CHUNK_BYTES = 2**23
+_AHEAD_BATCHES = 32
+_AHEAD_BYTES = 2**27
 
 
 class TokenLoader:
@@ -47,7 +49,8 @@ class TokenLoader:
         lanes: of "block", at least 1; None for min(64, number of shards).
         drop_last: leave out the last step of the last epoch if it is short, else pad it (labels -100) on all ranks.
         num_epochs: at least 1; None for an endless stream.
-        prefetch: batches made ahead by a thread; 0: each is made when it is asked for; None: 16, of remote stores 32.
+        prefetch: batches made ahead by a thread; 0: no thread, they are made when one is asked for, up to eight
+            together; None: 32, fewer of more than 4 MiB.
         io_threads: threads that read cold files ahead; 0: none do. At least one opens coming shards.
 
     Raises:
@@ -77,16 +80,18 @@ class TokenLoader:
         self.device = torch.device("cpu" if device is None else device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {device}: torch sees no CUDA device here")
-        self.prefetch = (32 if self.stream.is_remote else 16) if prefetch is None else whole("prefetch", prefetch)
         self.ranks = find_ranks(rank, world_size, mesh)
         self.steps = Steps(self.ranks, batch_size, end_of(self.stream.num_samples, num_epochs), drop_last)
+        usual = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
+        self.prefetch = usual if prefetch is None else whole("prefetch", prefetch)
         self.steps.check_from(0)
         self._io_threads = whole("io_threads", io_threads)
-        self._position = 0
+        self._start, self._taken = 0, 0  # position of the stream, and steps since
         self._checked_ranks = False
         self._times, self._waits = StepTimes(), Waits()
         self._producer: Producer | None = None
         self._prefetcher: Prefetcher[Any] | None = None
+        self._ready: list[Any] = []  # made, and no longer the thread's
 
     def __repr__(self) -> str:
         rank = f"rank {self.ranks.rank} of {self.ranks.world_size}"
@@ -110,24 +115,31 @@ class TokenLoader:
 
     def __next__(self) -> Batch:
         begin = time.perf_counter()
-        batch = self._take()
-        if batch is None:
-            self.close()
-            raise StopIteration
-        self._position = self.steps.after(self._position)
-        self._waits.add(begin, time.perf_counter())
-        return batch
-
-    def _take(self) -> Batch | None:
-        self._check_ranks()
-        self.start()
-        assert self._producer is not None  # just started
         try:
-            made = self._prefetcher.take() if self._prefetcher else next(iter(self._producer.make(1)), None)
-            return None if made is None else self._producer.feed.finish(made)
+            if not self._ready:
+                self._ready = self._take()
+            batch = self._feed.finish(self._ready.pop(0))
         except BaseException:
             self.close()  # the next call makes the same batch again
             raise
+        self._taken += 1
+        self._waits.add(begin, time.perf_counter())
+        return batch
+
+    @property
+    def _position(self) -> int:
+        """Samples of the stream that all ranks have taken."""
+        return self.steps.after(self._start, self._taken)
+
+    def _take(self) -> list[Any]:
+        """Return the next batches, in order; StopIteration at the end of the stream."""
+        self._check_ranks()
+        self.start()
+        assert self._producer is not None  # just started
+        made = self._prefetcher.take() if self._prefetcher else self._producer.make(_CHUNK_BATCHES)
+        if not made:
+            raise StopIteration
+        return made
 
     def start(self) -> None:
         """Make batches ahead from now on, before the first is asked for."""
@@ -135,15 +147,16 @@ class TokenLoader:
             return
         chunk_batches = self._chunk_batches()
         form, batch_size = self.stream.format, self.steps.batch_size
-        feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
+        self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
         self._producer = Producer(
-            self.stream, self.steps, feed, self._position, chunk_batches, self._io_threads, self._times
+            self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
         )
         self._close_producer = weakref.finalize(self, self._producer.close)
         self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
     def _chunk_batches(self) -> int:
-        return max(1, min(_CHUNK_BATCHES, self.prefetch // 2, _CHUNK_BYTES // self._batch_bytes))
+        most = _CHUNK_BATCHES // 2 if self.stream.format.row_fields else _CHUNK_BATCHES
+        return max(1, min(most, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes))
 
     @property
     def _batch_bytes(self) -> int:
@@ -164,6 +177,7 @@ class TokenLoader:
         if self._producer is not None:
             self._close_producer()
         self._producer, self._prefetcher = None, None
+        self._ready = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, as JSON: the fingerprint of its stream, and the samples all ranks have taken."""
@@ -176,7 +190,7 @@ class TokenLoader:
         """
         position = check_state(state, self.stream.fingerprint())
         self.close()
-        self._position = position
+        self._start, self._taken = position, 0
 
     @classmethod
     def from_state(

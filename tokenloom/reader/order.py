@@ -131,6 +131,8 @@ class Order:
         if not len(positions):
             return positions
         epochs, places = np.divmod(positions, self.num_samples)
+        if epochs.min() == epochs.max():
+            return self._epoch_samples(int(epochs[0]), places)
         found = np.empty_like(positions)
         for epoch in np.unique(epochs).tolist():
             there = epochs == epoch

@@ -10,7 +10,9 @@ Both sides talk over queues of the standard library's C code, which an interrupt
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,63 +21,106 @@ from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0
+_TIGHT_SECONDS = 50e-6  # a consumer that takes less for an item does not compute meanwhile
+_KEPT_SHARE = 0.9  # of the lock's switch interval
+_RESTS = 64  # then the thread tries again
 _STOP = 0  # instead of a number of items that there is room for
-_END = object()  # instead of an item
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Items, and the seconds that the thread waited for Python's lock."""
+
+    items: list[Any]
+    waited: float
 
 
 @dataclass(frozen=True)
 class _Raised:
-    """Instead of an item: what the thread raised."""
+    """Instead of items: what the thread raised."""
 
     error: BaseException
 
 
 class Prefetcher(Generic[Item]):
-    """Items made ahead by a thread.
+    """Items made ahead by a thread, handed over several at a time: each hand-over costs both sides Python's lock.
+
+    Against a consumer that never lets go of that lock, as it asks for the next items at once or computes in Python,
+    the thread would only make it wait: then the consumer makes items itself, and the thread rests.
 
     Args:
         make: returns up to that many next items, at least one; none at the end of the stream.
-        ahead: items that may be ready at most, at least 1.
+        ahead: items that may wait to be taken at most, at least 1.
     """
 
     def __init__(self, make: Callable[[int], list[Item]], ahead: int) -> None:
-        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._make, self._ahead = make, ahead
+        self._made: SimpleQueue[Any] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
-        self._taken, self._told_after = 0, max(1, ahead // 2)  # so that the thread makes several at a time
+        self._asked = ahead  # of the thread, and not taken yet; with none, it rests
+        self._rests = 0  # times that the consumer makes items itself, as it keeps the lock
+        self._taken, self._left = 0, 0.0  # the last time
         self._room.put(ahead)
         thread = threading.Thread(
-            target=_run, args=(make, self._room, self._items), name="tokenloom-prefetch", daemon=True
+            target=_run, args=(make, self._room, self._made), name="tokenloom-prefetch", daemon=True
         )
         thread.start()
         self.close = weakref.finalize(self, _stop, self._room, thread, os.getpid())
 
-    def take(self) -> Item | None:
-        """Return the next item, None at the end of the stream; raises what the thread raised."""
-        item = self._items.get()
-        if isinstance(item, _Raised):
-            self._items.put(item)  # it stays the last
-            raise item.error
-        if item is _END:
-            self._items.put(_END)
-            return None
-        self._taken += 1
-        if self._taken == self._told_after:
-            self._taken = 0
-            self._room.put(self._told_after)
-        return item  # type: ignore[no-any-return]  # the thread puts items alone
+    def take(self) -> list[Item]:
+        """Return the next items, as many as were made together; none at the end of the stream.
+
+        Raises what the thread raised.
+        """
+        computes = time.perf_counter() - self._left > self._taken * _TIGHT_SECONDS
+        made = self._take_made() if self._asked else self._make_here()
+        room = self._ahead - self._asked
+        if computes and not self._rests and 2 * room >= self._ahead:  # so that the thread makes several at a time
+            self._asked = self._ahead
+            self._room.put(room)
+        self._taken, self._left = len(made), time.perf_counter()
+        return made
+
+    def _take_made(self) -> list[Item]:
+        made = self._made.get()
+        if isinstance(made, _Raised) or not made.items:
+            self._made.put(made)  # it stays the last
+        if isinstance(made, _Raised):
+            raise made.error
+        if made.waited > _KEPT_SHARE * sys.getswitchinterval():
+            self._rests = _RESTS
+        self._asked -= len(made.items)
+        return made.items  # type: ignore[no-any-return]  # the thread makes what `make` makes
+
+    def _make_here(self) -> list[Item]:
+        if not self._rests:
+            return self._make(self._ahead)
+        self._rests -= 1
+        return self._make(max(1, self._ahead // 4))  # who computes waits often for a little, not seldom for more
 
 
-def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], items: SimpleQueue[Any]) -> None:
+def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQueue[Any]) -> None:
     try:
         free = 0
         while (free := _free(room, free)) != _STOP:
-            num_made = _put(make(free), items)
+            num_made = _put(_Made(make(free), _seconds_for_lock()), made)
             if not num_made:
-                items.put(_END)
                 return
             free -= num_made
     except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
-        items.put(_Raised(error))
+        made.put(_Raised(error))
+
+
+def _seconds_for_lock() -> float:
+    """Return how long it takes to get Python's lock: at least its switch interval if another thread keeps it.
+
+    The shorter of two times: one may be long because the machine is busy.
+    """
+    times = [time.perf_counter()]
+    for _ in range(2):
+        time.sleep(0)
+        times.append(time.perf_counter())
+    return min(times[1] - times[0], times[2] - times[1])
 
 
 def _free(room: SimpleQueue[int], free: int) -> int:
@@ -88,11 +133,11 @@ def _free(room: SimpleQueue[int], free: int) -> int:
     return free
 
 
-def _put(made: list[Any], items: SimpleQueue[Any]) -> int:
+def _put(items: _Made, made: SimpleQueue[Any]) -> int:
     """Hand items over, and keep none: the consumer may be done with their memory before the thread goes on."""
-    for item in made:
-        items.put(item)
-    return len(made)
+    count = len(items.items)
+    made.put(items)
+    return count
 
 
 def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:

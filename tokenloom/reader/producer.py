@@ -1,8 +1,6 @@
 """The producer: one rank's batches in order, several at a time, made wherever it is called (thread or consumer).
 
-Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to 4,096 rows. Where
-the consumer computes in Python they stay below 500: numpy lets go of Python's lock in operations on more values, and
-it takes 5 ms to get it back from such a consumer, each time.
+Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to 4,096 rows.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.timing import StepTimes
 
-_BLOCK_ROWS = 4096
-_CONTENDED_ROWS = 480
-_CONTENDED_SECONDS = 2e-3  # of the last step, beyond what its tokens take
-_TOKEN_SECONDS = 1e-8  # some ten times what widening one takes
+BLOCK_ROWS = 4096  # that are planned together
 _LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
 
 
@@ -66,9 +61,10 @@ class Steps:
                 f"{self.ranks.world_size} ranks: take a smaller batch_size, more epochs, or drop_last=False"
             )
 
-    def after(self, position: int) -> int:
-        """Return the position after one step; the last, padded one ends with the stream."""
-        return position + self.samples if self.end is None else min(position + self.samples, self.end)
+    def after(self, position: int, num_steps: int) -> int:
+        """Return the position after some steps; the last, padded one ends with the stream."""
+        after = position + num_steps * self.samples
+        return after if self.end is None else min(after, self.end)
 
     def positions(self, position: int, num_steps: int) -> Int64s:
         """Return this rank's positions of the next steps: those congruent to its rank; the last may be short."""
@@ -109,15 +105,13 @@ class Producer:
         io_threads: int,
         times: StepTimes,
     ) -> None:
-        self._stream, self._steps, self.feed, self._times = stream, steps, feed, times
+        self._stream, self._steps, self._feed, self._times = stream, steps, feed, times
         self._position, self._chunk_batches = position, chunk_batches
         self._left = steps.left(position)
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         self._reads = ReadAhead(self._pool, io_threads, times)
         self._block: Block | None = None
         self._block_steps = self._taken_steps = 0
-        self._is_contended = False
-        self._batch_seconds = steps.batch_size * stream.format.seq_len * _TOKEN_SECONDS
         self._looked_ahead = position
         self._pid = os.getpid()
 
@@ -137,9 +131,8 @@ class Producer:
         first = self._taken_steps * self._steps.batch_size
         end = first + num_batches * self._steps.batch_size
         self._reads.read(self._block, first, end)
-        batches = self.feed.make(self._block, first, num_batches)
+        batches = self._feed.make(self._block, first, num_batches)
         self._reads.learn(end - first)
-        self._is_contended |= self._times.last > _CONTENDED_SECONDS + num_batches * self._batch_seconds
         self._taken_steps += num_batches
         if self._left is not None:
             self._left -= num_batches
@@ -153,9 +146,7 @@ class Producer:
                 dataset.shards.forget_coming()
 
     def _plan(self) -> None:
-        most = _CONTENDED_ROWS if self._is_contended else _BLOCK_ROWS
-        steps = min(2 * self._block_steps or 1, max(1, most // self._steps.batch_size))
-        self._is_contended = False
+        steps = min(2 * self._block_steps or 1, max(1, BLOCK_ROWS // self._steps.batch_size))
         steps = steps if self._left is None else min(steps, self._left)
         with self._times.step("read"):
             positions = self._steps.positions(self._position, steps)

@@ -1,7 +1,7 @@
 """Reading coming rows of cold files ahead, on several threads, so that copying them does not wait for the disk.
 
-It is off while rows come from memory: it turns on for some chunks when copying one waited for the disk, which the
-system counts for each thread.
+It is off while rows come from memory: it turns on when copying a chunk waited for the disk, which the system counts for
+each thread, and off when reading ahead has not waited for some chunks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenloom.reader.timing import StepTimes
 _ROWS_A_TASK = 8
 _CHUNKS_AHEAD = 4
 _COLD_SHARE = 1 / 4  # of rows that waited; some always do where the system takes idle pages back
-_COLD_CHUNKS = 16
+_COLD_CHUNKS = 16  # to read ahead since the disk was last waited for
 _CHUNKS_A_LOOK = 8  # asking the system takes 2 us
 
 
@@ -34,7 +34,7 @@ class ReadAhead:
         self._looks = False
         self._cold_chunks = 0  # chunks to read ahead before it is tried without
         self._asked = 0
-        self._running: dict[int, Future[None]] = {}  # by the first row of each task
+        self._running: dict[int, Future[int]] = {}  # by the first row of each task: how often it waited
 
     def forget(self) -> None:
         """Start again with a new block."""
@@ -52,8 +52,9 @@ class ReadAhead:
         self._cold_chunks -= 1
         with self._times.step("read"):
             self._ask(block, max(first, self._asked), min(block.num_places, end + _CHUNKS_AHEAD * (end - first)))
-            for row in [row for row in self._running if row < end]:
-                self._running.pop(row).result()
+            waits = sum(self._running.pop(row).result() for row in list(self._running) if row < end)
+        if waits > (end - first) * _COLD_SHARE:
+            self._cold_chunks = _COLD_CHUNKS
 
     def _ask(self, block: Block, first: int, end: int) -> None:
         for row in range(first, end, _ROWS_A_TASK):
@@ -72,6 +73,9 @@ def _disk_reads() -> int:
     return usage.ru_majflt + usage.ru_inblock
 
 
-def _read_rows(block: Block, first: int, end: int) -> None:
+def _read_rows(block: Block, first: int, end: int) -> int:
+    """Return how often reading the rows waited for the disk."""
+    before = _disk_reads()
     for opened, shard, start, stop in block.pieces(first, end):
         opened.read_ahead(shard, start, stop)
+    return _disk_reads() - before

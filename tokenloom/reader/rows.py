@@ -48,49 +48,42 @@ def offsets_of(lengths: Int64s) -> Int64s:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def joined(groups: Sequence[tuple[Int64s, ...]], num_rows: int) -> tuple[Int64s, Int64s, Int64s]:
-    """Put the pieces of groups of rows into the order of the rows.
+def joined(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
+    """Put the entries of groups of rows into the order of the rows.
 
     Args:
-        groups: (rows, offsets, starts, lengths): piece k of row rows[i] is entry offsets[i] + k.
+        groups: (rows, offsets, *columns): entry k of row rows[i] is entry offsets[i] + k of each column; at least one
+            group.
         num_rows: rows in all; each is in exactly one group.
 
     Returns:
-        offsets (num_rows + 1,), starts (p,), lengths (p,).
+        offsets (num_rows + 1,), and the columns.
     """
-    counts = np.zeros(num_rows, dtype=np.int64)
-    firsts = np.zeros(num_rows, dtype=np.int64)
-    before = 0
-    for rows, offsets, *_ in groups:
-        counts[rows] = np.diff(offsets)
-        firsts[rows] = offsets[:-1] + before
-        before += int(offsets[-1])
+    rows, offsets, *columns = zip(*groups, strict=True)
+    sizes = [len(first) for first in columns[0]]
+    counts, firsts = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
+    place = np.concatenate(rows)
+    counts[place] = np.concatenate([np.diff(each) for each in offsets])
+    firsts[place] = np.concatenate([each[:-1] for each in offsets]) + np.repeat(
+        np.cumsum(sizes) - sizes, [len(each) for each in rows]
+    )
     order = ranges(firsts, counts)
-    none = np.zeros(0, dtype=np.int64)
-    starts, lengths = (np.concatenate([none, *(group[i] for group in groups)])[order] for i in (2, 3))
-    return offsets_of(counts), starts, lengths
+    return [offsets_of(counts), *(np.concatenate(column)[order] for column in columns)]
 
 
-def cut_marks(
-    groups: Iterable[tuple[Int64s, NDArray[np.uint64]]], starts: Int64s, lengths: Int64s
-) -> tuple[Int64s, Int64s]:
+def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
     """Return where documents begin inside of rows that are cut from the stream of a shard, as one piece each.
 
     Args:
-        groups: (rows, document offsets of their shard); each row is in exactly one group.
-        starts, lengths: (n,) tokens of each row in its shard.
+        offsets: document offsets of the shard.
+        starts, lengths: (n,) tokens of each row in the shard; quicker with ascending starts.
 
     Returns:
         (n + 1,) offsets and the marks, each in [1, length).
     """
-    found: list[NDArray[np.uint64]] = [np.zeros(0, dtype=np.uint64)] * len(starts)
-    for rows, offsets in groups:
-        bounds = np.concatenate([starts[rows] + 1, starts[rows] + lengths[rows]]).astype(np.uint64)
-        places = np.searchsorted(offsets, bounds).tolist()
-        for row, first, end in zip(rows.tolist(), places, places[len(rows) :], strict=False):
-            found[row] = offsets[first:end].copy()  # else all the shards would stay mapped
-    counts = np.fromiter(map(len, found), np.int64, len(found))
-    marks = np.concatenate([np.zeros(0, dtype=np.uint64), *found]).astype(np.int64)
+    first = np.searchsorted(offsets, (starts + 1).astype(np.uint64))
+    counts = np.searchsorted(offsets, (starts + lengths).astype(np.uint64)) - first
+    marks = offsets[ranges(first, counts)].astype(np.int64)
     return offsets_of(counts), marks - np.repeat(starts, counts)
 
 
@@ -106,8 +99,8 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
         (n + 1,) offsets and the marks, each in [1, row_tokens).
     """
     ends = np.cumsum(lengths)
-    before = np.concatenate([np.zeros(1, dtype=np.int64), ends])[row_offsets[:-1]]
+    before = offsets_of(lengths)[row_offsets[:-1]]
     marks = ends - np.repeat(before, np.diff(row_offsets))
     inside = marks < row_tokens
-    kept = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(inside)])[row_offsets]
+    kept = offsets_of(inside.astype(np.int64))[row_offsets]
     return kept, marks[inside]

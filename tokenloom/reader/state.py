@@ -11,7 +11,8 @@ from tokenloom.reader.mixture import Mixture
 
 STATE_VERSION = 1
 _VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
-_OF_DATASET = ("dataset", "version", "split", "seq_len", "packing", "order", "seed", "lanes")
+_KEPT = ("packing", "labels", "mask_documents")  # options of a dataset that a state decides
+_OF_DATASET = ("dataset", "version", "split", "seq_len", *_KEPT, "order", "seed", "lanes")
 _OF_MIXTURE = ("names", "weights", "lanes")
 
 
@@ -93,7 +94,7 @@ def _check_names(stream: Mapping[str, Any], needed: Sequence[str]) -> None:
 
 def _open_dataset(store: str, stream: Mapping[str, Any], options: Mapping[str, Any]) -> TokenDataset:
     reference = f"{store}/{stream['dataset']}@{stream['version']}"
-    kept = {name: stream[name] for name in ("packing", "labels", "mask_documents")}
+    kept = {name: stream[name] for name in _KEPT}
     return TokenDataset(reference, stream["split"], stream["seq_len"], **kept | dict(options))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,9 +25,7 @@ class _Step:
         self._begin = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        seconds = time.perf_counter() - self._begin
-        self._times.seconds[self._name] += seconds
-        self._times.last = seconds
+        self._times.seconds[self._name] += time.perf_counter() - self._begin
 
 
 class StepTimes:
@@ -34,7 +33,6 @@ class StepTimes:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
-        self.last = 0.0  # seconds of the step that ended last
         self._steps = {name: _Step(name, self) for name in STEPS}
 
     def step(self, name: str) -> AbstractContextManager[None]:
@@ -50,14 +48,14 @@ class Waits:
         self.total = 0.0
         self.first: float | None = None  # seconds to the first batch; not in the total
         self._begin = self._end = 0.0
-        self._last = np.zeros(_KEPT_WAITS)
+        self._last: deque[float] = deque(maxlen=_KEPT_WAITS)
 
     def add(self, begin: float, end: float) -> None:
         """Note that a batch was asked for at `begin` and given at `end`."""
         if self.first is None:
             self.first, self._begin = end - begin, end
         else:
-            self._last[self.num_batches % _KEPT_WAITS] = end - begin
+            self._last.append(end - begin)
             self.num_batches += 1
             self.total += end - begin
         self._end = end
@@ -69,8 +67,7 @@ class Waits:
 
     def quantile(self, share: float) -> float:
         """Return the quantile of the last waits in seconds; 0 before the second batch."""
-        kept = self._last[: min(self.num_batches, _KEPT_WAITS)]
-        return float(np.quantile(kept, share)) if len(kept) else 0.0
+        return float(np.quantile(self._last, share)) if self._last else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""Stores made for benchmarks: shards of random uint16 tokens, and sparse ones that take no room on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.storage import shard as shard_format
+from tokenloom.storage.canonical import sign
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.packing import num_samples
+from tokenloom.storage.shard import ShardHeader, ShardWriter
+from tokenloom.storage.tags import move
+
+VOCAB = 50_257
+_VERSION = "5a" * 8
+_TOKENS_START = 4096
+
+
+def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
+    """Write a version of shards with random documents; return its reference."""
+    rng = np.random.default_rng(0)
+    shards = _make_folder(folder)
+    entries = []
+    for index in range(num_shards):
+        offsets = random_offsets(rng, shard_tokens / 960)
+        lengths = np.diff(offsets).astype(np.uint32)
+        tokens = rng.integers(1, VOCAB, int(offsets[-1]), dtype=np.uint16)
+        tokens[offsets[1:].astype(np.int64) - 1] = 0
+        path = shards / f"{index:06d}.tok"
+        with path.open("x+b") as file, ShardWriter(file, VOCAB, header_info(index)) as writer:
+            writer.append(tokens, lengths)
+        entries.append({"name": f"train/{path.name}", **writer.record, "samples": {}})
+    return publish(folder, entries)
+
+
+def write_sparse_store(
+    folder: Path, num_shards: int, offsets: NDArray[np.uint64], seq_len: int, files: bool = True
+) -> str:
+    """Write a version of sparse shards of zeros, all with these documents; without `files` its manifest alone."""
+    shards = _make_folder(folder)
+    num_tokens = int(offsets[-1])
+    samples = {f"best_fit/{seq_len}": num_samples("best_fit", seq_len, num_tokens, offsets)}
+    checksum = xxhash.xxh3_128_digest(offsets.tobytes())
+    entries = []
+    for index in range(num_shards):
+        header = _sparse_header(index, offsets, checksum)
+        path = shards / f"{index:06d}.tok"
+        if files:
+            _write_sparse_shard(path, header, offsets)
+        entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
+        entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes, "samples": samples}
+        entries.append(entry | {"first_key": "0" * 16, "last_key": "f" * 16})
+    return publish(folder, entries)
+
+
+def random_offsets(rng: np.random.Generator, num_documents: float) -> NDArray[np.uint64]:
+    """Return (num_documents + 1,) offsets of documents of 2 tokens and more, about 960 in the mean."""
+    lengths = np.maximum(2, rng.lognormal(np.log(600), 1.0, max(1, int(num_documents))))
+    return np.cumsum(np.concatenate([np.zeros(1), lengths.astype(np.int64)])).astype("<u8")
+
+
+def header_info(index: int) -> dict[str, Any]:
+    """Return the JSON block of a shard's header."""
+    names: dict[str, Any] = {"dataset": "data", "split": "train", "tokenizer": "made", "fingerprint": "f" * 64}
+    return names | {"shard_index": index, "seed": 0, "vocab_size": VOCAB, "eot_id": 0}
+
+
+def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
+    """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
+    counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
+    tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
+    manifest: dict[str, Any] = {"format_version": 1, "dataset": "data", "version": _VERSION, "tokenizer": tokenizer}
+    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
+    manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
+    (folder / "data/versions" / _VERSION / "manifest.json").write_bytes(sign(manifest))
+    move(Store(str((folder / "data").absolute())), "latest", _VERSION, 0, "made")
+    return f"{folder}/data"
+
+
+def _make_folder(folder: Path) -> Path:
+    """Make the folder that the shards of the version lie in."""
+    shards = folder / "data/versions" / _VERSION / "train"
+    shards.mkdir(parents=True)
+    return shards
+
+
+def _sparse_header(index: int, offsets: NDArray[np.uint64], checksum: bytes) -> ShardHeader:
+    num_tokens = int(offsets[-1])
+    offsets_start = -(-(_TOKENS_START + 2 * num_tokens) // 8) * 8
+    places = (_TOKENS_START, offsets_start, offsets_start + offsets.nbytes)
+    return ShardHeader(2, num_tokens, len(offsets) - 1, *places, bytes(16), checksum, header_info(index))
+
+
+def _write_sparse_shard(path: Path, header: ShardHeader, offsets: NDArray[np.uint64]) -> None:
+    with path.open("xb") as file:
+        file.write(shard_format._pack_header(header))
+        file.truncate(header.file_bytes)
+        file.seek(header.offsets_start)
+        file.write(offsets.tobytes())

@@ -1,0 +1,61 @@
+"""What read.py says of scale: versions of many large shards, sparse ones, each opened in new processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from figures import Figure
+from made_store import random_offsets, write_sparse_store
+from read_sizes import SEQ_LEN, Sizes
+
+_CHILD = Path(__file__).with_name("read_scale_child.py")
+
+
+def measure_scale(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
+    """Open versions of many shards, of shards of many documents, and of so many that only their list is read."""
+    even = np.linspace(0, sizes.sparse_tokens, 1001).astype("<u8")
+    big = write_sparse_store(folder / "big", sizes.sparse_shards, even, SEQ_LEN)
+    packed = random_offsets(np.random.default_rng(3), sizes.documents)
+    full = write_sparse_store(folder / "packed", 16, packed, SEQ_LEN)
+    many = write_sparse_store(folder / "many", sizes.listed_shards, even, SEQ_LEN, files=False)
+    told = [open_in_child(big, sizes, sizes.waits) for _ in range(rounds)]
+    best_fit = [1e3 * open_in_child(full, sizes, 1, packing="best_fit")["first"] for _ in range(rounds)]
+    listed = [open_in_child(many, sizes, 0)["open"] for _ in range(rounds)]
+    return [
+        *_of_big_version(told, sizes),
+        Figure(f"16 shards of {sizes.documents:,} documents, best_fit: first batch", "ms", best_fit),
+        Figure(f"{sizes.listed_shards:,} shards: open", "s", listed, "<= 0.6"),
+    ]
+
+
+def open_in_child(reference: str, sizes: Sizes, num_batches: int, **options: Any) -> dict[str, float]:
+    """Open a version in a new process; return what it told."""
+    arguments = [reference, str(sizes.resume_at), str(num_batches), json.dumps(options)]
+    done = subprocess.run([sys.executable, _CHILD, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the process that opens {reference} failed:\n{done.stderr}")
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
+def _of_big_version(told: list[dict[str, float]], sizes: Sizes) -> list[Figure]:
+    tokens = sizes.sparse_shards * sizes.sparse_tokens
+    what = f"{sizes.sparse_shards:,} shards, {tokens / 1e12:.3g} T tokens"
+    scaled = [
+        ("open", "open", "ms", 1e3, "<= 50"),
+        ("first", "first batch", "ms", 1e3, "<= 50"),
+        ("resume", f"resume at sample {sizes.resume_at:,}", "ms", 1e3, "<= 50"),
+        ("RssAnon", f"resident growth after {sizes.waits:,} batches", "MB", 1e-6, "<= 100"),
+        ("RssFile", "mapped pages resident", "MB", 1e-6, ""),
+        ("maps", "maps open", "", 1.0, "<= 512"),
+    ]
+    return [
+        Figure(f"{what}: {name}", unit, [scale * round_told[key] for round_told in told], target)
+        for key, name, unit, scale, target in scaled
+    ]

@@ -1,0 +1,55 @@
+"""The process that read_scale.py starts: it opens a version, reads, and tells its times and its memory as JSON.
+
+python benchmarks/read_scale_child.py REFERENCE RESUME_AT NUM_BATCHES OPTIONS
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from read_sizes import BATCH, SEQ_LEN
+from tokenloom.reader import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+
+
+def resident_bytes() -> dict[str, int]:
+    """Return the resident bytes of this process, its own and those of files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    sizes = (line.replace(":", "").split() for line in lines if line.startswith(("RssAnon", "RssFile")))
+    return {name: int(size) * 1024 for name, size, _ in sizes}
+
+
+def read(reference: str, resume_at: int, num_batches: int, options: dict[str, Any]) -> dict[str, float]:
+    """Open a version, take a batch, go on from a sample far away; with no batches, open it alone."""
+    gc.collect()  # else the first run over what was imported, some 85 ms with torch, falls into what is measured
+    before, begin = resident_bytes(), time.perf_counter()
+    data = TokenDataset(reference, seq_len=SEQ_LEN, **options)
+    loader = TokenLoader(data, BATCH, rank=0, world_size=1)
+    told: dict[str, float] = {"open": time.perf_counter() - begin}
+    if not num_batches:
+        return told
+    next(loader)
+    told["first"] = time.perf_counter() - begin - told["open"]
+    state = loader.state_dict()
+    loader.close()
+    begin = time.perf_counter()
+    resumed = TokenLoader(data, BATCH, rank=0, world_size=1)
+    resumed.load_state_dict(state | {"samples": resume_at})
+    next(resumed)
+    told["resume"] = time.perf_counter() - begin
+    for _ in range(num_batches):
+        next(resumed)
+    after = resident_bytes()
+    told |= {name: after[name] - before[name] for name in before}
+    told["maps"] = sum(".tok" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    resumed.close()
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(read(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))))

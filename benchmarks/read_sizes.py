@@ -1,0 +1,27 @@
+"""What read.py reads, and how much of it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SEQ_LEN, BATCH = 2048, 8
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    num_shards: int = 4
+    shard_tokens: int = 33_000_000  # in all over 256 MB
+    batches: int = 4096  # of one measurement of a rate
+    cold_rows: int = 4096
+    waits: int = 1000
+    sparse_shards: int = 5_000
+    sparse_tokens: int = 2 * 10**9  # of a sparse shard, 4 GB
+    listed_shards: int = 100_000
+    documents: int = 1_000_000
+    resume_at: int = 10**9
+    long_batches: int = 1_000_000
+
+
+TINY = Sizes(3, 200_000, 16, 64, 30, 20, 2 * 10**7, 500, 5_000, 10**5, 3000)
