@@ -91,10 +91,10 @@ class Block:
     def touch(self) -> None:
         """Keep the shards of the rows open before others."""
         for part in self.parts:
-            part.dataset.shards.touch(np.unique(part.rows.shards).tolist())
+            part.dataset.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist())
 
     @cached_property
-    def _pieces(self) -> tuple[list[list[Any]], list[int]]:
+    def _pieces(self) -> tuple[list[list[Any]], Int64s]:
         """What rows are made of, in order: open shards, shards, first bytes, end bytes; and where each row begins."""
         width, columns = self.form.dtype.itemsize, []
         for index, part in enumerate(self.parts):
@@ -107,7 +107,7 @@ class Block:
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
         sources = np.fromiter([*(part.dataset.shards for part in self.parts), _Padding(self.form)], dtype=object)
         pieces = [sources[source[order]].tolist(), *(column[order].tolist() for column in bounds)]
-        return pieces, offsets_of(np.bincount(place, minlength=self.num_places)).tolist()
+        return pieces, offsets_of(np.bincount(place, minlength=self.num_places))
 
     def _padding(self) -> list[Int64s]:
         short = np.flatnonzero(self.lengths < self.form.row_tokens)
@@ -118,7 +118,7 @@ class Block:
     def pieces(self, first: int, end: int) -> Iterator[tuple[Any, int, int, int]]:
         """Yield what rows [first, end) are made of: (open shards, shard, first byte, end byte), in order."""
         columns, begins = self._pieces
-        part = slice(begins[first], begins[end])
+        part = slice(int(begins[first]), int(begins[end]))
         return zip(*[column[part] for column in columns], strict=True)
 
     def tokens(self, first: int, end: int) -> NDArray[Any]:
@@ -226,7 +226,8 @@ class Boundaries:
 
 
 def widen(form: BatchFormat, tokens: NDArray[Any], out: NDArray[np.int64]) -> None:
-    """Write (2, n, T) inputs and labels from rows of (n, T + 1) tokens in their stored width."""
+    """Write inputs and labels of n batches, (n, 2, B, T), from their rows, (n * B, T + 1) tokens in stored width."""
     row, token = tokens.strides
     shift = token if form.labels == "shifted" else 0
-    np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=(shift, row, token)))  # one call for both
+    strides = (out.shape[2] * row, shift, row, token)
+    np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=strides))  # one call for all

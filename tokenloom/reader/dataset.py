@@ -260,9 +260,9 @@ def _arrays(block: Block) -> dict[str, NDArray[Any]]:
     form, num_rows = block.form, block.num_places
     shape = (num_rows, form.seq_len)
     # No memory is shared: whoever masks the inputs in place must not change the labels.
-    both = np.empty((2, *shape), np.int64)
+    both = np.empty((1, 2, *shape), np.int64)
     widen(form, block.tokens(0, num_rows), both)
-    batch: dict[str, NDArray[Any]] = {"input_ids": both[0], "labels": both[1]}
+    batch: dict[str, NDArray[Any]] = {"input_ids": both[0, 0], "labels": both[0, 1]}
     if form.needs_marks:
         batch["labels"].reshape(-1)[block.boundaries.ignored_labels(0, num_rows)] = IGNORED
     for name in form.row_fields:

@@ -81,43 +81,44 @@ class HostFeed:
         times: StepTimes,
     ) -> None:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
-        shape = (batch_size * chunk_batches, form.seq_len)
-        self._pool = ArrayPool((2, *shape), np.int64, num_chunks)
+        self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
 
     def make(self, block: Block, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
-        arrays = self._arrays(block, first, first + num_batches * self._batch_size)
-        ids, labels = (self._tensors(arrays.pop(name), num_batches) for name in ("input_ids", "labels"))
-        batches: list[Batch] = [{"input_ids": i, "labels": j} for i, j in zip(ids, labels, strict=True)]
-        for name, array in arrays.items():
-            for batch, tensor in zip(batches, self._tensors(array, num_batches), strict=True):
+        end = first + num_batches * self._batch_size
+        with self._times.step("gather"):
+            tokens = block.tokens(first, end)
+        with self._times.step("copy"):
+            both = self._pool.take()[:num_batches]
+            widen(self._form, tokens, both)
+        tensors = self._tensors(both, 2 * num_batches)
+        batches: list[Batch] = [
+            {"input_ids": ids, "labels": labels} for ids, labels in zip(tensors[::2], tensors[1::2], strict=True)
+        ]
+        if self._form.needs_marks or block.has_padding:
+            with self._times.step("pack"):
+                self._ignore_labels(block, first, end, both)
+                self._add_fields(block, first, end, batches)
+        return batches
+
+    def _tensors(self, array: NDArray[Any], count: int) -> Sequence[torch.Tensor]:
+        return torch.from_numpy(array.reshape(count, self._batch_size, self._form.seq_len)).unbind()
+
+    def _ignore_labels(self, block: Block, first: int, end: int, both: NDArray[np.int64]) -> None:
+        places = block.boundaries.ignored_labels(first, end)
+        size = self._batch_size * self._form.seq_len
+        both.reshape(-1)[places + (places // size + 1) * size] = IGNORED  # the inputs of a batch lie before its labels
+
+    def _add_fields(self, block: Block, first: int, end: int, batches: list[Batch]) -> None:
+        for name in self._form.row_fields:
+            field = block.boundaries.field(name, first, end)
+            for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
                 batch[name] = tensor
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
                 cu_seqlens, batch["max_seqlen"] = sequence_lengths(block, start, self._batch_size)
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
-        return batches
-
-    def _tensors(self, array: NDArray[Any], num_batches: int) -> Sequence[torch.Tensor]:
-        shape = (self._batch_size, self._form.seq_len)
-        if num_batches == 1:
-            return (torch.from_numpy(array.reshape(shape)),)
-        return torch.from_numpy(array.reshape(num_batches, *shape)).unbind()
-
-    def _arrays(self, block: Block, first: int, end: int) -> dict[str, NDArray[Any]]:
-        with self._times.step("gather"):
-            tokens = block.tokens(first, end)
-        with self._times.step("copy"):
-            both = self._pool.take()[:, : end - first]
-            widen(self._form, tokens, both)
-        ids, labels = both
-        arrays: dict[str, NDArray[Any]] = {"input_ids": ids, "labels": labels}
-        if self._form.needs_marks or block.has_padding:
-            with self._times.step("pack"):
-                labels.reshape(-1)[block.boundaries.ignored_labels(first, end)] = IGNORED
-                arrays |= {name: block.boundaries.field(name, first, end) for name in self._form.row_fields}
-        return arrays
 
     def finish(self, made: Batch) -> Batch:
         """See Feed."""

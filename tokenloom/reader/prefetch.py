@@ -22,17 +22,19 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0
 _TIGHT_SECONDS = 50e-6  # a consumer that takes less for an item does not compute meanwhile
-_KEPT_SHARE = 0.9  # of the lock's switch interval
-_RESTS = 64  # then the thread tries again
+_KEPT_SHARE = 0.5  # of the lock's switch interval
+_KEPT_TIMES = 2  # a busy machine may be slow once
+_NAP_SECONDS = 2e-4  # in which a waiting thread wakes up and takes the lock
+_RESTS = 128  # then the thread tries again
 _STOP = 0  # instead of a number of items that there is room for
 
 
 @dataclass(frozen=True)
 class _Made:
-    """Items, and the seconds that the thread waited for Python's lock."""
+    """Items, and whether the consumer kept Python's lock."""
 
     items: list[Any]
-    waited: float
+    lock_is_kept: bool
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Prefetcher(Generic[Item]):
         self._made: SimpleQueue[Any] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
         self._asked = ahead  # of the thread, and not taken yet; with none, it rests
+        self._kept = 0  # times in a row that the thread found the lock kept
         self._rests = 0  # times that the consumer makes items itself, as it keeps the lock
         self._taken, self._left = 0, 0.0  # the last time
         self._room.put(ahead)
@@ -87,8 +90,9 @@ class Prefetcher(Generic[Item]):
             self._made.put(made)  # it stays the last
         if isinstance(made, _Raised):
             raise made.error
-        if made.waited > _KEPT_SHARE * sys.getswitchinterval():
-            self._rests = _RESTS
+        self._kept = self._kept + 1 if made.lock_is_kept else 0
+        if self._kept == _KEPT_TIMES:
+            self._kept, self._rests = 0, _RESTS
         self._asked -= len(made.items)
         return made.items  # type: ignore[no-any-return]  # the thread makes what `make` makes
 
@@ -103,7 +107,8 @@ def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQ
     try:
         free = 0
         while (free := _free(room, free)) != _STOP:
-            num_made = _put(_Made(make(free), _seconds_for_lock()), made)
+            is_kept = _lock_is_kept()  # now, as the consumer may wait for these items when they are made
+            num_made = _put(_Made(make(free), is_kept), made)
             if not num_made:
                 return
             free -= num_made
@@ -111,16 +116,11 @@ def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQ
         made.put(_Raised(error))
 
 
-def _seconds_for_lock() -> float:
-    """Return how long it takes to get Python's lock: at least its switch interval if another thread keeps it.
-
-    The shorter of two times: one may be long because the machine is busy.
-    """
-    times = [time.perf_counter()]
-    for _ in range(2):
-        time.sleep(0)
-        times.append(time.perf_counter())
-    return min(times[1] - times[0], times[2] - times[1])
+def _lock_is_kept() -> bool:
+    """Return whether another thread lets Python's lock go only when it must."""
+    begin = time.perf_counter()
+    time.sleep(_NAP_SECONDS)
+    return time.perf_counter() - begin > _KEPT_SHARE * sys.getswitchinterval()
 
 
 def _free(room: SimpleQueue[int], free: int) -> int:
