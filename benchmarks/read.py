@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from figures import Figure, print_table, write_json
@@ -148,23 +149,34 @@ def measure_rates(reference: str, sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def measure_waits(reference: str, sizes: Sizes) -> list[Figure]:
-    """Measure how long `next` takes under a consumer that takes 5 ms a step: asleep, or busy in Python."""
+    """Measure how long `next` takes under a consumer that takes 5 ms a step: asleep, or busy in Python.
+
+    The bare loop beside it shows what the machine does to any code that runs every 5 ms, with cold caches.
+    """
     figures = []
+    maps = Maps(TokenDataset(reference, seq_len=SEQ_LEN))
     for name, compute in (("sleeps", sleep_5_ms), ("spins in Python", spin_5_ms)):
-        step = loader_steps(reference, None)
-        waits, walls = [], []
-        for _ in range(sizes.waits + 50):
-            begin = time.perf_counter()
-            step()
-            waits.append(time.perf_counter() - begin)
-            compute()
-            walls.append(time.perf_counter() - begin)
-        kept = np.array(waits[50:])
-        for share, target in ((0.5, ""), (0.99, "<= 1"), (1.0, "")):
-            quantile = float(np.quantile(kept, share) * 1e3)
-            figures.append(Figure(f"consumer {name} 5 ms: next, quantile {share:g}", "ms", [quantile], target))
-        figures.append(Figure(f"consumer {name} 5 ms: waits", "%", [100 * kept.sum() / sum(walls[50:])], "<= 1"))
+        waits, share = waits_of(bare_steps(maps), compute, sizes.waits)
+        figures.append(Figure(f"consumer {name} 5 ms: the bare loop takes", "%", [share]))
+        waits, share = waits_of(loader_steps(reference, None), compute, sizes.waits)
+        for quantile, target in ((0.5, ""), (0.99, "<= 1"), (1.0, "")):
+            value = float(np.quantile(waits, quantile) * 1e3)
+            figures.append(Figure(f"consumer {name} 5 ms: next, quantile {quantile:g}", "ms", [value], target))
+        figures.append(Figure(f"consumer {name} 5 ms: waits", "%", [share], "<= 1"))
     return figures
+
+
+def waits_of(step: Step, compute: Callable[[], None], num_batches: int) -> tuple[NDArray[np.float64], float]:
+    """Return the seconds that each of (num_batches,) steps took, and their share in percent of all time."""
+    waits, walls = [], []
+    for _ in range(num_batches + 50):
+        begin = time.perf_counter()
+        step()
+        waits.append(time.perf_counter() - begin)
+        compute()
+        walls.append(time.perf_counter() - begin)
+    kept = np.array(waits[50:])
+    return kept, 100 * float(kept.sum()) / sum(walls[50:])
 
 
 def sleep_5_ms() -> None:

@@ -25,7 +25,7 @@ _TIGHT_SECONDS = 50e-6  # a consumer that takes less for an item does not comput
 _KEPT_SHARE = 0.5  # of the lock's switch interval
 _KEPT_TIMES = 2  # a busy machine may be slow once
 _NAP_SECONDS = 2e-4  # in which a waiting thread wakes up and takes the lock
-_RESTS = 128  # then the thread tries again
+_RESTS = 256  # then the thread tries again
 _STOP = 0  # instead of a number of items that there is room for
 
 
@@ -100,7 +100,7 @@ class Prefetcher(Generic[Item]):
         if not self._rests:
             return self._make(self._ahead)
         self._rests -= 1
-        return self._make(max(1, self._ahead // 4))  # who computes waits often for a little, not seldom for more
+        return self._make(max(1, self._ahead // 8))  # it waits often for a little, not seldom for more
 
 
 def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQueue[Any]) -> None:
