@@ -182,7 +182,8 @@ class Boundaries:
         firsts[np.arange(int(inside.sum())) + places[inside] + 1] = marks[inside]
         #: (num_rows + 1,) runs, of one document or of padding, before each row
         self._row_runs = offsets_of(counts)
-        self._runs, self._firsts = rows * form.seq_len + firsts, firsts.astype(np.int32)
+        self._runs = rows * form.seq_len + firsts
+        self._shifts = -firsts.astype(np.int32)  # from a token's place in the row to that in its document
         self._run_lengths = np.diff(self._runs, append=len(lengths) * form.seq_len)
         ids = np.arange(len(rows)) - self._row_runs[rows]
         self._ids = np.where(firsts >= lengths[rows], -1, ids).astype(np.int32)
@@ -206,7 +207,7 @@ class Boundaries:
         document within the row, from 0.
         """
         runs = slice(self._row_runs[first], self._row_runs[end])
-        of_runs = self._ids if name == "document_ids" else -self._firsts
+        of_runs = self._ids if name == "document_ids" else self._shifts
         spread = np.repeat(of_runs[runs], self._run_lengths[runs]).reshape(end - first, self._form.seq_len)
         if name == "position_ids":
             spread += np.arange(self._form.seq_len, dtype=np.int32)
