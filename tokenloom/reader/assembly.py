@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 IGNORED = -100  # the label that losses leave out
 FIELDS = ("cu_seqlens", "document_ids", "position_ids")
 LABELS = ("shifted", "same")
+_TOKENS_AT_A_TIME = 2**17  # of a field: memory of larger arrays is given back to the system, and faulted in again
 
 
 @dataclass(frozen=True)
@@ -200,18 +201,24 @@ class Boundaries:
         begins: Int64s = (places * seq_len + labels)[labels < seq_len]
         return np.union1d(padding, begins) if len(padding) else begins
 
-    def field(self, name: str, first: int, end: int) -> NDArray[np.int32]:
-        """Return a field of rows [first, end), (end - first, T).
+    def write(self, field: str, first: int, end: int, out: NDArray[np.int32]) -> None:
+        """Write a field of rows [first, end) to `out`, (end - first, T).
 
         "document_ids" are each token's document, from 0 in every row, -1 for padding; "position_ids" its place in its
         document within the row, from 0.
         """
+        num_rows = max(1, _TOKENS_AT_A_TIME // self._form.seq_len)
+        for row in range(first, end, num_rows):
+            self._write(field, row, min(row + num_rows, end), out[row - first :][:num_rows])
+
+    def _write(self, field: str, first: int, end: int, out: NDArray[np.int32]) -> None:
         runs = slice(self._row_runs[first], self._row_runs[end])
-        of_runs = self._ids if name == "document_ids" else self._shifts
-        spread = np.repeat(of_runs[runs], self._run_lengths[runs]).reshape(end - first, self._form.seq_len)
-        if name == "position_ids":
-            spread += np.arange(self._form.seq_len, dtype=np.int32)
-        return spread
+        of_runs = self._ids if field == "document_ids" else self._shifts
+        spread = np.repeat(of_runs[runs], self._run_lengths[runs]).reshape(out.shape)
+        if field == "document_ids":
+            np.copyto(out, spread)
+        else:
+            np.add(spread, np.arange(self._form.seq_len, dtype=np.int32), out=out)
 
     def ignored_labels(self, first: int, end: int) -> Int64s:
         """Return the flat places, in rows [first, end), of labels that no loss may count."""

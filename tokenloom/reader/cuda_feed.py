@@ -92,7 +92,7 @@ class CudaFeed:
         if self._form.needs_marks or block.has_padding:
             with self._times.step("pack"):
                 for name in self._form.row_fields:
-                    slot.host[name].numpy()[:num_rows] = block.boundaries.field(name, first, end)
+                    block.boundaries.write(name, first, end, slot.host[name].numpy()[:num_rows])
                 for batch in batches:
                     self._add_boundaries(batch, block, first + batch.index * self._batch_size)
         with self._times.step("copy"):

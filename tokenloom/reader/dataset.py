@@ -266,5 +266,6 @@ def _arrays(block: Block) -> dict[str, NDArray[Any]]:
     if form.needs_marks:
         batch["labels"].reshape(-1)[block.boundaries.ignored_labels(0, num_rows)] = IGNORED
     for name in form.row_fields:
-        batch[name] = block.boundaries.field(name, 0, num_rows)
+        batch[name] = np.empty(shape, np.int32)
+        block.boundaries.write(name, 0, num_rows, batch[name])
     return batch

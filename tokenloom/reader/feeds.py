@@ -27,7 +27,7 @@ class Feed(Protocol):
         """Return the batches of rows [first, first + num_batches * batch_size) of a block; missing rows are padding."""
 
     def finish(self, made: Any) -> Batch:
-        """Return one of the batches made, each once."""
+        """Return one of the batches made, each once; those on the CPU need it not."""
 
 
 def make_feed(
@@ -82,6 +82,8 @@ class HostFeed:
     ) -> None:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
+        shape = (chunk_batches * batch_size, form.seq_len)
+        self._field_pools = {name: ArrayPool(shape, np.int32, num_chunks) for name in form.row_fields}
 
     def make(self, block: Block, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
@@ -110,8 +112,9 @@ class HostFeed:
         both.reshape(-1)[places + (places // size + 1) * size] = IGNORED  # the inputs of a batch lie before its labels
 
     def _add_fields(self, block: Block, first: int, end: int, batches: list[Batch]) -> None:
-        for name in self._form.row_fields:
-            field = block.boundaries.field(name, first, end)
+        for name, pool in self._field_pools.items():
+            field = pool.take()[: end - first]
+            block.boundaries.write(name, first, end, field)
             for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
                 batch[name] = tensor
         if "cu_seqlens" in self._form.fields:
@@ -121,9 +124,7 @@ class HostFeed:
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
 
     def finish(self, made: Batch) -> Batch:
-        """See Feed."""
-        if self._device.type == "cpu":
-            return made
+        """See Feed; for the CPU there is nothing to finish."""
         return {name: value.to(self._device) if hasattr(value, "to") else value for name, value in made.items()}
 
 

@@ -87,6 +87,7 @@ class TokenLoader:
         self.steps.check_from(0)
         self._io_threads = whole("io_threads", io_threads)
         self._start, self._taken = 0, 0  # position of the stream, and steps since
+        self._finishes = self.device.type != "cpu"
         self._checked_ranks = False
         self._times, self._waits = StepTimes(), Waits()
         self._producer: Producer | None = None
@@ -118,7 +119,9 @@ class TokenLoader:
         try:
             if not self._ready:
                 self._ready = self._take()
-            batch = self._feed.finish(self._ready.pop(0))
+            batch: Batch = self._ready.pop(0)
+            if self._finishes:
+                batch = self._feed.finish(batch)
         except BaseException:
             self.close()  # the next call makes the same batch again
             raise
@@ -155,8 +158,7 @@ class TokenLoader:
         self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
     def _chunk_batches(self) -> int:
-        most = _CHUNK_BATCHES // 2 if self.stream.format.row_fields else _CHUNK_BATCHES
-        return max(1, min(most, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes))
+        return max(1, min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes))
 
     @property
     def _batch_bytes(self) -> int:

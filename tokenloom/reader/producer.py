@@ -1,6 +1,6 @@
 """The producer: one rank's batches in order, several at a time, made wherever it is called (thread or consumer).
 
-Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to 8,192 rows.
+Rows are planned in blocks that start with one batch, so that the first comes soon, and double up to 16,384 rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.timing import StepTimes
 
-BLOCK_ROWS = 8192  # that are planned together
+BLOCK_ROWS = 16384  # that are planned together
 _LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
 
 

@@ -52,13 +52,13 @@ class Waits:
 
     def add(self, begin: float, end: float) -> None:
         """Note that a batch was asked for at `begin` and given at `end`."""
+        self._end = end
         if self.first is None:
             self.first, self._begin = end - begin, end
-        else:
-            self._last.append(end - begin)
-            self.num_batches += 1
-            self.total += end - begin
-        self._end = end
+            return
+        self._last.append(end - begin)
+        self.num_batches += 1
+        self.total += end - begin
 
     @property
     def elapsed(self) -> float:
