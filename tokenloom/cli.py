@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenloom import __version__
@@ -20,7 +20,9 @@ _INTERRUPTED = 130
 _USAGE = 2
 _MODULES = {
     "bench_read": "tokenloom.bench_read",
+    "deploy": "tokenloom.up_command",
     "pack": "tokenloom.pack_command",
+    "up": "tokenloom.up_command",
 }  # of commands that are not in commands.py
 
 
@@ -33,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else there")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    for add in (_add_spec_commands, _add_looking_commands, _add_pack, _add_bench, _add_demo):
+    for add in (_add_spec_commands, _add_looking_commands, _add_server_commands, _add_pack, _add_bench, _add_demo):
         add(commands, common)
     return parser
 
@@ -75,6 +77,15 @@ def _add_looking_commands(commands: Any, common: argparse.ArgumentParser) -> Non
     peek.add_argument("--split", default="train", help="default: train")
     peek.add_argument("--count", type=_positive, default=3, metavar="N", help="documents to show (default: 3)")
     peek.add_argument("--chars", type=_positive, default=300, metavar="N", help="characters of each (default: 300)")
+
+
+def _add_server_commands(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add what runs a Prefect server or talks to one: up, deploy."""
+    up = commands.add_parser("up", parents=[common], help="start a Prefect server with the deployments and a worker")
+    up.add_argument("--folder", metavar="DIR", help="of database, storage and logs (default: ~/.tokenloom)")
+    up.add_argument("--port", type=_count_to(65_535), default=4200, help="of 127.0.0.1; 0: a free one (default: 4200)")
+    up.add_argument("--runs", type=_positive, default=2, metavar="N", help="flow runs at a time (default: 2)")
+    commands.add_parser("deploy", parents=[common], help="put the deployments on a running Prefect server")
 
 
 def _add_pack(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -139,11 +150,17 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
 
 
-def _count(text: str) -> int:
-    value = _number(text)
-    if not 0 <= value <= 512:
-        raise argparse.ArgumentTypeError(f"{value} is not in [0, 512]")
-    return value
+def _count_to(largest: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        value = _number(text)
+        if not 0 <= value <= largest:
+            raise argparse.ArgumentTypeError(f"{value} is not in [0, {largest}]")
+        return value
+
+    return count
+
+
+_count = _count_to(512)
 
 
 def _number(text: str) -> int:

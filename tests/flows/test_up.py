@@ -1,0 +1,159 @@
+"""`tokenloom up` from the outside: a real server, a real worker, runs triggered through the API, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from tests.support import make_spec, write_parquet
+from tokenloom.storage.versions import dataset_store, published_versions
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def processes_with(mark: str) -> list[int]:
+    """Return the processes whose environment holds `mark`, but for this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        except OSError:  # it ended, or is somebody else's
+            continue
+    return found
+
+
+@contextmanager
+def running_up(folder: Path, mark: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C."""
+    environment = os.environ | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
+    environment.pop("PREFECT_API_URL", None)
+    up = subprocess.Popen(
+        [sys.executable, "-m", "tokenloom.cli", "up", "--port", "0"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert up.stdout is not None
+        told = []
+        for line in up.stdout:
+            told.append(line)
+            if "Ctrl-C" in line:
+                break
+        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(told))
+        assert found, "".join(told)
+        yield up, found[0] + "/api"
+    finally:
+        up.send_signal(signal.SIGINT)
+        rest, _ = up.communicate(timeout=60)
+    assert up.returncode == 0, rest
+    assert "stopping" in rest
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
+    """A running `tokenloom up`: (its folder, the URL of its API, the mark of its processes)."""
+    folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
+    with running_up(folder, mark) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+        assert len(processes_with(mark)) >= 3  # itself, the server, the worker
+        yield folder, url, mark
+    deadline = time.monotonic() + 10
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_with(mark) == []
+    assert "Fatal" not in (folder / "up" / "worker.log").read_text()
+
+
+def parameters(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
+    """Return the parameters of a run that builds dataset `name`."""
+    write_parquet(folder / "input" / "a.parquet", [f"text {i} of {name}" for i in range(200)])
+    sources = [{"kind": "parquet", "path": str(folder / "input" / "a.parquet")}]
+    spec = make_spec(folder / "store", sources, **fields).model_dump(mode="json")
+    return {"spec": spec | {"dataset": name}, "workers": 1}
+
+
+def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    run: Any = run_deployment(
+        "build-dataset/build-dataset", parameters=parameters(folder, "news"), timeout=120, poll_interval=1
+    )
+    assert run.state.is_completed(), run.state
+    assert len(published_versions(dataset_store(str(folder / "store"), "news"))) == 1
+
+
+def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    wrong = parameters(folder, "wrong")
+    wrong["spec"]["splits"] = {"train": 0.5}
+    run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=120, poll_interval=1)
+    assert run.state.is_failed()
+    assert "shares must add up to 1, not 0.5" in run.state.message
+
+
+def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, str, str]) -> None:
+    with get_client(sync_client=True) as client:
+        build = client.read_deployment_by_name("build-dataset/build-dataset")
+        nightly = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+    assert (build.entrypoint, build.pull_steps) == ("tokenloom.flows.build_dataset.build_dataset", [])
+    assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1
+    (schedule,) = nightly.schedules
+    assert (schedule.active, schedule.schedule.cron, schedule.schedule.timezone) == (False, "0 2 * * *", "UTC")  # type: ignore[union-attr]
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that looks for a running `tokenloom up`."""
+    environment = os.environ | {"TOKENLOOM_UP_HOME": str(folder / "up")}
+    environment.pop("PREFECT_API_URL", None)
+    return subprocess.run(
+        [sys.executable, "-m", "tokenloom.cli", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str]) -> None:
+    folder, url, _ = up
+    write_parquet(folder / "input" / "b.parquet", ["found"] * 3)
+    spec = "dataset: found\nstore: store\nsources:\n  - kind: parquet\n    path: input/b.parquet\n"
+    (folder / "spec.yaml").write_text(spec)
+    done = command(folder, "build", "spec.yaml", "--workers", "0")
+    assert done.returncode == 0, done.stderr
+    assert f"Prefect server {url}" in done.stderr
+
+
+def test_deploy_puts_the_deployments_again_and_a_second_up_is_refused(up: tuple[Path, str, str]) -> None:
+    folder, url, _ = up
+    done = command(folder, "deploy")
+    assert done.returncode == 0, done.stderr
+    assert url in done.stdout
+    second = command(folder, "up", "--port", "0")
+    assert second.returncode == 1
+    assert "uses this folder already" in second.stderr
+
+
+def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> None:
+    port = up[1].split(":")[2].split("/")[0]
+    done = command(tmp_path, "up", "--port", port)
+    assert done.returncode == 1
+    assert f"port {port} of 127.0.0.1 can't be used" in done.stderr

@@ -1,0 +1,100 @@
+"""A Prefect server on this machine's loopback interface, which ends with the process that started it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import IO
+
+from tokenloom.errors import TokenloomError
+
+_START_SECONDS = 120
+# The server ends after its parent, however that ends: its standard input closes then.
+_SERVE = """
+import os, signal, sys, threading, time
+def end_with_parent():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+    os._exit(0)
+threading.Thread(target=end_with_parent, daemon=True).start()
+import uvicorn
+uvicorn.run("prefect.server.api.server:create_app", factory=True, fd=int(sys.argv[1]), log_level="error")
+"""
+_STOP_SECONDS = 15
+#: for the server and all that talks to it: nothing is told to anybody
+PRIVATE = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # that one asks a server of Amplitude for its settings
+}
+
+_servers: list[subprocess.Popen[bytes]] = []  # kept, so that their standard input stays open
+
+
+def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a server; return its process and the URL of its API once it answers.
+
+    Prefect can start one by itself, but that one is left behind by a program that is killed, is hit by the Ctrl-C that
+    goes to a terminal's whole group, and may print tracebacks when it stops.
+
+    Args:
+        port: of 127.0.0.1; 0 for a free one.
+        log: gets what the server prints.
+
+    Raises:
+        TokenloomError: the port is taken, or the server does not start.
+    """
+    output = log or subprocess.DEVNULL
+    with _listener(port) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        server = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, str(listener.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+    _servers.append(server)
+    _wait_until_healthy(server, url)
+    return server, url
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise TokenloomError(f"port {port} of 127.0.0.1 can't be used ({error.strerror}): choose another") from error
+
+
+def _wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not answers(url):
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise TokenloomError("no Prefect server could be started; `prefect server start` says why")
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    """Return whether the API of a server is healthy."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def stop_server(server: subprocess.Popen[bytes]) -> None:
+    """End a server that start_server started."""
+    assert server.stdin is not None  # a pipe
+    server.stdin.close()
+    try:
+        server.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

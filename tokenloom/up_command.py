@@ -1,0 +1,185 @@
+"""`tokenloom up` and `tokenloom deploy`: server, work pool, deployments and a worker on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from tokenloom.display import say
+from tokenloom.errors import TokenloomError
+from tokenloom.output import Json, print_line
+from tokenloom.server import PRIVATE, answers, start_server, stop_server
+from tokenloom.up_folder import default_home, forget_url, note_url
+
+POOL = "tokenloom"
+_DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
+_ONLINE_SECONDS = 60
+_STOP_SECONDS = 20
+# Ctrl-C of the terminal does not reach the worker: it stops first, and then the server that it talks to. It needs a
+# working SIGINT, which it sends to itself, and ends with its parent, however that ends.
+_WORK = """
+import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def end_with_parent():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(15)
+    os.killpg(0, signal.SIGKILL)
+threading.Thread(target=end_with_parent, daemon=True).start()
+from prefect.cli import app
+app()
+"""
+
+
+def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
+    """Start server, work pool, deployments and a worker; stop all of it on Ctrl-C.
+
+    Args:
+        folder: of database, storage and logs; None for default_home().
+        port: of 127.0.0.1; 0 for a free one.
+        runs: flow runs at a time.
+        quiet: print nothing on stdout.
+
+    Raises:
+        TokenloomError: the folder is in use, the port is taken, or something does not start.
+    """
+    home = Path(folder).expanduser().absolute() if folder else default_home()
+    home.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
+        signal.signal(number, signal.default_int_handler)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_alone(home))
+            url = stack.enter_context(_serving(home, port))
+            _deploy(url)
+            worker = stack.enter_context(_working(home, url, runs))
+            note_url(home, url)
+            stack.callback(forget_url, home)
+            print_line(quiet, f"Prefect UI      {url.removesuffix('/api')}")
+            print_line(quiet, f"deployments     build-dataset, rebuild-nightly (paused), in work pool {POOL}")
+            print_line(quiet, f"data and logs   {home}")
+            print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
+            print_line(quiet, "Ctrl-C stops all of it")
+            sys.stdout.flush()
+            _watch(worker, url)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
+            say("stopping: worker first, then the server")
+    return {"url": url, "folder": str(home)}
+
+
+def deploy(quiet: bool) -> Json:
+    """Create the work pool and the deployments on the server in PREFECT_API_URL, or of a running `tokenloom up`.
+
+    Raises TokenloomError if there is no server, or it refuses.
+    """
+    from tokenloom.prefect_session import known_url
+
+    url = known_url()
+    if url is None:
+        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which deploys by itself")
+    _deploy(url)
+    print_line(quiet, f"deployed build-dataset and rebuild-nightly (paused) to {url}, work pool {POOL}")
+    print_line(quiet, f"next: prefect worker start --pool {POOL}")
+    return {"url": url, "deployments": ["build-dataset/build-dataset", "build-dataset/rebuild-nightly"]}
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    lock = FileLock(home / "up.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise TokenloomError(f"{home}: a `tokenloom up` uses this folder already; stop it, or give --folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _serving(home: Path, port: int) -> Iterator[str]:
+    """Run the server; it and all that follow take their settings from the environment."""
+    os.environ.update(PRIVATE | {"PREFECT_HOME": str(home), "PREFECT_WORKER_QUERY_SECONDS": "2"})
+    os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
+    say("starting the Prefect server; the first time takes half a minute")
+    with (home / "server.log").open("ab") as log:
+        server, url = start_server(port, log)
+    try:
+        yield url
+    finally:
+        stop_server(server)
+
+
+def _deploy(url: str) -> None:
+    os.environ["PREFECT_API_URL"] = url
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(POOL)
+        except ObjectNotFound:
+            template = ProcessWorker.get_default_base_job_template()
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TokenloomError(f"{url} did not take the deployments:\n{done.stdout}{done.stderr}")
+
+
+@contextmanager
+def _working(home: Path, url: str, runs: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker and wait until the server knows it; at the end no process of it is left."""
+    options = ["worker", "start", "--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
+    with (home / "worker.log").open("ab") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-c", _WORK, *options],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_online(worker, home)
+        yield worker
+    finally:
+        worker.terminate()
+        try:
+            worker.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            say("the worker does not stop by itself; it is killed")
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)  # and the runs that it started
+        worker.wait()
+
+
+def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:
+    from prefect.client.orchestration import get_client
+
+    deadline = time.monotonic() + _ONLINE_SECONDS
+    with get_client(sync_client=True) as client:
+        while not client.read_workers_for_work_pool(POOL):
+            if worker.poll() is not None or time.monotonic() > deadline:
+                raise TokenloomError(f"the worker did not start; {home}/worker.log says why")
+            time.sleep(0.2)
+
+
+def _watch(worker: subprocess.Popen[bytes], url: str) -> None:
+    """Return never, unless something ends by itself."""
+    while True:
+        time.sleep(1)
+        if worker.poll() is not None:
+            raise TokenloomError(f"the worker ended with exit code {worker.returncode}; worker.log says why")
+        if not answers(url):
+            raise TokenloomError(f"the server {url} does not answer any more; server.log says why")
