@@ -17,11 +17,13 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
+from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 from pydantic import Field
 
 from tokenloom.errors import SpecError, WorkerLost, WorkError
+from tokenloom.flows import report
 from tokenloom.flows.order import run_build
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_base import is_absolute
@@ -48,8 +50,20 @@ def build_dataset(spec: BuildSpec, workers: NumWorkers = None) -> dict[str, Any]
     Returns:
         reference, version, published, splits: as `tokenloom build --json` prints them.
     """
-    spec = _with_absolute_paths(spec)
-    num_workers = default_num_workers() if workers is None else workers
+    try:
+        result = _build(_with_absolute_paths(spec), default_num_workers() if workers is None else workers)
+    except Exception as error:
+        report.tell_failed(spec.dataset, error)
+        raise
+    if not result["published"]:
+        message = f"up to date: {result['reference']} is published already"
+        return Completed(message=message, data=result)  # type: ignore[return-value]  # Prefect returns its data
+    report.show_result(result)
+    report.tell_published(spec.dataset, result)
+    return result
+
+
+def _build(spec: BuildSpec, num_workers: int) -> dict[str, Any]:
     with WorkerPool(num_workers) as pool, progress.listening(_log_listener()):
 
         def run_one(name: str, step: Callable[[], Any]) -> Any:
@@ -138,7 +152,9 @@ def _log_listener() -> progress.Listener:
     def listen(event: progress.Event) -> None:
         nonlocal last
         with lock:
-            if isinstance(event, progress.Message):
+            if isinstance(event, progress.Planned):
+                report.name_run(event.dataset, event.version)
+            elif isinstance(event, progress.Message):
                 logger.warning(event.text)
             elif isinstance(event, progress.StepStarted):
                 meter.begin(event)

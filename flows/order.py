@@ -49,6 +49,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
         TokenloomError: what is wrong, where, and the next step; nothing is visible then.
     """
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
+    progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     if plan.published:
         return finish_build(plan, published=False, num_encoded=0)
     plan.store.remove_stale_temporaries()

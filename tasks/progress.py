@@ -13,6 +13,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Planned:
+    """It is known which version is built; `published` if it is there already."""
+
+    dataset: str
+    version: str
+    published: bool
+
+
+@dataclass(frozen=True)
 class StepStarted:
     """A step begins: its name and how much it has to do, in a unit of its own; 0 if that is not known."""
 
@@ -43,7 +52,7 @@ class Working:
     what: str
 
 
-Event = StepStarted | Advanced | Message | Working
+Event = Planned | StepStarted | Advanced | Message | Working
 Listener = Callable[[Event], None]
 Teller = Callable[[str], None]
 _listeners: list[Listener] = []

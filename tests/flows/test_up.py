@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,12 +17,14 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.support import make_spec, write_parquet
 from tokenloom.storage.versions import dataset_store, published_versions
 
+SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
@@ -74,10 +77,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, st
     with running_up(folder, mark) as (_, url), temporary_settings({PREFECT_API_URL: url}):
         assert len(processes_with(mark)) >= 3  # itself, the server, the worker
         yield folder, url, mark
-    deadline = time.monotonic() + 10
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert processes_with(mark) == []
+    assert wait_until_gone(mark) == []
     assert "Fatal" not in (folder / "up" / "worker.log").read_text()
 
 
@@ -95,7 +95,48 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
         "build-dataset/build-dataset", parameters=parameters(folder, "news"), timeout=120, poll_interval=1
     )
     assert run.state.is_completed(), run.state
-    assert len(published_versions(dataset_store(str(folder / "store"), "news"))) == 1
+    (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(run.id).name == f"news {version}"
+    summary, inputs, shards = (artifact(f"news-{name}") for name in ("summary", "inputs", "shards"))
+    assert f"## news {version}" in summary.data and "The longest step was" in summary.data
+    assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
+    assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
+    assert event("tokenloom.dataset.published", "news")["version"] == version
+
+
+def artifact(key: str) -> Any:
+    """Return the newest artifact of a key."""
+    with get_client(sync_client=True) as client:
+        (found,) = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    return found
+
+
+def event(name: str, dataset: str) -> dict[str, Any]:
+    """Return the payload of the one event of a dataset, once the server has it."""
+    deadline = time.monotonic() + 30
+    wanted = {"filter": {"event": {"name": [name]}, "resource": {"id": [f"tokenloom.dataset.{dataset}"]}}}
+    while time.monotonic() < deadline:
+        with get_client(sync_client=True) as client:
+            found = client._client.post("/events/filter", json=wanted).json()["events"]
+        if found:
+            assert len(found) == 1
+            return dict(found[0]["payload"])
+        time.sleep(0.5)
+    raise AssertionError(f"no event {name} of {dataset}")
+
+
+def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    asked = parameters(folder, "again")
+    states = []
+    for _ in range(2):
+        run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
+        states.append(run.state)
+    assert [state.is_completed() for state in states] == [True, True]
+    assert "up to date" not in (states[0].message or "")
+    assert states[1].message.startswith("up to date: ")
+    assert event("tokenloom.dataset.published", "again")["tokens"] > 0  # one, of the first run
 
 
 def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tuple[Path, str, str]) -> None:
@@ -105,6 +146,16 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=120, poll_interval=1)
     assert run.state.is_failed()
     assert "shares must add up to 1, not 0.5" in run.state.message
+
+
+def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    asked = parameters(folder, "missing")
+    asked["spec"]["sources"][0]["path"] = str(folder / "nothing" / "*.parquet")
+    run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
+    assert run.state.is_failed()
+    assert "no file matches" in run.state.message
+    assert "no file matches" in event("tokenloom.dataset.failed", "missing")["message"]
 
 
 def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, str, str]) -> None:
@@ -157,3 +208,34 @@ def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> Non
     done = command(tmp_path, "up", "--port", port)
     assert done.returncode == 1
     assert f"port {port} of 127.0.0.1 can't be used" in done.stderr
+
+
+def wait_until_gone(mark: str) -> list[int]:
+    """Return the processes of a mark that are left after ten seconds."""
+    deadline = time.monotonic() + 10
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return processes_with(mark)
+
+
+def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"mark-{uuid.uuid4()}"
+    asked = parameters(tmp_path, "long", documents={"transform": {"function": f"{SLOW}:slow", "version": "1"}})
+    (tmp_path / f"{SLOW}.py").write_text("import time\n\ndef slow(text):\n    time.sleep(0.5)\n    return text\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        running_up(tmp_path, mark) as (_, url),
+        temporary_settings({PREFECT_API_URL: url}),
+    ):
+        run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=0)
+        with get_client(sync_client=True) as client:
+            deadline = time.monotonic() + 60
+            while not (client.read_flow_run(run.id).name.startswith("long ")) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            assert client.read_flow_run(run.id).state.is_running()  # type: ignore[union-attr]
+        time.sleep(2)
+        assert len(processes_with(mark)) >= 5  # itself, the server, the worker, the run, its own worker
+    assert wait_until_gone(mark) == []
+    assert published_versions(dataset_store(str(tmp_path / "store"), "long")) == []

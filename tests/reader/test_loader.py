@@ -250,6 +250,37 @@ def test_a_batch_belongs_to_its_consumer(reference: str) -> None:
         assert torch.equal(labels, right_labels)
 
 
+@pytest.mark.parametrize("prefetch", [0, 16])
+def test_labels_may_be_changed_while_other_batches_wait_for_their_backward_pass(reference: str, prefetch: int) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=prefetch)
+    for _ in range(40):
+        next(loader)  # several are made together from now on
+    table = torch.randn(5000, 4, requires_grad=True)
+    first, second = next(loader), next(loader)
+    loss = torch.nn.functional.embedding(first["input_ids"], table).sum()
+    first["labels"][0, 0] = -100
+    second["labels"][0, 0] = second["input_ids"][0, 0] = 0
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert table.grad is not None
+
+
+def test_shards_are_prepared_behind_the_block_that_is_planned(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
+    loader.start()
+    producer = loader._producer
+    assert producer is not None
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(producer, "_prepare", lambda positions: asked.append((positions[0], positions[-1] + 1)))
+    ends = []
+    for _ in range(6000):
+        next(loader)
+        ends.append(producer._position)
+    loader.close()
+    ahead = {start for start, end in asked if end - start == 2**14}
+    assert len(set(ends)) > 5
+    assert set(ends) <= ahead  # where a block ends, what is prepared begins
+
+
 # ---- ends
 
 
@@ -485,7 +516,7 @@ def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, ot
     text = TokenLoader(mixture, 3, prefetch=0).describe()
     for part in ("web", "code", "from sample 0: web 0.75, code 0.25", "from sample 1,000: web 0.5, code 0.5"):
         assert part in text
-    assert "each when it is asked for" in text
+    assert "up to eight when one is asked for" in text
 
 
 def test_stats_count_batches_waits_steps_and_memory(reference: str) -> None:

@@ -106,6 +106,7 @@ class Block:
             columns.append(self._padding())  # last, as it is behind the tokens of its row: the sort is stable
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
+        # np.array would take an OpenShards for a sequence.
         sources = np.fromiter([*(part.dataset.shards for part in self.parts), _Padding(self.form)], dtype=object)
         pieces = [sources[source[order]].tolist(), *(column[order].tolist() for column in bounds)]
         return pieces, offsets_of(np.bincount(place, minlength=self.num_places))
@@ -180,12 +181,14 @@ class Boundaries:
         counts = np.bincount(places[inside], minlength=len(lengths)) + 1
         rows = np.repeat(np.arange(len(lengths)), counts)
         firsts = np.zeros(len(rows), dtype=np.int64)
+        # Each row has a run at 0 before its marks, so mark k of row r begins run k + r + 1.
         firsts[np.arange(int(inside.sum())) + places[inside] + 1] = marks[inside]
         #: (num_rows + 1,) runs, of one document or of padding, before each row
         self._row_runs = offsets_of(counts)
         self._runs = rows * form.seq_len + firsts
         self._shifts = -firsts.astype(np.int32)  # from a token's place in the row to that in its document
         self._run_lengths = np.diff(self._runs, append=len(lengths) * form.seq_len)
+        self._added = {"document_ids": np.zeros(1, np.int32), "position_ids": np.arange(form.seq_len, dtype=np.int32)}
         ids = np.arange(len(rows)) - self._row_runs[rows]
         self._ids = np.where(firsts >= lengths[rows], -1, ids).astype(np.int32)
         self._ignored = self._ignored_labels(lengths, places, marks)
@@ -215,10 +218,7 @@ class Boundaries:
         runs = slice(self._row_runs[first], self._row_runs[end])
         of_runs = self._ids if field == "document_ids" else self._shifts
         spread = np.repeat(of_runs[runs], self._run_lengths[runs]).reshape(out.shape)
-        if field == "document_ids":
-            np.copyto(out, spread)
-        else:
-            np.add(spread, np.arange(self._form.seq_len, dtype=np.int32), out=out)
+        np.add(spread, self._added[field], out=out)
 
     def ignored_labels(self, first: int, end: int) -> Int64s:
         """Return the flat places, in rows [first, end), of labels that no loss may count."""

@@ -15,7 +15,7 @@ def describe(stream: DatasetStream | MixtureStream, steps: Steps, device: Any, p
     tokens = f"({batch_size}, {form.row_tokens}) {form.dtype.name}"
     ids = f"({batch_size}, {form.seq_len})"
     fields = "".join(f", {name}" for name in form.fields)
-    made = f"{prefetch} ahead by a thread" if prefetch else "each when it is asked for"
+    made = f"{prefetch} ahead by a thread" if prefetch else "up to eight when one is asked for"
     lines = [
         *(line for name, member in _members(stream) for line in _dataset_lines(name, member)),
         *_mixture_lines(stream),

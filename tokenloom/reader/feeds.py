@@ -7,7 +7,6 @@ On a device tokens arrive in their stored width and are widened there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +62,9 @@ class ArrayPool:
 class HostFeed:
     """Batches in host memory; for another device than CUDA they are copied there when taken.
 
+    Each tensor is made from an array, not cut from another tensor: torch would take a change of one batch's labels for
+    one of all batches that wait for their backward pass.
+
     Args:
         form, batch_size: of the batches.
         chunk_batches: made at a time, at most.
@@ -91,32 +93,27 @@ class HostFeed:
         with self._times.step("gather"):
             tokens = block.tokens(first, end)
         with self._times.step("copy"):
-            both = self._pool.take()[:num_batches]
-            widen(self._form, tokens, both)
-        tensors = self._tensors(both, 2 * num_batches)
-        batches: list[Batch] = [
-            {"input_ids": ids, "labels": labels} for ids, labels in zip(tensors[::2], tensors[1::2], strict=True)
-        ]
+            ids_and_labels = self._pool.take()[:num_batches]
+            widen(self._form, tokens, ids_and_labels)
+        batches = [{"input_ids": torch.from_numpy(i), "labels": torch.from_numpy(j)} for i, j in ids_and_labels]
         if self._form.needs_marks or block.has_padding:
             with self._times.step("pack"):
-                self._ignore_labels(block, first, end, both)
+                self._ignore_labels(block, first, end, ids_and_labels)
                 self._add_fields(block, first, end, batches)
         return batches
 
-    def _tensors(self, array: NDArray[Any], count: int) -> Sequence[torch.Tensor]:
-        return torch.from_numpy(array.reshape(count, self._batch_size, self._form.seq_len)).unbind()
-
-    def _ignore_labels(self, block: Block, first: int, end: int, both: NDArray[np.int64]) -> None:
+    def _ignore_labels(self, block: Block, first: int, end: int, ids_and_labels: NDArray[np.int64]) -> None:
         places = block.boundaries.ignored_labels(first, end)
-        size = self._batch_size * self._form.seq_len
-        both.reshape(-1)[places + (places // size + 1) * size] = IGNORED  # the inputs of a batch lie before its labels
+        batch, place = np.divmod(places, self._batch_size * self._form.seq_len)
+        ids_and_labels.reshape(len(ids_and_labels), 2, -1)[batch, 1, place] = IGNORED
 
     def _add_fields(self, block: Block, first: int, end: int, batches: list[Batch]) -> None:
         for name, pool in self._field_pools.items():
             field = pool.take()[: end - first]
             block.boundaries.write(name, first, end, field)
-            for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
-                batch[name] = tensor
+            shape = (len(batches), self._batch_size, self._form.seq_len)
+            for batch, array in zip(batches, field.reshape(shape), strict=True):
+                batch[name] = torch.from_numpy(array)
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size

@@ -14,10 +14,12 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feeds import HostFeed
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import Int64s
-from tokenloom.reader.producer import BLOCK_ROWS, Steps, end_of
+from tokenloom.reader.producer import Steps, end_of
 from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.streams import make_stream
 from tokenloom.reader.timing import StepTimes
+
+_GROUP_ROWS = 1024  # that are planned together
 
 
 class SampleStream(IterableDataset[dict[str, Any]]):
@@ -80,7 +82,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         """Yield the steps of one of `count` workers, in groups that double, so that the first batch comes soon."""
         left = self._steps.left(self._start)
         first, size = index, 1
-        most = max(1, BLOCK_ROWS // self._steps.batch_size)
+        most = max(1, _GROUP_ROWS // self._steps.batch_size)
         while left is None or first < left:
             end = first + size * count
             yield range(first, end if left is None else min(end, left), count)

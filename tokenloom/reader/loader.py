@@ -49,8 +49,8 @@ class TokenLoader:
         lanes: of "block", at least 1; None for min(64, number of shards).
         drop_last: leave out the last step of the last epoch if it is short, else pad it (labels -100) on all ranks.
         num_epochs: at least 1; None for an endless stream.
-        prefetch: batches made ahead by a thread; 0: no thread, they are made when one is asked for, up to eight
-            together; None: 32, fewer of more than 4 MiB.
+        prefetch: batches made ahead by a thread, which rests beside a consumer that never lets go of Python's lock;
+            0: no thread, they are made when one is asked for, up to eight together; None: 32, fewer of more than 4 MiB.
         io_threads: threads that read cold files ahead; 0: none do. At least one opens coming shards.
 
     Raises:
@@ -148,6 +148,7 @@ class TokenLoader:
         """Make batches ahead from now on, before the first is asked for."""
         if self._producer is not None and self._producer.is_mine:
             return
+        self._ready = []  # in a child of a fork they are made again
         chunk_batches = self._chunk_batches()
         form, batch_size = self.stream.format, self.steps.batch_size
         self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
@@ -162,7 +163,7 @@ class TokenLoader:
 
     @property
     def _batch_bytes(self) -> int:
-        return self.steps.batch_size * self.stream.format.seq_len * 16
+        return self.steps.batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
 
     def _check_ranks(self) -> None:
         if not self._checked_ranks:

@@ -4,6 +4,9 @@ The thread knows only what makes the items, never the consumer: it ends when its
 interpreter's exit, and after an exception, which the consumer gets with its traceback. A child of a fork has no
 such thread and must make a Prefetcher of its own.
 
+The thread rests beside a consumer that never lets go of Python's lock: a batch of 8 x 2,048 tokens took 20 to 36 us
+through the thread where it is asked for at once, and 17 without; docs/decisions.md has more.
+
 Both sides talk over queues of the standard library's C code, which an interrupt can't leave locked.
 """
 
@@ -25,7 +28,7 @@ _TIGHT_SECONDS = 50e-6  # a consumer that takes less for an item does not comput
 _KEPT_SHARE = 0.5  # of the lock's switch interval
 _KEPT_TIMES = 2  # a busy machine may be slow once
 _NAP_SECONDS = 2e-4  # in which a waiting thread wakes up and takes the lock
-_RESTS = 256  # then the thread tries again
+_REST_SECONDS = 20.0  # then the thread tries again
 _STOP = 0  # instead of a number of items that there is room for
 
 
@@ -59,10 +62,10 @@ class Prefetcher(Generic[Item]):
         self._make, self._ahead = make, ahead
         self._made: SimpleQueue[Any] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
-        self._asked = ahead  # of the thread, and not taken yet; with none, it rests
-        self._kept = 0  # times in a row that the thread found the lock kept
-        self._rests = 0  # times that the consumer makes items itself, as it keeps the lock
-        self._taken, self._left = 0, 0.0  # the last time
+        self._num_asked = ahead  # of the thread, and not taken yet; with none, it rests
+        self._num_taken, self._left = 0, 0.0  # items of the last time, and when it was
+        self._num_kept = 0  # times in a row that the thread found the lock kept
+        self._rests_until = 0.0
         self._room.put(ahead)
         thread = threading.Thread(
             target=_run, args=(make, self._room, self._made), name="tokenloom-prefetch", daemon=True
@@ -75,32 +78,30 @@ class Prefetcher(Generic[Item]):
 
         Raises what the thread raised.
         """
-        computes = time.perf_counter() - self._left > self._taken * _TIGHT_SECONDS
-        made = self._take_made() if self._asked else self._make_here()
-        room = self._ahead - self._asked
-        if computes and not self._rests and 2 * room >= self._ahead:  # so that the thread makes several at a time
-            self._asked = self._ahead
+        now = time.perf_counter()
+        computes = now - self._left > self._num_taken * _TIGHT_SECONDS
+        if self._num_asked:
+            items = self._take_made(now)
+        else:  # who computes waits often for a little, not seldom for more
+            items = self._make(max(1, self._ahead // 8) if computes else self._ahead)
+        room = self._ahead - self._num_asked
+        if computes and now >= self._rests_until and 2 * room >= self._ahead:  # so that it makes several at a time
+            self._num_asked = self._ahead
             self._room.put(room)
-        self._taken, self._left = len(made), time.perf_counter()
-        return made
+        self._num_taken, self._left = len(items), time.perf_counter()
+        return items
 
-    def _take_made(self) -> list[Item]:
+    def _take_made(self, now: float) -> list[Item]:
         made = self._made.get()
         if isinstance(made, _Raised) or not made.items:
             self._made.put(made)  # it stays the last
         if isinstance(made, _Raised):
             raise made.error
-        self._kept = self._kept + 1 if made.lock_is_kept else 0
-        if self._kept == _KEPT_TIMES:
-            self._kept, self._rests = 0, _RESTS
-        self._asked -= len(made.items)
+        self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
+        if self._num_kept == _KEPT_TIMES:
+            self._num_kept, self._rests_until = 0, now + _REST_SECONDS
+        self._num_asked -= len(made.items)
         return made.items  # type: ignore[no-any-return]  # the thread makes what `make` makes
-
-    def _make_here(self) -> list[Item]:
-        if not self._rests:
-            return self._make(self._ahead)
-        self._rests -= 1
-        return self._make(max(1, self._ahead // 8))  # it waits often for a little, not seldom for more
 
 
 def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQueue[Any]) -> None:

@@ -21,8 +21,9 @@ from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.timing import StepTimes
 
-BLOCK_ROWS = 16384  # that are planned together
-_LOOK_AHEAD = 2**14  # coming samples of this rank whose shards are opened ahead
+_BLOCK_ROWS = 2**14  # that are planned together, at most
+_BLOCK_TOKENS = 2**25  # in them, at most
+_LOOK_AHEAD = 2**14  # samples of this rank behind a block whose shards are opened ahead
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,11 @@ class Producer:
         self._stream, self._steps, self._feed, self._times = stream, steps, feed, times
         self._position, self._chunk_batches = position, chunk_batches
         self._left = steps.left(position)
+        self._block_rows = min(_BLOCK_ROWS, _BLOCK_TOKENS // stream.format.row_tokens)
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         self._reads = ReadAhead(self._pool, io_threads, times)
         self._block: Block | None = None
         self._block_steps = self._taken_steps = 0
-        self._looked_ahead = position
         self._pid = os.getpid()
 
     @property
@@ -146,26 +147,25 @@ class Producer:
                 dataset.shards.forget_coming()
 
     def _plan(self) -> None:
-        steps = min(2 * self._block_steps or 1, max(1, BLOCK_ROWS // self._steps.batch_size))
+        steps = min(2 * self._block_steps or 1, max(1, self._block_rows // self._steps.batch_size))
         steps = steps if self._left is None else min(steps, self._left)
         with self._times.step("read"):
             positions = self._steps.positions(self._position, steps)
-            self._open_ahead(positions)
+            self._open_ahead(positions, steps)
             self._block = self._stream.plan(positions, steps * self._steps.batch_size)
         self._block.touch()
         self._reads.forget()
         self._position += steps * self._steps.samples
         self._block_steps, self._taken_steps = steps, 0
 
-    def _open_ahead(self, positions: Int64s) -> None:
-        """Fetch and plan the shards of these positions side by side, then those of coming ones, where it takes time."""
+    def _open_ahead(self, positions: Int64s, num_steps: int) -> None:
+        """Fetch and plan the shards of a block side by side, then those of what follows it, where it takes time."""
         if not self._stream.opens_slowly:
             return
         self._prepare(positions)
-        if self._position >= self._looked_ahead:
-            num_steps = max(1, _LOOK_AHEAD // self._steps.batch_size)
-            self._looked_ahead = self._position + num_steps // 2 * self._steps.samples
-            self._pool.submit(self._prepare, self._steps.positions(self._position, num_steps))
+        after = self._position + num_steps * self._steps.samples
+        coming = self._steps.positions(after, max(1, _LOOK_AHEAD // self._steps.batch_size))
+        self._pool.submit(self._prepare, coming)
 
     def _prepare(self, positions: Int64s) -> None:
         for dataset, shards in self._stream.shards_of(positions):

@@ -1,0 +1,132 @@
+"""What a run of build-dataset shows in Prefect beside its tasks: its name, artifacts, and an event when it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.events import emit_event
+from prefect.runtime import flow_run
+
+from tokenloom.storage import manifest
+from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
+
+_MOST_ROWS = 500  # of a table; the UI shows all rows at once
+_STEPS = {
+    "tokenize": "text to spills of token ids",
+    "assign": "where each document goes",
+    "shuffle": "spills to shards in their global order",
+    "validate": "counts, ids, and 1,000 documents encoded again",
+    "publish": "manifest and tag",
+}
+
+
+def name_run(dataset: str, version: str) -> None:
+    """Name this flow run after what it builds."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.get_id()), name=f"{dataset} {version}")
+
+
+def show_result(result: dict[str, Any]) -> None:
+    """Write the summary, and the tables of inputs and shards, of the version that a build published.
+
+    Args:
+        result: of the flow, see BuildResult.to_json.
+    """
+    store, version = resolve(parse_reference(result["reference"]))
+    build = json.loads(store.read(version_path(version["version"], manifest.BUILD)))
+    inputs = read_inputs(store, version)
+    key = artifact_key(version["dataset"])
+    create_markdown_artifact(
+        summary(version, inputs, build["seconds"]), key=f"{key}-summary", description=result["reference"]
+    )
+    create_table_artifact(
+        _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
+        key=f"{key}-inputs",
+        description=_description("inputs", len(inputs)),
+    )
+    shards = [
+        {"split": split, **{name: shard[name] for name in ("name", "documents", "tokens", "bytes", "sha256")}}
+        for split, value in version["splits"].items()
+        for shard in value["shards"]
+    ]
+    create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shards", len(shards)))
+
+
+def artifact_key(dataset: str) -> str:
+    """Return a dataset's name as Prefect allows it in the key of an artifact."""
+    return re.sub("[^a-z0-9]+", "-", dataset).strip("-")
+
+
+def _first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return rows[:_MOST_ROWS]
+
+
+def _description(what: str, count: int) -> str:
+    return f"{count:,} {what}" if count <= _MOST_ROWS else f"the first {_MOST_ROWS} of {count:,} {what}"
+
+
+def summary(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> str:
+    """Return what a build did as Markdown: the way from inputs to shards, and what each step took.
+
+    Args:
+        version: its manifest.
+        inputs: rows of its inputs.json.
+        seconds: by step, from its build.json.
+    """
+    splits = version["splits"].values()
+    num_shards = sum(len(split["shards"]) for split in splits)
+    documents, tokens = (sum(split[name] for split in splits) for name in ("documents", "tokens"))
+    num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
+    way = [
+        f"{len(inputs):,} files, {sum(row['bytes'] for row in inputs) / 1e6:,.1f} MB",
+        *(f"{step:<9} {seconds[step]:>9,.1f} s   {what}" for step, what in _STEPS.items() if step in seconds),
+        f"{num_shards:,} shards, {num_bytes / 1e6:,.1f} MB",
+    ]
+    slowest = max(seconds, key=lambda step: seconds[step])
+    share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
+    return "\n".join(
+        [
+            f"## {version['dataset']} {version['version']}",
+            f"{documents:,} documents, {tokens:,} tokens of {version['tokenizer']['name']}",
+            "```text",
+            "\n    |\n".join(way),
+            "```",
+            f"The longest step was **{slowest}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
+            "",
+            "| split | documents | tokens | shards |",
+            "|---|---:|---:|---:|",
+            *(
+                f"| {name} | {split['documents']:,} | {split['tokens']:,} | {len(split['shards']):,} |"
+                for name, split in version["splits"].items()
+            ),
+            "",
+            "| rows | |",
+            "|---|---:|",
+            *(f"| {name} | {count:,} |" for name, count in version["rows"].items()),
+        ]
+    )
+
+
+def tell_published(dataset: str, result: dict[str, Any]) -> None:
+    """Emit the event `tokenloom.dataset.published`."""
+    tokens = sum(split["tokens"] for split in result["splits"].values())
+    told = {name: result[name] for name in ("version", "reference", "tag", "tag_moved")}
+    _emit("published", dataset, told | {"tokens": tokens})
+
+
+def tell_failed(dataset: str, error: BaseException) -> None:
+    """Emit the event `tokenloom.dataset.failed`."""
+    _emit("failed", dataset, {"error": type(error).__name__, "message": str(error)})
+
+
+def _emit(what: str, dataset: str, payload: dict[str, Any]) -> None:
+    emit_event(
+        f"tokenloom.dataset.{what}",
+        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset},
+        payload={"dataset": dataset, "flow_run_id": flow_run.get_id()} | payload,
+    )
