@@ -12,10 +12,11 @@ Rates and waits are measured here; cold files, packing and scale in the modules 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ class Maps(Dataset[Any]):
 def bare_steps(maps: Maps) -> Step:
     """Return the bare loop: each call makes one batch of random samples."""
     order = np.random.default_rng(1).permutation(len(maps)).tolist()
-    batches = cycle([[maps.places[i] for i in order[k : k + BATCH]] for k in range(0, len(order) - BATCH + 1, BATCH)])
+    batches = itertools.cycle(
+        [[maps.places[i] for i in order[k : k + BATCH]] for k in range(0, len(order) - BATCH + 1, BATCH)]
+    )
 
     def step() -> object:
         rows = np.empty((BATCH, SEQ_LEN + 1), np.int64)
@@ -74,14 +77,8 @@ def limit_steps(maps: Maps) -> Step:
     tokens = maps.tokens[0]
     view = np.lib.stride_tricks.as_strided(tokens, ((len(tokens) - 1) // SEQ_LEN, SEQ_LEN + 1), (2 * SEQ_LEN, 2))
     order = np.random.default_rng(1).permutation(len(view))
-    batches = cycle([order[k : k + BATCH] for k in range(0, len(order) - BATCH + 1, BATCH)])
+    batches = itertools.cycle([order[k : k + BATCH] for k in range(0, len(order) - BATCH + 1, BATCH)])
     return lambda: view[next(batches)].astype(np.int64)
-
-
-def cycle(items: list[Any]) -> Iterator[Any]:
-    """Yield the items for ever."""
-    while True:
-        yield from items
 
 
 def loader_steps(reference: str, prefetch: int | None, order: str = "block", **options: Any) -> Step:
@@ -93,14 +90,10 @@ def loader_steps(reference: str, prefetch: int | None, order: str = "block", **o
 
 def torch_steps(dataset: Any) -> Step:
     """Return a step of torch's DataLoader over a map-style dataset, in process, shuffled."""
-    batches = iter_for_ever(lambda: iter(DataLoader(dataset, batch_size=BATCH, shuffle=True, drop_last=True)))
+    batches = itertools.chain.from_iterable(
+        itertools.repeat(DataLoader(dataset, batch_size=BATCH, shuffle=True, drop_last=True))
+    )
     return lambda: next(batches)
-
-
-def iter_for_ever(make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Yield from new iterators for ever."""
-    while True:
-        yield from make()
 
 
 def rate(step: Step, num_batches: int) -> float:

@@ -281,6 +281,16 @@ def test_shards_are_prepared_behind_the_block_that_is_planned(reference: str, mo
     assert set(ends) <= ahead  # where a block ends, what is prepared begins
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 16])
+def test_no_batch_is_an_inference_tensor_though_it_was_made_during_inference(reference: str, prefetch: int) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8, fields=("document_ids",)), 2, prefetch=prefetch)
+    with torch.inference_mode():
+        for _ in range(20):
+            next(loader)
+    for _ in range(40):
+        assert not any(tensor.is_inference() for tensor in next(loader).values())
+
+
 # ---- ends
 
 

@@ -148,6 +148,78 @@ def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
 # ---- memory
 
 
+def test_a_loader_goes_on_after_an_interrupt_of_its_closing(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
+    expected = [next(loader)["labels"].tolist() for _ in range(40)]
+    again = TokenLoader(TokenDataset(reference, seq_len=8), 2)
+    assert [next(again)["labels"].tolist() for _ in range(3)] == expected[:3]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert again._prefetcher is not None
+    stop = again._prefetcher.close
+    monkeypatch.setattr(again._prefetcher, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        again.close()
+    stop()
+    assert [next(again)["labels"].tolist() for _ in range(37)] == expected[3:]
+
+
+def test_threads_may_share_a_dataset_with_more_shards_than_may_be_open(tmp_path: Path) -> None:
+    data = TokenDataset(make_store(tmp_path, [200] * 12), seq_len=8, packing="best_fit", max_open_shards=3)
+    expected = [next(TokenLoader(data, 2, seed=seed, order="full"))["labels"].tolist() for seed in range(3)]
+    found: dict[int, list[Any]] = {}
+
+    def read(seed: int) -> None:
+        loader = TokenLoader(data, 2, seed=seed, order="full", prefetch=(0, 3, None)[seed])
+        found[seed] = [next(loader)["labels"].tolist() for _ in range(400)]
+        loader.close()
+
+    threads = [threading.Thread(target=read, args=(seed,), daemon=True) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [len(found.get(seed, [])) for seed in range(3)] == [400] * 3
+    assert [found[seed][0] for seed in range(3)] == expected
+
+
+_FORK_WHILE_PLANNING = """
+import os, sys, threading
+from tokenloom.reader import assembly
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+reference, parent = sys.argv[1], os.getpid()
+inside, go_on = threading.Event(), threading.Event()
+make = assembly.Boundaries.__init__
+def slow(*arguments):
+    if os.getpid() == parent:
+        inside.set()
+        go_on.wait(60)
+    make(*arguments)
+assembly.Boundaries.__init__ = slow
+data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
+loader = TokenLoader(data, 2)
+loader.start()
+assert inside.wait(60)
+child = os.fork()
+if child == 0:
+    next(TokenLoader(data, 2, prefetch=0))
+    os._exit(7)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+go_on.set()
+loader.close()
+sys.exit(code)
+"""
+
+
+def test_a_child_of_a_fork_waits_for_no_lock_of_the_thread_it_has_not(reference: str) -> None:
+    command = [sys.executable, "-c", _FORK_WHILE_PLANNING, reference]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 7, done.stderr
+
+
 class Numbers:
     """Makes 0, 1, 2, ..., four at a time, and notes which thread made each."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,9 +65,8 @@ class Part:
     places: Int64s  # (n,)
     rows: Rows
 
-    @cached_property
     def lengths(self) -> Int64s:
-        """(n,) tokens of each row."""
+        """Return the (n,) tokens of each row."""
         return np.diff(offsets_of(self.rows.lengths)[self.rows.row_offsets])
 
 
@@ -86,15 +84,17 @@ class Block:
         #: (num_places,) tokens of each row; what is behind them is padding
         self.lengths = np.zeros(num_places, dtype=np.int64)
         for part in parts:
-            self.lengths[part.places] = part.lengths
+            self.lengths[part.places] = part.lengths()
         self.has_padding = bool((self.lengths < form.row_tokens).any())
+        # No cached_property: until Python 3.12 it has a lock, which a fork may leave locked in the child.
+        self._known_pieces: tuple[list[list[Any]], Int64s] | None = None
+        self._known_boundaries: Boundaries | None = None
 
     def touch(self) -> None:
         """Keep the shards of the rows open before others."""
         for part in self.parts:
             part.dataset.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist())
 
-    @cached_property
     def _pieces(self) -> tuple[list[list[Any]], Int64s]:
         """What rows are made of, in order: open shards, shards, first bytes, end bytes; and where each row begins."""
         width, columns = self.form.dtype.itemsize, []
@@ -119,7 +119,7 @@ class Block:
 
     def pieces(self, first: int, end: int) -> Iterator[tuple[Any, int, int, int]]:
         """Yield what rows [first, end) are made of: (open shards, shard, first byte, end byte), in order."""
-        columns, begins = self._pieces
+        columns, begins = self._known_pieces = self._known_pieces or self._pieces()
         part = slice(int(begins[first]), int(begins[end]))
         return zip(*[column[part] for column in columns], strict=True)
 
@@ -131,9 +131,13 @@ class Block:
             found = _read_one_by_one(self.pieces(first, end))
         return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
 
-    @cached_property
+    @property
     def boundaries(self) -> Boundaries:
         """Where documents and padding begin in the rows."""
+        self._known_boundaries = self._known_boundaries or self._boundaries()
+        return self._known_boundaries
+
+    def _boundaries(self) -> Boundaries:
         places, marks = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         for part in self.parts:
             if part.rows.marks is not None and part.rows.mark_offsets is not None:

@@ -168,6 +168,7 @@ class TokenDataset:
         if not len(indices) or (self.packing == "concat" and not self.format.needs_marks):
             return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
         starts = local * self.seq_len
+        # One shard at a time: together they may be more than may stay mapped.
         if self.packing == "concat":
             marks = joined(self._marks(indices, shards, starts, lengths), len(indices))
             return Rows(np.arange(len(indices) + 1), shards, starts, lengths, *marks)
@@ -245,10 +246,7 @@ class TokenDataset:
 
 
 def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
-    """Yield the places of ascending `indices` of each shard, one shard after the other.
-
-    Together they may be more shards than may stay mapped.
-    """
+    """Yield the places of ascending `indices` of each shard, one shard after the other."""
     order = np.argsort(indices)
     firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
     for rows in np.split(order, firsts[1:]):

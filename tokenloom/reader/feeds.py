@@ -95,11 +95,12 @@ class HostFeed:
         with self._times.step("copy"):
             ids_and_labels = self._pool.take()[:num_batches]
             widen(self._form, tokens, ids_and_labels)
-        batches = [{"input_ids": torch.from_numpy(i), "labels": torch.from_numpy(j)} for i, j in ids_and_labels]
-        if self._form.needs_marks or block.has_padding:
-            with self._times.step("pack"):
-                self._ignore_labels(block, first, end, ids_and_labels)
-                self._add_fields(block, first, end, batches)
+        with torch.inference_mode(False):  # in which the consumer may be, who gets some of them later
+            batches = [{"input_ids": torch.from_numpy(i), "labels": torch.from_numpy(j)} for i, j in ids_and_labels]
+            if self._form.needs_marks or block.has_padding:
+                with self._times.step("pack"):
+                    self._ignore_labels(block, first, end, ids_and_labels)
+                    self._add_fields(block, first, end, batches)
         return batches
 
     def _ignore_labels(self, block: Block, first: int, end: int, ids_and_labels: NDArray[np.int64]) -> None:

@@ -122,11 +122,11 @@ class TokenLoader:
             batch: Batch = self._ready.pop(0)
             if self._finishes:
                 batch = self._feed.finish(batch)
+            self._waits.add(begin, time.perf_counter())
         except BaseException:
             self.close()  # the next call makes the same batch again
             raise
         self._taken += 1
-        self._waits.add(begin, time.perf_counter())
         return batch
 
     @property
@@ -175,12 +175,12 @@ class TokenLoader:
 
     def close(self) -> None:
         """End the thread; the loader can go on from where it is, with a new one."""
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-        if self._producer is not None:
+        producer, prefetcher = self._producer, self._prefetcher
+        self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the waiting below
+        if prefetcher is not None:
+            prefetcher.close()
+        if producer is not None:
             self._close_producer()
-        self._producer, self._prefetcher = None, None
-        self._ready = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, as JSON: the fingerprint of its stream, and the samples all ranks have taken."""

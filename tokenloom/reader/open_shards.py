@@ -10,7 +10,6 @@ import errno
 import os
 import resource
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -111,7 +110,8 @@ class OpenShards:
         self._open_one = open_one
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_open = max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files // 3))
-        self._open: OrderedDict[int, OpenShard] = OrderedDict()
+        # No OrderedDict: what it drops may run Python code, and another thread, before it is done.
+        self._open: dict[int, OpenShard] = {}  # the one used last stands last
         self._coming: dict[int, Future[OpenShard]] = {}
         self._pid = os.getpid()
         #: token bytes of the shards that are open; what is not there is opened by `__getitem__`
@@ -146,8 +146,8 @@ class OpenShards:
     def touch(self, indices: Iterable[int]) -> None:
         """Note that shards will be used: others are dropped before them."""
         for index in indices:
-            with suppress(KeyError):  # not open
-                self._open.move_to_end(index)
+            if (shard := self._open.pop(index, None)) is not None:
+                self._open[index] = shard
 
     def forget_coming(self) -> None:
         """Drop what was opened ahead and not used yet."""
@@ -200,6 +200,7 @@ class OpenShards:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        with suppress(KeyError):  # another thread has just emptied it
-            index, _ = self._open.popitem(last=False)
+        with suppress(StopIteration, RuntimeError):  # another thread has just emptied or changed it
+            index = next(iter(self._open))
+            self._open.pop(index, None)
             self.bytes.pop(index, None)

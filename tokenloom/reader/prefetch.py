@@ -70,8 +70,8 @@ class Prefetcher(Generic[Item]):
         thread = threading.Thread(
             target=_run, args=(make, self._room, self._made), name="tokenloom-prefetch", daemon=True
         )
-        thread.start()
         self.close = weakref.finalize(self, _stop, self._room, thread, os.getpid())
+        thread.start()
 
     def take(self) -> list[Item]:
         """Return the next items, as many as were made together; none at the end of the stream.
@@ -145,5 +145,5 @@ def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
     if pid != os.getpid():  # the thread is the parent's
         return
     room.put(_STOP)
-    if thread is not threading.current_thread():
+    if thread.ident is not None and thread is not threading.current_thread():  # an interrupt may come before its start
         thread.join(_JOIN_SECONDS)  # it ends by itself when what it makes is made
