@@ -96,12 +96,18 @@ class HostFeed:
             ids_and_labels = self._pool.take()[:num_batches]
             widen(self._form, tokens, ids_and_labels)
         with torch.inference_mode(False):  # in which the consumer may be, who gets some of them later
-            batches = [{"input_ids": torch.from_numpy(i), "labels": torch.from_numpy(j)} for i, j in ids_and_labels]
+            tensors = self._tensors(ids_and_labels, 2 * num_batches)
+            batches: list[Batch] = [
+                {"input_ids": ids, "labels": labels} for ids, labels in zip(tensors[::2], tensors[1::2], strict=True)
+            ]
             if self._form.needs_marks or block.has_padding:
                 with self._times.step("pack"):
                     self._ignore_labels(block, first, end, ids_and_labels)
                     self._add_fields(block, first, end, batches)
         return batches
+
+    def _tensors(self, array: NDArray[Any], count: int) -> list[torch.Tensor]:
+        return list(map(torch.from_numpy, array.reshape(count, self._batch_size, self._form.seq_len)))
 
     def _ignore_labels(self, block: Block, first: int, end: int, ids_and_labels: NDArray[np.int64]) -> None:
         places = block.boundaries.ignored_labels(first, end)
@@ -112,9 +118,8 @@ class HostFeed:
         for name, pool in self._field_pools.items():
             field = pool.take()[: end - first]
             block.boundaries.write(name, first, end, field)
-            shape = (len(batches), self._batch_size, self._form.seq_len)
-            for batch, array in zip(batches, field.reshape(shape), strict=True):
-                batch[name] = torch.from_numpy(array)
+            for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
+                batch[name] = tensor
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
