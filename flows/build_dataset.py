@@ -58,8 +58,8 @@ def build_dataset(spec: BuildSpec, workers: NumWorkers = None) -> dict[str, Any]
     if not result["published"]:
         message = f"up to date: {result['reference']} is published already"
         return Completed(message=message, data=result)  # type: ignore[return-value]  # Prefect returns its data
-    report.show_result(result)
     report.tell_published(spec.dataset, result)
+    report.show_result(result)
     return result
 
 

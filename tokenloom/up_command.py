@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
 from tokenloom.output import Json, print_line
-from tokenloom.server import PRIVATE, answers, start_server, stop_server
+from tokenloom.server import PRIVATE, start_server, stop_server
 from tokenloom.up_folder import default_home, forget_url, note_url
 
 POOL = "tokenloom"
@@ -58,7 +58,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
     with ExitStack() as stack:
         try:
             stack.enter_context(_alone(home))
-            url = stack.enter_context(_serving(home, port))
+            server, url = stack.enter_context(_serving(home, port))
             _deploy(url)
             worker = stack.enter_context(_working(home, url, runs))
             note_url(home, url)
@@ -69,9 +69,10 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
             print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
             print_line(quiet, "Ctrl-C stops all of it")
             sys.stdout.flush()
-            _watch(worker, url)
+            _watch({"worker": worker, "server": server})
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
+            for number in (signal.SIGINT, signal.SIGTERM):  # one is enough
+                signal.signal(number, signal.SIG_IGN)
             say("stopping: worker first, then the server")
     return {"url": url, "folder": str(home)}
 
@@ -106,7 +107,7 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _serving(home: Path, port: int) -> Iterator[str]:
+def _serving(home: Path, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run the server; it and all that follow take their settings from the environment."""
     os.environ.update(PRIVATE | {"PREFECT_HOME": str(home), "PREFECT_WORKER_QUERY_SECONDS": "2"})
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
@@ -114,7 +115,7 @@ def _serving(home: Path, port: int) -> Iterator[str]:
     with (home / "server.log").open("ab") as log:
         server, url = start_server(port, log)
     try:
-        yield url
+        yield server, url
     finally:
         stop_server(server)
 
@@ -175,11 +176,10 @@ def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:
             time.sleep(0.2)
 
 
-def _watch(worker: subprocess.Popen[bytes], url: str) -> None:
-    """Return never, unless something ends by itself."""
+def _watch(processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Wait until a process ends by itself; raises TokenloomError then."""
     while True:
         time.sleep(1)
-        if worker.poll() is not None:
-            raise TokenloomError(f"the worker ended with exit code {worker.returncode}; worker.log says why")
-        if not answers(url):
-            raise TokenloomError(f"the server {url} does not answer any more; server.log says why")
+        for name, process in processes.items():
+            if process.poll() is not None:
+                raise TokenloomError(f"the {name} ended with exit code {process.returncode}; {name}.log says why")

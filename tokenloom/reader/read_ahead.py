@@ -30,7 +30,7 @@ class ReadAhead:
 
     def __init__(self, pool: ThreadPoolExecutor, io_threads: int, times: StepTimes) -> None:
         self._pool, self._enabled, self._times = pool, io_threads > 0, times
-        self._before = self._chunks = 0
+        self._before, self._chunks = (0, 0), 0
         self._looks = False
         self._cold_chunks = 0  # chunks to read ahead before it is tried without
         self._asked = 0
@@ -63,25 +63,25 @@ class ReadAhead:
 
     def learn(self, num_rows: int) -> None:
         """Note that this thread copied rows since `read`; if it waited for the disk, coming ones are read ahead."""
-        if self._looks and _disk_reads() - self._before > num_rows * _COLD_SHARE:
+        if not self._looks:
+            return
+        faults, blocks = (after - before for after, before in zip(_disk_reads(), self._before, strict=True))
+        # Without a map there is no fault; a row then takes some 64 blocks, with what the system reads around it.
+        if (faults or blocks // 64) > num_rows * _COLD_SHARE:
             self._cold_chunks = _COLD_CHUNKS
 
 
-def _disk_reads() -> int:
-    """Return how often this thread waited for a page of a map; without one, what it read by the 32 KiB."""
+def _disk_reads() -> tuple[int, int]:
+    """Return how often this thread has waited for a page of a map, and the blocks of 512 bytes that it has read."""
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return usage.ru_majflt or usage.ru_inblock // 64
+    return usage.ru_majflt, usage.ru_inblock
 
 
 def _read_rows(block: Block, first: int, end: int) -> int:
     """Return how often reading the rows waited for the disk."""
     waits = 0
     for opened, shard, start, stop in block.pieces(first, end):
-        before = _blocks_read()
+        before = _disk_reads()
         opened.read_ahead(shard, start, stop)
-        waits += _blocks_read() > before
+        waits += _disk_reads() > before
     return waits
-
-
-def _blocks_read() -> int:
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock

@@ -1,0 +1,36 @@
+"""When cold files are read ahead: what the system says a thread waited for, without and with a map."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tokenloom.reader import read_ahead
+from tokenloom.reader.read_ahead import ReadAhead
+from tokenloom.reader.timing import StepTimes
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_cold"),
+    [
+        ((0, 0), (0, 0), False),
+        ((5, 900_000), (5, 900_000), False),  # what was read before counts for nothing
+        ((0, 900_000), (40, 905_000), True),  # the first page faults of a thread that has read files
+        ((7, 900_000), (8, 900_256), False),  # one fault of 64 rows, and what the system read around it
+        ((0, 0), (0, 64 * 64), True),  # without a map
+        ((3, 10), (3, 10 + 64 * 64), True),
+    ],
+)
+def test_it_turns_on_where_copying_waited_for_the_disk(
+    before: tuple[int, int], after: tuple[int, int], is_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter([before, after])
+    monkeypatch.setattr(read_ahead, "_disk_reads", lambda: next(told))
+    with ThreadPoolExecutor(1) as pool:
+        reads = ReadAhead(pool, 1, StepTimes())
+        block: Any = None  # nothing is read from it while it is off
+        reads.read(block, 0, 64)
+        reads.learn(64)
+        assert (reads._cold_chunks > 0) == is_cold
