@@ -49,10 +49,13 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
         quiet: print nothing on stdout.
 
     Raises:
-        TokenloomError: the folder is in use, the port is taken, or something does not start.
+        TokenloomError: the folder can't be made or is in use, the port is taken, or something does not start.
     """
     home = Path(folder).expanduser().absolute() if folder else default_home()
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TokenloomError(f"{home}: can't be made ({error.strerror}); choose another --folder") from error
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
         signal.signal(number, signal.default_int_handler)
     with ExitStack() as stack:

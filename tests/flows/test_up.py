@@ -203,6 +203,13 @@ def test_deploy_puts_the_deployments_again_and_a_second_up_is_refused(up: tuple[
     assert "uses this folder already" in second.stderr
 
 
+def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = command(tmp_path, "up", "--folder", "file/up")
+    assert done.returncode == 1
+    assert f"{tmp_path}/file/up: can't be made (Not a directory); choose another --folder" in done.stderr
+
+
 def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> None:
     port = up[1].split(":")[2].split("/")[0]
     done = command(tmp_path, "up", "--port", port)
