@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import Any
 
-from tokenloom.errors import WorkerLost, WorkError
+from tokenloom.errors import SpecError, WorkError
 from tokenloom.flows.order import run_build, sample_build
 from tokenloom.spec import BuildSpec
+from tokenloom.storage.remote_errors import reason_of
+from tokenloom.tasks import progress
 from tokenloom.tasks.estimate import Estimate
 from tokenloom.tasks.jobs import call_all, cut_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.workers import WorkerPool
+from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.workers import WorkerPool, default_num_workers
 
-_TRIES = 3
+
+def build_as_spec_says(spec: BuildSpec) -> BuildResult:
+    """Build with the processes that the spec's runner asks for.
+
+    Raises SpecError if the spec asks for what only Prefect has; see run_build for other errors.
+    """
+    for key, needed in (("runner", spec.runner.kind != "process"), ("credentials", bool(spec.credentials))):
+        if needed:
+            raise SpecError(f"{key}: this needs Prefect: leave out --direct, or {key} from the spec")
+    return build_directly(spec, default_num_workers() if spec.runner.workers is None else spec.runner.workers)
 
 
 def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
@@ -27,7 +40,7 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         num_workers: worker processes; 0 does all the work in this process.
     """
     with WorkerPool(num_workers) as pool:
-        return run_build(spec, num_workers, lambda name, step: step(), partial(_run_each, pool))
+        return run_build(spec, num_workers, _run_one, partial(_run_each, pool))
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
@@ -46,10 +59,11 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
 
 
 def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
+    calls = [partial(_run_one, name, partial(pool.call, step, job)) for _, job in jobs]
     if pool.num_workers == 0:
-        return [step(job) for _, job in jobs]
+        return [call() for call in calls]
     with ThreadPoolExecutor(pool.num_workers) as threads:
-        futures = [threads.submit(_try_again, pool, step, job) for _, job in jobs]
+        futures = [threads.submit(call) for call in calls]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -63,12 +77,14 @@ def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Seq
         return [future.result() for future in futures]
 
 
-def _try_again(pool: WorkerPool, step: Callable[[Any], Any], job: Any) -> Any:
-    """Call a worker; one that was lost is replaced, up to _TRIES in all."""
-    for _ in range(_TRIES - 1):
+def _run_one(name: str, step: Callable[[], Any]) -> Any:
+    """Run a step, again after each of RETRY_SECONDS if that may help."""
+    for num_tries, seconds in enumerate(RETRY_SECONDS, 1):
         try:
-            return pool.call(step, job)
-        except WorkerLost:
-            if pool.closed:
+            return step()
+        except Exception as error:
+            if not is_worth_another_try(error, num_tries):
                 raise
-    return pool.call(step, job)
+            progress.report(progress.Message(f"{name}: {reason_of(error)}; tried again in {seconds:g} s"))
+            time.sleep(seconds)
+    return step()

@@ -19,6 +19,7 @@ SECRET_URL = re.compile(
     r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
 )
 _SECRET_VARIABLE = re.compile("SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING", re.I)
+_MARK = "may_pass"  # an attribute of errors
 _MIN_SECRET_CHARS = 8  # a shorter value is no secret, and might stand in any word
 
 _FORBIDDEN = {
@@ -94,6 +95,22 @@ def kind_of(error: BaseException) -> Kind:
         if _may_pass(link, status) or names & _PASSING:
             return "passing"
     return "other"
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the same work may succeed later: a lost worker, the network, a busy server; not a damaged file.
+
+    An error that comes from another process lost what it was raised from; `mark_passing` left a mark on it there.
+    """
+    marked: bool | None = getattr(error, _MARK, None)
+    if marked is not None:
+        return marked
+    return kind_of(error) == "passing" and not any(isinstance(link, EOFError) for link in _chain(error))
+
+
+def mark_passing(error: BaseException, passing: bool) -> None:
+    """Let `may_pass` answer so for this error, in another process too."""
+    setattr(error, _MARK, passing)
 
 
 def _may_pass(error: BaseException, status: int) -> bool:

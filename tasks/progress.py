@@ -31,8 +31,9 @@ class StepStarted:
 
 @dataclass(frozen=True)
 class Advanced:
-    """Work done since the last report: bytes and tokens that went through, and how much of the step's total."""
+    """Work done since the last report: what went through, and `done` of the step's total."""
 
+    num_documents: int
     num_bytes: int
     num_tokens: int
     done: int
@@ -79,28 +80,34 @@ class Meter:
 
     def __init__(self) -> None:
         self.step, self.total = "plan", 0
-        self.done = self.num_bytes = self.num_tokens = 0
+        self.done = self.num_documents = self.num_bytes = self.num_tokens = 0
         self.start = time.monotonic()
 
     def begin(self, event: StepStarted) -> None:
         """Start to count the work of another step."""
         self.step, self.total = event.step, event.total
-        self.done = self.num_bytes = self.num_tokens = 0
+        self.done = self.num_documents = self.num_bytes = self.num_tokens = 0
         self.start = time.monotonic()
 
     def add(self, event: Advanced) -> None:
         """Count work done."""
         self.done += event.done
+        self.num_documents += event.num_documents
         self.num_bytes += event.num_bytes
         self.num_tokens += event.num_tokens
 
+    def share(self) -> float:
+        """Return how much of the step is done, in [0, 1]; 0 if that is not known."""
+        return min(self.done / self.total, 1.0) if self.total else 0.0
+
     def text(self) -> str:
-        """Return one line: step, share done, MB/s, tokens/s, time left."""
+        """Return one line: step, share done, documents, MB/s, tokens/s, time left."""
         seconds = max(time.monotonic() - self.start, 1e-3)
         parts = [f"{self.step:<9}"]
         if self.total:
-            share = min(self.done / self.total, 1.0)
+            share = self.share()
             parts.append(f"{share:4.0%}")
+            parts.append(f"{self.num_documents:,} documents")
             parts.append(f"{self.num_bytes / seconds / 1e6:6.1f} MB/s")
             parts.append(f"{self.num_tokens / seconds / 1e6:6.2f} M tokens/s")
             if 0 < share < 1:

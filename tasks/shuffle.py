@@ -112,11 +112,11 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
         for start_key, end_key in _pieces(shard, job.vocab_size, job.has_ids):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, assignment.spills, table)
-            progress.report(progress.Advanced(0, 0, piece.duplicates.num_tokens + piece.excluded.num_tokens))
+            progress.report(progress.Advanced(0, 0, 0, piece.duplicates.num_tokens + piece.excluded.num_tokens))
             for part, num_tokens in gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size)):
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
-                progress.report(progress.Advanced(part.nbytes, len(part), len(part)))
+                progress.report(progress.Advanced(len(num_tokens), part.nbytes, len(part), len(part)))
     return {
         "name": shard.name,
         "split": shard.split,

@@ -60,7 +60,7 @@ class _Pending:
     def add(self, documents: SpillDocuments, num_bytes: int, tally: _Tally) -> None:
         self.parts.append(documents)
         self.text_bytes += num_bytes + len(documents.ids)
-        tally.report(num_bytes, len(documents.tokens))
+        tally.report(len(documents.key), num_bytes, len(documents.tokens))
 
     def take(self) -> SpillDocuments:
         parts, self.parts, self.text_bytes = self.parts, [], 0
@@ -189,13 +189,13 @@ class _Tally:
     def __init__(self, num_bytes: int) -> None:
         self._left = num_bytes
 
-    def report(self, text_bytes: int, num_tokens: int) -> None:
+    def report(self, num_documents: int, text_bytes: int, num_tokens: int) -> None:
         done = min(text_bytes, self._left)
         self._left -= done
-        progress.report(progress.Advanced(text_bytes, num_tokens, done))
+        progress.report(progress.Advanced(num_documents, text_bytes, num_tokens, done))
 
     def finish(self) -> None:
-        progress.report(progress.Advanced(0, 0, self._left))
+        progress.report(progress.Advanced(0, 0, 0, self._left))
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tokenloom.errors import WorkerLost
+from tokenloom.storage.remote_errors import mark_passing, may_pass
 from tokenloom.tasks import progress
 
 Job = TypeVar("Job")
@@ -32,7 +33,6 @@ Result = TypeVar("Result")
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-MAX_WORKERS = 512
 
 
 def default_num_workers() -> int:
@@ -53,7 +53,7 @@ def _interrupts_blocked() -> Iterator[None]:
 class _Worker:
     """One child process and the socket to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._in_hand = "starting"
         self.is_busy = False
         self._connection, theirs = Pipe()
@@ -63,7 +63,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=os.environ | _ONE_THREAD,
+                env=os.environ | _ONE_THREAD | dict(environment),
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
@@ -120,13 +120,15 @@ class WorkerPool:
     """Up to `num_workers` child processes, started when needed.
 
     Args:
-        num_workers: processes, in [0, MAX_WORKERS]; 0 runs every call in the calling thread of this process.
+        num_workers: processes, at least 0; 0 runs every call in the calling thread of this process.
+        environment: variables of theirs beside those of this process.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        if not 0 <= num_workers <= MAX_WORKERS:
-            raise ValueError(f"workers must be in [0, {MAX_WORKERS}], not {num_workers}")
+    def __init__(self, num_workers: int, environment: Mapping[str, str] | None = None) -> None:
+        if num_workers < 0:
+            raise ValueError(f"workers must be at least 0, not {num_workers}")
         self.num_workers = num_workers
+        self._environment = environment or {}
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         self._started: set[_Worker] = set()
         self._lock = threading.Lock()
@@ -154,6 +156,9 @@ class WorkerPool:
             worker = worker or self._start()
             result: Result = worker.call(function, job)
             return result
+        except WorkerLost as error:
+            mark_passing(error, not self.closed)
+            raise
         finally:
             self._give_back(worker)
 
@@ -161,7 +166,7 @@ class WorkerPool:
         with self._lock:
             if self.closed:
                 raise WorkerLost("the build is ending; no further work is started")
-            worker = _Worker()
+            worker = _Worker(self._environment)
             self._started.add(worker)
         return worker
 
@@ -212,6 +217,7 @@ def _answer(call: bytes) -> bytes:
         function, job = pickle.loads(call)  # noqa: S301  (our parent's bytes)
         return pickle.dumps(("result", function(job)))
     except BaseException as error:  # noqa: BLE001  (a panic of a native library is no Exception; all are sent)
+        mark_passing(error, may_pass(error))
         error.add_note("in a worker process:\n" + traceback.format_exc())
         try:
             answer = pickle.dumps(("error", error))

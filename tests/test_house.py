@@ -161,7 +161,13 @@ def test_reader_imports_only_storage_and_tokenizers_only_to_decode() -> None:
 
 
 def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
-    spec = ("tokenloom.spec_base", "tokenloom.spec_sources", "tokenloom.spec_tokenizers", "tokenloom.row_filter")
+    spec = (
+        "tokenloom.spec_base",
+        "tokenloom.spec_runner",
+        "tokenloom.spec_sources",
+        "tokenloom.spec_tokenizers",
+        "tokenloom.row_filter",
+    )
     for module in ("tokenloom.spec", *spec):
         assert _offenders(module, "tokenloom", allowed=("tokenloom.errors", *spec)) == []
     assert _offenders("tokenloom.tokenizers", "tokenloom", allowed=("tokenloom.errors",)) == []

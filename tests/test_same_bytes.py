@@ -89,7 +89,7 @@ def test_number_of_workers_changes_no_byte(reference: _Reference, tmp_path: Path
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 def test_prefect_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
     spec = reference.elsewhere(tmp_path)
-    assert listed_files(spec, build_dataset(spec, num_workers)["version"]) == reference.hashes
+    assert listed_files(spec, build_dataset(spec.with_workers(num_workers))["version"]) == reference.hashes
 
 
 # The same documents in other files

@@ -129,18 +129,17 @@ def build(spec: str, set: list[str], limit: int | None, workers: int | None, dir
 def run_build(spec: Any, workers: int | None, direct: bool) -> Json:
     """Run a build with progress on stderr, as a Prefect flow or directly; return its result."""
     from tokenloom.display import showing_progress
-    from tokenloom.tasks.workers import default_num_workers
 
-    num_workers = default_num_workers() if workers is None else workers
+    spec = spec.with_workers(workers)
     if direct:
-        from tokenloom.flows.direct import build_directly
+        from tokenloom.flows.direct import build_as_spec_says
 
         with showing_progress():
-            return build_directly(spec, num_workers).to_json()
+            return build_as_spec_says(spec).to_json()
     from tokenloom.prefect_session import run_flow
 
     with showing_progress():
-        return run_flow(spec, num_workers)
+        return run_flow(spec)
 
 
 def ls(store: str, quiet: bool) -> Json:

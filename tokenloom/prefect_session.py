@@ -13,12 +13,11 @@ from tokenloom.spec import BuildSpec
 from tokenloom.up_folder import default_home, running_url
 
 
-def run_flow(spec: BuildSpec, num_workers: int) -> dict[str, Any]:
+def run_flow(spec: BuildSpec) -> dict[str, Any]:
     """Run the flow build-dataset in this process and return its result; see run_build for errors.
 
     Args:
         spec: with absolute paths.
-        num_workers: worker processes.
     """
     for name, value in PRIVATE.items():
         os.environ.setdefault(name, value)
@@ -30,7 +29,7 @@ def run_flow(spec: BuildSpec, num_workers: int) -> dict[str, Any]:
     if url := known_url():
         say(f"Prefect server {url}")
     with temporary_settings({PREFECT_API_URL: url or _temporary_url()}):
-        return dict(build_dataset(spec, num_workers))
+        return dict(build_dataset(spec))
 
 
 def known_url() -> str | None:

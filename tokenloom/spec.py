@@ -12,9 +12,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tokenloom.errors import SpecError
 from tokenloom.spec_base import Location, Name, SpecModel, is_absolute
+from tokenloom.spec_runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec_sources import Source
 from tokenloom.spec_tokenizers import ByteTokenizer, Tokenizer
 
@@ -76,6 +78,14 @@ class Pack(SpecModel):
     seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens a sample", description="T of the reader's seq_len")
 
 
+class Split(SpecModel):
+    """A part of a dataset: its name and its share of the documents."""
+
+    model_config = ConfigDict(title="Split")
+    name: SplitName = Field(title="Name", description="Lower case letters, digits, '_', '-'")
+    share: float = Field(gt=0, le=1, title="Share", description="Of all documents")
+
+
 class BuildSpec(SpecModel):
     """All that a build is made from."""
 
@@ -84,10 +94,10 @@ class BuildSpec(SpecModel):
     sources: list[Source] = Field(title="Sources", min_length=1)
     tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer")
     documents: DocumentRules = Field(DocumentRules(), title="Documents")
-    splits: dict[SplitName, Annotated[float, Field(gt=0, le=1)]] = Field(
-        {"train": 0.98, "validation": 0.01, "test": 0.01},
+    splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
+        [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
         title="Splits",
-        description="Shares that add up to 1; train takes the rest",
+        description="Shares that add up to 1; train takes the rest. In YAML also {train: 0.98, ...}",
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Of the order of documents")
     shard_tokens: int = Field(100_000_000, ge=1, le=2**40, title="Tokens a shard")
@@ -97,6 +107,10 @@ class BuildSpec(SpecModel):
     packs: list[Pack] = Field(
         [], title="Packs", description="Ways to pack whose numbers of samples go into the manifest; any order"
     )
+    runner: Runner = Field(ProcessRunner(), title="Runner")
+    credentials: list[Credentials] = Field(
+        [], title="Credentials", description="Of object stores; without them the environment is asked"
+    )
 
     @field_validator("dataset")
     @classmethod
@@ -105,13 +119,21 @@ class BuildSpec(SpecModel):
             raise ValueError("16 hexadecimal digits name a version; choose another name")
         return value
 
+    @field_validator("splits", mode="before")
+    @classmethod
+    def _splits_as_list(cls, value: Any) -> Any:
+        return [{"name": name, "share": share} for name, share in value.items()] if isinstance(value, dict) else value
+
     @field_validator("splits")
     @classmethod
-    def _shares(cls, value: dict[str, float]) -> dict[str, float]:
-        total = sum((Fraction(repr(share)) for share in value.values()), Fraction(0))
+    def _shares(cls, value: list[Split]) -> list[Split]:
+        names = [split.name for split in value]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two splits are named {twice[0]!r}; give each its own name")
+        total = sum((Fraction(repr(split.share)) for split in value), Fraction(0))
         if abs(total - 1) > Fraction(1, 10**6):
             raise ValueError(f"shares must add up to 1, not {float(total):g}")
-        if "train" not in value:
+        if "train" not in names:
             raise ValueError("a split named train is needed; it takes the rest of the key range")
         return value
 
@@ -137,7 +159,7 @@ class BuildSpec(SpecModel):
 
     def split_shares(self) -> list[tuple[str, float]]:
         """Return (name, share) of each split in the order written, which is part of a version's identity."""
-        return list(self.splits.items())
+        return [(split.name, split.share) for split in self.splits]
 
     def pack_pairs(self) -> list[tuple[str, int]]:
         """Return (packing, seq_len) of each of `packs`, sorted: their order decides nothing."""
@@ -146,7 +168,7 @@ class BuildSpec(SpecModel):
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that decides the bytes: JSON values, defaults and paths left out."""
         nested = {"sources", "tokenizer", "documents", "splits", "packs"}
-        identity = self.model_dump(exclude_defaults=True, exclude={"store"} | nested)
+        identity = self.model_dump(exclude_defaults=True, exclude={"store", "runner", "credentials"} | nested)
         identity["sources"] = [
             {"name": name} | source.identity() | {"kind": source.kind}
             for name, source in zip(self.source_names(), self.sources, strict=True)
@@ -154,7 +176,7 @@ class BuildSpec(SpecModel):
         identity["tokenizer"] = self.tokenizer.identity() | {"kind": self.tokenizer.kind}
         if documents := self.documents.identity():
             identity["documents"] = documents
-        if self.split_shares() != list(BuildSpec.model_fields["splits"].default.items()):  # their order counts
+        if self.splits != BuildSpec.model_fields["splits"].default:  # their order counts
             identity["splits"] = [[name, share] for name, share in self.split_shares()]
         if self.packs:
             identity["packs"] = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()]
@@ -170,6 +192,17 @@ class BuildSpec(SpecModel):
         yield "store", self.store
         for key, part in self._parts():
             yield from ((f"{key}.{field}", path) for field, path in part.paths())
+
+    def with_workers(self, workers: int | None) -> BuildSpec:
+        """Return the spec with another number of workers of its runner; None changes nothing.
+
+        Raises SpecError for 0 with a runner that can't do without.
+        """
+        if workers is None:
+            return self
+        if workers == 0 and self.runner.kind != "process":
+            raise SpecError(f"0 workers: runner {self.runner.kind} needs one at least")
+        return self.model_copy(update={"runner": self.runner.model_copy(update={"workers": workers})})
 
     def resolve(self, folder: Path) -> BuildSpec:
         """Return the spec with every relative local path made absolute from `folder`."""

@@ -141,6 +141,8 @@ def _written_location(location: Sequence[str | int], value: Any) -> KeyPath:
     written: list[str | int] = []
     skipped = False
     for part in location:
+        if isinstance(value, dict) and isinstance(part, int) and part < len(value):
+            return (*written, list(value)[part])  # a list that is written as a mapping
         if (isinstance(value, dict) and value.get("kind") == part and not skipped) or part == "[key]":
             skipped = True
             continue

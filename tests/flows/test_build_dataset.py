@@ -73,19 +73,19 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_flow_publishes_what_a_direct_build_does(tmp_path: Path, workers: int) -> None:
     spec = _spec(tmp_path, shard_tokens=3000)
-    result = build_dataset(spec, workers)
+    result = build_dataset(spec.with_workers(workers))
     assert result["published"] is True
     assert sum(split["documents"] for split in result["splits"].values()) == 300
     direct = spec.model_copy(update={"store": str(tmp_path / "direct")})
     assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
-    again = build_dataset(spec, workers)
+    again = build_dataset(spec.with_workers(workers))
     assert again["published"] is False
     assert again["version"] == result["version"]
 
 
 @pytest.mark.usefixtures("prefect_server")
 def test_every_step_is_a_task_run_that_completes(tmp_path: Path) -> None:
-    build_dataset(_spec(tmp_path, shard_tokens=3000), 2)
+    build_dataset(_spec(tmp_path, shard_tokens=3000).with_workers(2))
     run, task_runs = _task_runs()
     assert run.state.is_completed()
     assert all(r.state is not None and r.state.is_completed() and r.run_count == 1 for r in task_runs)
@@ -101,7 +101,7 @@ def test_bad_input_fails_the_run_once_with_our_message(tmp_path: Path) -> None:
     with (tmp_path / "input" / "b.jsonl").open("a") as file:
         file.write('{"text": 3}\n')
     with pytest.raises(InputError, match=r"b\.jsonl"):
-        build_dataset(spec, 1)
+        build_dataset(spec.with_workers(1))
     run, task_runs = _task_runs()
     assert run.state.is_failed()
     assert "b.jsonl" in run.state.message
@@ -130,7 +130,7 @@ def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
     (tmp_path / "store").mkdir()
     spec = _spec(tmp_path)
-    result = build_dataset(spec, 1)
+    result = build_dataset(spec.with_workers(1))
     assert result["published"] is True
     assert (tmp_path / "store" / "killed").exists()
     run, task_runs = _task_runs()
@@ -152,7 +152,7 @@ def test_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
                 path.write_bytes(path.read_bytes()[:-1] + b"?")
 
     with progress.listening(listen):
-        assert build_dataset(spec, 2)["published"] is True
+        assert build_dataset(spec.with_workers(2))["published"] is True
     assert waiting == []
 
 
@@ -164,19 +164,19 @@ def test_relative_path_needs_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("TOKENLOOM_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match=r"store: 'store' is relative.*TOKENLOOM_HOME"):
-        build_dataset(spec, 0)
+        build_dataset(spec.with_workers(0))
     absolute = spec.model_copy(update={"store": str(tmp_path / "elsewhere")})
     with pytest.raises(SpecError, match=r"sources\.0\.path: 'input/\*\.jsonl' is relative"):
-        build_dataset(absolute, 0)
+        build_dataset(absolute.with_workers(0))
     assert not (tmp_path / "store").exists()
     monkeypatch.setenv("TOKENLOOM_HOME", str(tmp_path))
-    assert build_dataset(spec, 0)["reference"].startswith(f"{tmp_path}/store/data@")
+    assert build_dataset(spec.with_workers(0))["reference"].startswith(f"{tmp_path}/store/data@")
 
 
 def test_parameters_of_the_flow_are_the_spec() -> None:
     schema = build_dataset.parameters.model_dump()
     assert schema["required"] == ["spec"]
-    assert set(schema["properties"]) == {"spec", "workers"}
+    assert set(schema["properties"]) == {"spec"}
     assert "BuildSpec" in schema["definitions"]
     assert module.build_dataset.name == "build-dataset"
 
@@ -249,7 +249,7 @@ def test_deployment_of_prefect_yaml_runs_through_a_worker(tmp_path: Path) -> Non
         _wait_until_healthy(url, server)
         prefect("work-pool", "create", "--type", "process", "tokenloom")
         prefect("deploy", "--all")
-        parameters = ["--param", f"spec={spec.model_dump_json()}", "--param", "workers=1"]
+        parameters = ["--param", f"spec={spec.with_workers(1).model_dump_json()}"]
         with _process(environment, tmp_path, "worker", "start", "--pool", "tokenloom", "--type", "process"):
             prefect(
                 "deployment", "run", "build-dataset/build-dataset", *parameters, "--watch", "--watch-timeout", "100"

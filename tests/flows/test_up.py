@@ -86,7 +86,7 @@ def parameters(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
     write_parquet(folder / "input" / "a.parquet", [f"text {i} of {name}" for i in range(200)])
     sources = [{"kind": "parquet", "path": str(folder / "input" / "a.parquet")}]
     spec = make_spec(folder / "store", sources, **fields).model_dump(mode="json")
-    return {"spec": spec | {"dataset": name}, "workers": 1}
+    return {"spec": spec | {"dataset": name, "runner": {"kind": "process", "workers": 1}}}
 
 
 def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, str]) -> None:

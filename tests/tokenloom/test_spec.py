@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tokenloom.errors import SpecError
 from tokenloom.spec import MAX_SEED, BuildSpec, field_names
 
 SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
@@ -60,14 +61,43 @@ def test_a_default_never_changes_within_a_format_version() -> None:
             "max_bytes": 268_435_456,
             "transform": None,
         },
-        "splits": {"train": 0.98, "validation": 0.01, "test": 0.01},
+        "splits": [
+            {"name": "train", "share": 0.98},
+            {"name": "validation", "share": 0.01},
+            {"name": "test", "share": 0.01},
+        ],
         "seed": 0,
         "shard_tokens": 100_000_000,
         "limit": None,
         "packs": [],
+        "runner": {"kind": "process", "workers": None},
+        "credentials": [],
     }
-    assert list(spec().splits) == ["train", "validation", "test"]
     assert spec().model_dump(mode="json")["tokenizer"] == {"kind": "byte", "name": None}
+
+
+def test_splits_as_a_mapping_are_the_list_in_its_order() -> None:
+    mapping = {"b": 0.2, "train": 0.7, "a": 0.1}
+    listed = [{"name": name, "share": share} for name, share in mapping.items()]
+    assert spec(splits=mapping) == spec(splits=listed)
+    assert spec(splits=mapping).split_shares() == list(mapping.items())
+    assert spec(splits=mapping).identity() == spec(splits=listed).identity()
+    assert spec(splits=listed[::-1]).identity() != spec(splits=listed).identity()
+    with pytest.raises(ValidationError, match="two splits are named 'a'"):
+        spec(splits=[*listed[:2], *2 * [{"name": "a", "share": 0.05}]])
+
+
+def test_where_a_build_runs_is_no_part_of_its_identity() -> None:
+    elsewhere = spec(
+        runner={"kind": "dask", "address": "tcp://a:1", "workers": 3},
+        credentials=[{"protocol": "s3", "block": "prod"}],
+    )
+    assert elsewhere.identity() == spec().identity()
+    assert elsewhere.with_workers(5).runner.workers == 5
+    assert elsewhere.with_workers(None) == elsewhere
+    assert spec().with_workers(0).runner.workers == 0
+    with pytest.raises(SpecError, match="runner dask needs one at least"):
+        elsewhere.with_workers(0)
 
 
 def test_a_spec_survives_json(tmp_path: Path) -> None:

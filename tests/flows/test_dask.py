@@ -1,0 +1,150 @@
+"""A build on a real Dask cluster: a scheduler and two workers in processes and folders of their own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from tests.support import build, listed_files, make_spec, write_jsonl
+from tokenloom.errors import InputError
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.spec import BuildSpec
+from tokenloom.tasks import progress
+from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
+
+_ROOT = Path(__file__).parent.parent.parent
+pytest.importorskip("prefect_dask", reason="needs prefect-dask: pip install 'tokenloom[dask]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    # Dask leaves sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@contextmanager
+def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    folder.mkdir()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """The address of a scheduler with two workers of one thread each."""
+    file = tmp_path / "scheduler.json"
+    with ExitStack() as stack:
+        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+        stack.enter_context(_running(tmp_path / "scheduler", "scheduler", *options))
+        for name in ("one", "two"):
+            options = ["--scheduler-file", str(file), "--no-nanny", "--nthreads", "1", "--no-dashboard"]
+            stack.enter_context(_running(tmp_path / name, "worker", *options, "--host", "127.0.0.1"))
+        yield _address_when_ready(file)
+    gc.collect()
+
+
+def _address_when_ready(file: Path) -> str:
+    from distributed import Client
+
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    with Client(scheduler_file=str(file)) as client:
+        client.wait_for_workers(2, timeout=60)
+        return str(client.scheduler.address)
+
+
+@pytest.fixture(scope="module")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server for this module's flows."""
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+def _spec(folder: Path, **fields: Any) -> BuildSpec:
+    for name in "abcd":
+        write_jsonl(folder / "input" / f"{name}.jsonl", [f"document {i} of {name} on a cluster" for i in range(100)])
+    source = {"kind": "jsonl", "path": str(folder / "input" / "*.jsonl")}
+    return make_spec(folder / "store", [source], shard_tokens=3000, **fields)
+
+
+def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
+    """Return the same build for this machine's processes and another store."""
+    return BuildSpec.model_validate(
+        spec.model_dump() | {"store": str(folder / "direct"), "runner": {"kind": "process"}}
+    )
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_cluster_changes_no_byte_and_tells_its_progress(tmp_path: Path, address: str) -> None:
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
+    seen: list[progress.Event] = []
+    with progress.listening(seen.append):
+        result = build_dataset(spec)
+    assert result["published"] is True
+    direct = _elsewhere(spec, tmp_path)
+    assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
+    encoded = [event.num_documents for event in seen if isinstance(event, progress.Advanced)]
+    assert sum(encoded) >= 2 * 400  # tokenize and shuffle
+
+
+def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
+    """Encode, but end this worker of the cluster the first time."""
+    try:
+        (Path(job.store).parent / "killed").touch(exist_ok=False)
+    except FileExistsError:
+        return tokenize_partition(job)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process goes on")
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_worker_killed_in_the_middle_changes_no_byte(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.order.tokenize_partition", _kill_worker_once)
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
+    (tmp_path / "store").mkdir()
+    result = build_dataset(spec)
+    assert (tmp_path / "store" / "killed").exists()
+    monkeypatch.undo()
+    direct = _elsewhere(spec, tmp_path)
+    assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, address: str) -> None:
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
+    with (tmp_path / "input" / "b.jsonl").open("a") as file:
+        file.write('{"text": 3}\n')
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"b\.jsonl"):
+        build_dataset(spec)
+    assert time.monotonic() - start < 60
+    assert not list(tmp_path.glob("store/data/versions/*/manifest.json"))
