@@ -47,7 +47,7 @@ def show_result(result: dict[str, Any]) -> None:
     create_table_artifact(
         _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
         key=f"{key}-inputs",
-        description=_description("inputs", len(inputs)),
+        description=_description("input files", len(inputs)),
     )
     shards = [
         {"split": split, **{name: shard[name] for name in ("name", "documents", "tokens", "bytes", "sha256")}}
@@ -116,7 +116,8 @@ def tell_published(dataset: str, result: dict[str, Any]) -> None:
     """Emit the event `tokenloom.dataset.published`."""
     tokens = sum(split["tokens"] for split in result["splits"].values())
     told = {name: result[name] for name in ("version", "reference", "tag", "tag_moved")}
-    _emit("published", dataset, told | {"tokens": tokens})
+    labels = {"tokenloom.tag": result["tag"], "tokenloom.version": result["version"]}
+    _emit("published", dataset, told | {"tokens": tokens}, labels)
 
 
 def tell_failed(dataset: str, error: BaseException) -> None:
@@ -124,9 +125,10 @@ def tell_failed(dataset: str, error: BaseException) -> None:
     _emit("failed", dataset, {"error": type(error).__name__, "message": str(error)})
 
 
-def _emit(what: str, dataset: str, payload: dict[str, Any]) -> None:
+def _emit(what: str, dataset: str, payload: dict[str, Any], labels: dict[str, str] | None = None) -> None:
     emit_event(
         f"tokenloom.dataset.{what}",
-        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset},
+        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset}
+        | (labels or {}),
         payload={"dataset": dataset, "flow_run_id": flow_run.get_id()} | payload,
     )

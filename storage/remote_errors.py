@@ -82,6 +82,8 @@ def harmless(error: BaseException) -> BaseException | None:
 
 def kind_of(error: BaseException) -> Kind:
     """Return what an error of a store means: "passing" if the same request may succeed a little later."""
+    if any(_is_busy(_http_status(link)) for link in _chain(error)):
+        return "passing"  # some stores say FileNotFoundError then
     for link in _chain(error):
         status, names = _http_status(link), _names(link)
         if isinstance(link, FileNotFoundError) or status == 404:
@@ -92,7 +94,7 @@ def kind_of(error: BaseException) -> Kind:
             return "shorter"
         if names & _LASTING:
             return "other"
-        if _may_pass(link, status) or names & _PASSING:
+        if _may_pass(link) or names & _PASSING:
             return "passing"
     return "other"
 
@@ -113,9 +115,11 @@ def mark_passing(error: BaseException, passing: bool) -> None:
     setattr(error, _MARK, passing)
 
 
-def _may_pass(error: BaseException, status: int) -> bool:
-    if status >= 500 or status in (408, 429):
-        return status != 501
+def _is_busy(status: int) -> bool:
+    return (status >= 500 and status != 501) or status in (408, 429)
+
+
+def _may_pass(error: BaseException) -> bool:
     number = error.errno if isinstance(error, OSError) else None
     return isinstance(error, ConnectionError | TimeoutError | EOFError) or number in _PASSING_NUMBERS
 

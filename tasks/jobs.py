@@ -18,9 +18,11 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 NUM_SAMPLES = 1000
-_MAX_TASKS = 400  # a run of more task runs is slow to show and to keep
+_MAX_TASKS = 400  # of a step; a run of more task runs is slow to show and to keep
+_MAX_SMALL_TASKS = 120  # of a step that takes a small part of the time
 _TASK_BYTES = 64_000_000
-_CUT_FILES = 100
+_CUT_FILES = 500
+_CHECK_SAMPLES = 50
 
 
 @dataclass(frozen=True)
@@ -32,25 +34,33 @@ class Weighted(Generic[Job]):
     weight: int
 
 
-def grouped(jobs: Sequence[Weighted[Job]], num_workers: int, most: int) -> list[tuple[str, list[Job]]]:
-    """Group jobs, in order, into at most some hundreds of tasks: (label of the first, jobs).
+def grouped(
+    jobs: Sequence[Weighted[Job]], num_workers: int, most: int, max_tasks: int = _MAX_TASKS
+) -> list[tuple[str, list[Job]]]:
+    """Group jobs, in order, into at most `max_tasks` tasks: (label of the first and how many more, jobs).
 
     Args:
         jobs: of one step.
         num_workers: a group is so small that each worker gets several.
         most: weight that a group need not exceed.
+        max_tasks: groups that there may be.
     """
-    total = sum(job.weight for job in jobs)
-    enough = max(min(most, total // (4 * max(1, num_workers))), total // _MAX_TASKS, 1)
-    groups: list[tuple[str, list[Job]]] = []
+    total = sum(max(job.weight, 1) for job in jobs)
+    enough = max(min(most, total // (4 * max(1, num_workers))), -(-total // max_tasks), 1)
+    groups: list[list[Weighted[Job]]] = []
     weight = enough
     for job in jobs:
         if weight >= enough:
-            groups.append((job.label, []))
+            groups.append([])
             weight = 0
-        groups[-1][1].append(job.job)
+        groups[-1].append(job)
         weight += max(job.weight, 1)
-    return groups
+    return [(_label(group), [item.job for item in group]) for group in groups]
+
+
+def _label(group: Sequence[Weighted[Any]]) -> str:
+    first = group[0].label
+    return first if len(group) == 1 else f"{first} and {len(group) - 1} more"
 
 
 def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
@@ -60,15 +70,18 @@ def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]
 
 def cut_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
     """Return the inputs, grouped, for cut_file."""
-    return grouped([Weighted(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES)
+    return grouped([Weighted(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES, _MAX_SMALL_TASKS)
 
 
 def tokenize_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
     """Return the partitions to encode, grouped, for tokenize_partition."""
-    jobs = [
-        Weighted(plan.inputs[part.input_index].path, tokenize_job(plan, part), part.num_bytes) for part in plan.missing
-    ]
+    jobs = [Weighted(_partition_label(plan, part), tokenize_job(plan, part), part.num_bytes) for part in plan.missing]
     return grouped(jobs, num_workers, _TASK_BYTES)
+
+
+def _partition_label(plan: BuildPlan, partition: Partition) -> str:
+    """Return the file of a partition, and its row groups or bytes."""
+    return f"{plan.inputs[partition.input_index].path} [{partition.start}, {partition.end})"
 
 
 def first_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
@@ -156,4 +169,5 @@ def check_jobs(
 ) -> list[tuple[str, list[CheckJob]]]:
     """Return the documents to encode again, grouped, for check_documents."""
     jobs = choose_samples(plan, records, NUM_SAMPLES, max(1, num_workers))
-    return grouped([Weighted(job.file.path, job, len(job.samples)) for job in jobs], num_workers, 1)
+    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
+    return grouped(weighted, num_workers, _CHECK_SAMPLES, _MAX_SMALL_TASKS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from http import HTTPStatus
 from typing import Any
 
 from tokenloom.display import say
@@ -21,14 +22,16 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     """
     for name, value in PRIVATE.items():
         os.environ.setdefault(name, value)
+    from prefect import tags
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
+    from tokenloom.automations import TAG
     from tokenloom.flows.build_dataset import build_dataset
 
     _quiet_console()
     if url := known_url():
         say(f"Prefect server {url}")
-    with temporary_settings({PREFECT_API_URL: url or _temporary_url()}):
+    with temporary_settings({PREFECT_API_URL: url or _temporary_url()}), tags(TAG):
         return dict(build_dataset(spec))
 
 
@@ -39,9 +42,27 @@ def known_url() -> str | None:
     if url := PREFECT_API_URL.value():
         if not answers(url):
             raise TokenloomError(f"the Prefect server {url} (PREFECT_API_URL) does not answer; --direct does without")
+        _check_password(url)
         return str(url)
     url = running_url(default_home())
     return url if url and answers(url) else None
+
+
+def _check_password(url: str) -> None:
+    """Raise TokenloomError if the server, whose health anybody may ask for, wants another password."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    try:
+        with get_client(sync_client=True) as client:
+            client.api_version()
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != HTTPStatus.UNAUTHORIZED:
+            raise
+        raise TokenloomError(
+            f"the Prefect server {url} wants a password: set PREFECT_API_AUTH_STRING to what it has in "
+            "PREFECT_SERVER_API_AUTH_STRING"
+        ) from error
 
 
 def _temporary_url() -> str:

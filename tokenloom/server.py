@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,25 +13,12 @@ from typing import IO
 from tokenloom.errors import TokenloomError
 
 _START_SECONDS = 120
-# The server ends after its parent, however that ends: its standard input closes then.
-_SERVE = """
-import os, signal, sys, threading, time
-def end_with_parent():
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(10)
-    os._exit(0)
-threading.Thread(target=end_with_parent, daemon=True).start()
-import uvicorn
-uvicorn.run("prefect.server.api.server:create_app", factory=True, fd=int(sys.argv[1]), log_level="error")
-"""
 _STOP_SECONDS = 15
 #: for the server and all that talks to it: nothing is told to anybody
 PRIVATE = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # that one asks a server of Amplitude for its settings
 }
 
 _servers: list[subprocess.Popen[bytes]] = []  # kept, so that their standard input stays open
@@ -53,12 +41,13 @@ def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subproces
     with _listener(port) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         server = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, str(listener.fileno())],
+            [sys.executable, "-m", "tokenloom.server_process", str(listener.fileno())],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             pass_fds=[listener.fileno()],
             start_new_session=True,
+            env=os.environ | {"PREFECT_SERVER_UI_API_URL": url},  # Prefect knows no port of an inherited socket
         )
     _servers.append(server)
     _wait_until_healthy(server, url)

@@ -91,23 +91,25 @@ class BuildSpec(SpecModel):
 
     dataset: Name = Field(title="Dataset", description="Lower case letters, digits, '.', '_', '-'")
     store: Location = Field(title="Store", description="Folder of the datasets")
-    sources: list[Source] = Field(title="Sources", min_length=1)
-    tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer")
-    documents: DocumentRules = Field(DocumentRules(), title="Documents")
+    sources: list[Source] = Field(title="Sources", description="Where the texts are; at least one", min_length=1)
+    tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer", description="What makes ids of a text")
+    documents: DocumentRules = Field(DocumentRules(), title="Documents", description="What makes a row a document")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
         title="Splits",
         description="Shares that add up to 1; train takes the rest. In YAML also {train: 0.98, ...}",
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Of the order of documents")
-    shard_tokens: int = Field(100_000_000, ge=1, le=2**40, title="Tokens a shard")
+    shard_tokens: int = Field(
+        100_000_000, ge=1, le=2**40, title="Tokens a shard", description="A shard is cut at this size"
+    )
     limit: int | None = Field(
         None, ge=1, title="Limit", description="A try-out: only the first documents of each source; never latest"
     )
     packs: list[Pack] = Field(
         [], title="Packs", description="Ways to pack whose numbers of samples go into the manifest; any order"
     )
-    runner: Runner = Field(ProcessRunner(), title="Runner")
+    runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work is done")
     credentials: list[Credentials] = Field(
         [], title="Credentials", description="Of object stores; without them the environment is asked"
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from tokenloom.spec_base import SpecModel
+from tokenloom.spec_base import SpecModel, as_any_of
 
 
 class ProcessRunner(SpecModel):
@@ -45,7 +45,7 @@ class RayRunner(_ClusterRunner):
     )
 
 
-Runner = Annotated[ProcessRunner | DaskRunner | RayRunner, Field(discriminator="kind")]
+Runner = Annotated[ProcessRunner | DaskRunner | RayRunner, Field(discriminator="kind", json_schema_extra=as_any_of)]
 
 
 class Credentials(SpecModel):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from tokenloom.row_filter import parse_filter
-from tokenloom.spec_base import Location, Name, SpecModel
+from tokenloom.spec_base import Location, Name, SpecModel, as_any_of
 
 
 def _parsed(value: str) -> str:
@@ -115,7 +115,9 @@ class HuggingFaceSource(_Source):
         title="Dataset", description="Of the hub: org/name; a folder: ./data; or json, csv, parquet, text, arrow"
     )
     config: str | None = Field(None, title="Config", description="Default: the dataset's own")
-    split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field("train", title="Split")
+    split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field(
+        "train", title="Split", description="Of the dataset: train"
+    )
     revision: str | None = Field(
         None, title="Revision", description="Branch, tag or commit; the inputs name the commit. Default: main"
     )
@@ -153,5 +155,5 @@ class HuggingFaceSource(_Source):
 
 Source = Annotated[
     ParquetSource | JsonlSource | CsvSource | TextSource | ArrowSource | ArrayRecordSource | HuggingFaceSource,
-    Field(discriminator="kind"),
+    Field(discriminator="kind", json_schema_extra=as_any_of),
 ]

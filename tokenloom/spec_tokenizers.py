@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from tokenloom.spec_base import Location, Name, SpecModel
+from tokenloom.spec_base import Location, Name, SpecModel, as_any_of
 
 
 class ByteTokenizer(SpecModel):
@@ -76,5 +76,6 @@ class SentencePieceTokenizer(_WithMarks):
 
 
 Tokenizer = Annotated[
-    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer, Field(discriminator="kind")
+    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
+    Field(discriminator="kind", json_schema_extra=as_any_of),
 ]

@@ -15,12 +15,20 @@ from filelock import FileLock, Timeout
 
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
+from tokenloom.kept_process import Kept
 from tokenloom.output import Json, print_line
 from tokenloom.server import PRIVATE, start_server, stop_server
 from tokenloom.up_folder import default_home, forget_url, note_url
 
 POOL = "tokenloom"
 _DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
+_HEARTBEAT_SECONDS = 30  # the least that Prefect takes
+_SETTINGS = {
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(_HEARTBEAT_SECONDS),
+    # In files: a run whose lease a new server does not know is ended by Prefect.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+}
 _ONLINE_SECONDS = 60
 _STOP_SECONDS = 20
 # Ctrl-C of the terminal does not reach the worker: it stops first, and then the server that it talks to. It needs a
@@ -63,7 +71,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
             stack.enter_context(_alone(home))
             server, url = stack.enter_context(_serving(home, port))
             _deploy(url)
-            worker = stack.enter_context(_working(home, url, runs))
+            worker = stack.enter_context(_working(home, runs))
             note_url(home, url)
             stack.callback(forget_url, home)
             print_line(quiet, f"Prefect UI      {url.removesuffix('/api')}")
@@ -72,7 +80,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
             print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
             print_line(quiet, "Ctrl-C stops all of it")
             sys.stdout.flush()
-            _watch({"worker": worker, "server": server})
+            _watch(server, worker)
         except KeyboardInterrupt:
             for number in (signal.SIGINT, signal.SIGTERM):  # one is enough
                 signal.signal(number, signal.SIG_IGN)
@@ -110,17 +118,17 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _serving(home: Path, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def _serving(home: Path, port: int) -> Iterator[tuple[Kept, str]]:
     """Run the server; it and all that follow take their settings from the environment."""
-    os.environ.update(PRIVATE | {"PREFECT_HOME": str(home), "PREFECT_WORKER_QUERY_SECONDS": "2"})
+    os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home)})
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
     say("starting the Prefect server; the first time takes half a minute")
-    with (home / "server.log").open("ab") as log:
-        server, url = start_server(port, log)
-    try:
+    with (home / "server.log").open("ab") as log, ExitStack() as stack:
+        process, url = start_server(port, log)
+        known_port = int(url.removesuffix("/api").rpartition(":")[2])
+        server = Kept("server", process, lambda: start_server(known_port, log)[0])
+        stack.callback(lambda: stop_server(server.process))
         yield server, url
-    finally:
-        stop_server(server)
 
 
 def _deploy(url: str) -> None:
@@ -128,7 +136,10 @@ def _deploy(url: str) -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
     from prefect.workers.process import ProcessWorker
+
+    from tokenloom.automations import install_crash_automation
 
     with get_client(sync_client=True) as client:
         try:
@@ -140,32 +151,44 @@ def _deploy(url: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise TokenloomError(f"{url} did not take the deployments:\n{done.stdout}{done.stderr}")
+    install_crash_automation(max(PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0, _HEARTBEAT_SECONDS))
 
 
 @contextmanager
-def _working(home: Path, url: str, runs: int) -> Iterator[subprocess.Popen[bytes]]:
+def _working(home: Path, runs: int) -> Iterator[Kept]:
     """Run a worker and wait until the server knows it; at the end no process of it is left."""
     options = ["worker", "start", "--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
-    with (home / "worker.log").open("ab") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", _WORK, *options],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        _wait_until_online(worker, home)
+    with (home / "worker.log").open("ab") as log, ExitStack() as stack:
+
+        def start() -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _WORK, *options],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(_end_group, process)  # and the runs that it started
+            return process
+
+        worker = Kept("worker", start(), start)
+        stack.callback(lambda: _stop_worker(worker.process))
+        _wait_until_online(worker.process, home)
         yield worker
-    finally:
-        worker.terminate()
-        try:
-            worker.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            say("the worker does not stop by itself; it is killed")
-        with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)  # and the runs that it started
-        worker.wait()
+
+
+def _stop_worker(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        say("the worker does not stop by itself; it is killed")
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:
@@ -179,10 +202,9 @@ def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:
             time.sleep(0.2)
 
 
-def _watch(processes: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Wait until a process ends by itself; raises TokenloomError then."""
+def _watch(*processes: Kept) -> None:
+    """Keep processes running; raises TokenloomError if one ends at once again and again."""
     while True:
         time.sleep(1)
-        for name, process in processes.items():
-            if process.poll() is not None:
-                raise TokenloomError(f"the {name} ended with exit code {process.returncode}; {name}.log says why")
+        for process in processes:
+            process.keep()

@@ -13,8 +13,9 @@ from typing import IO, Any, cast
 import fsspec
 import pyarrow as pa
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, TokenloomError
 from tokenloom.storage.fingerprints import remote_fingerprint
+from tokenloom.storage.remote_errors import kind_of, redacted
 
 PINNED = "commit:"  # a fingerprint that begins so names what never changes
 _MAGIC = "*?["
@@ -88,13 +89,22 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     magic = min((i for i in map(stripped.find, _MAGIC) if i >= 0), default=None)
     root = stripped[: stripped.rindex("/", 0, magic) + 1]
     if magic is None:
-        if not filesystem.exists(stripped):
-            raise InputError(f"{pattern}: no such file; check the path")
-        return root, [(stripped, filesystem.info(stripped))]
-    found = sorted(filesystem.glob(stripped, detail=True).items())
+        return root, [(stripped, _info(filesystem, stripped, pattern))]
+    with naming(pattern):
+        found = sorted(filesystem.glob(stripped, detail=True).items())
     if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
         raise InputError(f"{odd!a}: its name is no UTF-8, which the inputs of a version can't name; rename the file")
     return root, found
+
+
+def _info(filesystem: Any, name: str, pattern: str) -> dict[str, Any]:
+    with naming(pattern):
+        try:
+            return dict(filesystem.info(name))
+        except FileNotFoundError as error:
+            if kind_of(error) == "missing":
+                raise InputError(f"{pattern}: no such file; check the path") from error
+            raise
 
 
 def found_file(path: str, name: str, pattern: str, info: dict[str, Any] | None = None) -> FoundFile:
@@ -110,10 +120,8 @@ def found_file(path: str, name: str, pattern: str, info: dict[str, Any] | None =
         return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
     files = filesystem_of(pattern)[0]
     url = str(files.unstrip_protocol(name))
-    try:
+    with naming(url):
         info = info or files.info(name)
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 
 
@@ -148,15 +156,28 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
 @contextmanager
 def open_input(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading; raises InputError if it is missing or can't be read."""
+    with naming(url), open_file(url) as file:
+        for opened in _listeners:
+            opened.append(file)
+        yield file
+
+
+@contextmanager
+def naming(url: str) -> Iterator[None]:
+    """Turn the errors of a file system in the block into InputErrors that name the file."""
     try:
-        with open_file(url) as file:
-            for opened in _listeners:
-                opened.append(file)
-            yield file
-    except FileNotFoundError as error:
-        raise InputError(f"{url}: the file is gone; it was there when the build was planned; build again") from error
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
+        yield
+    except Exception as error:
+        kind = kind_of(error)
+        if isinstance(error, TokenloomError) or (kind == "other" and not isinstance(error, OSError)):
+            raise
+        if kind == "missing":
+            raise InputError(
+                f"{url}: the file is gone; it was there when the build was planned; build again"
+            ) from error
+        reason = getattr(error, "strerror", None) or redacted(str(error) or type(error).__name__)
+        next_step = "run the build again" if kind == "passing" else "check the file"
+        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from error
 
 
 @contextmanager
@@ -176,13 +197,11 @@ def following_position() -> Iterator[Callable[[], int | None]]:
 
 def input_bytes(url: str) -> int:
     """Return the length of an input file in bytes; raises InputError if it can't be read."""
-    try:
+    with naming(url):
         if "://" not in url:
             return os.stat(url).st_size
         filesystem, path = fsspec.core.url_to_fs(url)
         return int(filesystem.size(path))
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
 
 
 def compression(url: str) -> str | None:
@@ -213,7 +232,8 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
     with open_input(url) as file:
         if codec is None:
             _check_plain(url, file)
-            yield file
+            # fsspec's files know no readline of so many bytes at most.
+            yield file if is_local(url) else cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES))
             return
         if input_bytes(url) == 0:
             raise InputError(f"{url}: the file is empty, which no {codec} file is; make it again")

@@ -72,7 +72,7 @@ def _address_when_ready(file: Path) -> str:
     deadline = time.monotonic() + 60
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    with Client(scheduler_file=str(file)) as client:
+    with Client(scheduler_file=str(file)) as client:  # type: ignore[no-untyped-call]
         client.wait_for_workers(2, timeout=60)
         return str(client.scheduler.address)
 

@@ -3,71 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.support import make_spec, write_parquet
+from tests.flows.running import artifact, command, event, parameters, processes_with, running_up, wait_until_gone
+from tests.support import write_parquet
 from tokenloom.storage.versions import dataset_store, published_versions
 
 SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-def processes_with(mark: str) -> list[int]:
-    """Return the processes whose environment holds `mark`, but for this one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-        except OSError:  # it ended, or is somebody else's
-            continue
-    return found
-
-
-@contextmanager
-def running_up(folder: Path, mark: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C."""
-    environment = os.environ | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
-    environment.pop("PREFECT_API_URL", None)
-    up = subprocess.Popen(
-        [sys.executable, "-m", "tokenloom.cli", "up", "--port", "0"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-    try:
-        assert up.stdout is not None
-        told = []
-        for line in up.stdout:
-            told.append(line)
-            if "Ctrl-C" in line:
-                break
-        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(told))
-        assert found, "".join(told)
-        yield up, found[0] + "/api"
-    finally:
-        up.send_signal(signal.SIGINT)
-        rest, _ = up.communicate(timeout=60)
-    assert up.returncode == 0, rest
-    assert "stopping" in rest
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +31,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, st
         yield folder, url, mark
     assert wait_until_gone(mark) == []
     assert "Fatal" not in (folder / "up" / "worker.log").read_text()
-
-
-def parameters(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
-    """Return the parameters of a run that builds dataset `name`."""
-    write_parquet(folder / "input" / "a.parquet", [f"text {i} of {name}" for i in range(200)])
-    sources = [{"kind": "parquet", "path": str(folder / "input" / "a.parquet")}]
-    spec = make_spec(folder / "store", sources, **fields).model_dump(mode="json")
-    return {"spec": spec | {"dataset": name, "runner": {"kind": "process", "workers": 1}}}
 
 
 def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, str]) -> None:
@@ -105,27 +49,6 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
     assert event("tokenloom.dataset.published", "news")["version"] == version
 
 
-def artifact(key: str) -> Any:
-    """Return the newest artifact of a key."""
-    with get_client(sync_client=True) as client:
-        (found,) = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    return found
-
-
-def event(name: str, dataset: str) -> dict[str, Any]:
-    """Return the payload of the one event of a dataset, once the server has it."""
-    deadline = time.monotonic() + 30
-    wanted = {"filter": {"event": {"name": [name]}, "resource": {"id": [f"tokenloom.dataset.{dataset}"]}}}
-    while time.monotonic() < deadline:
-        with get_client(sync_client=True) as client:
-            found = client._client.post("/events/filter", json=wanted).json()["events"]
-        if found:
-            assert len(found) == 1
-            return dict(found[0]["payload"])
-        time.sleep(0.5)
-    raise AssertionError(f"no event {name} of {dataset}")
-
-
 def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tuple[Path, str, str]) -> None:
     folder, _, _ = up
     asked = parameters(folder, "again")
@@ -142,7 +65,7 @@ def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tu
 def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tuple[Path, str, str]) -> None:
     folder, _, _ = up
     wrong = parameters(folder, "wrong")
-    wrong["spec"]["splits"] = {"train": 0.5}
+    wrong["spec"]["splits"] = [{"name": "train", "share": 0.5}]
     run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=120, poll_interval=1)
     assert run.state.is_failed()
     assert "shares must add up to 1, not 0.5" in run.state.message
@@ -166,21 +89,6 @@ def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, st
     assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1
     (schedule,) = nightly.schedules
     assert (schedule.active, schedule.schedule.cron, schedule.schedule.timezone) == (False, "0 2 * * *", "UTC")  # type: ignore[union-attr]
-
-
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that looks for a running `tokenloom up`."""
-    environment = os.environ | {"TOKENLOOM_UP_HOME": str(folder / "up")}
-    environment.pop("PREFECT_API_URL", None)
-    return subprocess.run(
-        [sys.executable, "-m", "tokenloom.cli", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
 
 
 def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str]) -> None:
@@ -215,14 +123,6 @@ def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> Non
     done = command(tmp_path, "up", "--port", port)
     assert done.returncode == 1
     assert f"port {port} of 127.0.0.1 can't be used" in done.stderr
-
-
-def wait_until_gone(mark: str) -> list[int]:
-    """Return the processes of a mark that are left after ten seconds."""
-    deadline = time.monotonic() + 10
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return processes_with(mark)
 
 
 def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(

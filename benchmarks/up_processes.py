@@ -1,0 +1,111 @@
+"""A `tokenloom up` in a folder of its own, and what processes take, from /proc (Linux)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenloom.up_folder import running_url
+
+STOP_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running `tokenloom up`: its folder, the URL of its API, the ids of its processes."""
+
+    home: Path
+    api: str
+    worker: int
+    server: int
+
+
+@contextmanager
+def running_up(folder: Path, *options: str) -> Iterator[Up]:
+    """Run `tokenloom up` on a free port with its data in `folder`; end it with Ctrl-C."""
+    home = folder / "up"
+    environment = os.environ | {"TOKENLOOM_UP_HOME": str(home)}
+    environment.pop("PREFECT_API_URL", None)
+    command = [sys.executable, "-m", "tokenloom.cli", "up", "--port", "0", *options]
+    up = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert up.stdout is not None  # a pipe
+        if not any("Ctrl-C" in line for line in up.stdout):
+            raise SystemExit("tokenloom up did not start")
+        api = running_url(home)
+        assert api is not None  # it is noted before the last line is printed
+        yield Up(home, api, child_of(up.pid, "worker"), child_of(up.pid, "uvicorn"))
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.communicate(timeout=STOP_SECONDS)
+    if up.returncode:
+        raise SystemExit(f"tokenloom up ended with exit code {up.returncode}")
+
+
+def child_of(parent: int, word: str) -> int:
+    """Return the child of a process whose command line holds a word."""
+    children = [
+        int(pid) for path in Path(f"/proc/{parent}/task").glob("*/children") for pid in path.read_text().split()
+    ]
+    (found,) = (pid for pid in children if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return found
+
+
+def resident_mb(process: int) -> float:
+    """Return the resident memory of a process; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
+
+
+def cpu_seconds(process: int) -> float:
+    """Return the processor time of a process, without its children."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command took: `cpu` with its children, `resident` [(time, MB)] without them."""
+
+    wall: float
+    cpu: float
+    resident: list[tuple[float, float]]
+
+    @property
+    def peak_mb(self) -> float:
+        """The most resident memory."""
+        return max(mb for _, mb in self.resident)
+
+    def growth_mb(self, since: float) -> float:
+        """Return the most resident memory after a time, less that at the time."""
+        at_once = [mb for moment, mb in self.resident if moment <= since][-1]
+        return max(mb for moment, mb in self.resident if moment >= since) - at_once
+
+
+def watched(command: list[str], environment: dict[str, str]) -> Ran:
+    """Run a command to its end and sample its memory; stop the program if it fails."""
+    resident = []
+    with tempfile.TemporaryFile() as told:
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=told)
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            resident.append((time.time(), resident_mb(process.pid)))
+            time.sleep(0.05)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            told.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{told.read().decode()}")
+    return Ran(wall, usage.ru_utime + usage.ru_stime, [(moment, mb) for moment, mb in resident if mb])

@@ -1,0 +1,62 @@
+"""Train whenever a build publishes a version: a Prefect deployment, and the automation that starts it.
+
+    python -m tokenloom.examples.train_on_publish news
+
+puts the deployment `train-on-publish/train` on the server in PREFECT_API_URL, or of a running `tokenloom up`, and lets
+each version of the dataset that is tagged `latest` start a run of it. Put your own training where `train` is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from prefect import flow
+from prefect.deployments.runner import RunnerDeployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.types.entrypoint import EntrypointType
+
+from tokenloom.automations import TAG, install_publication_automation
+from tokenloom.errors import TokenloomError
+from tokenloom.examples.train_small import train
+from tokenloom.prefect_session import known_url
+
+
+@flow(name="train-on-publish", log_prints=True)
+def train_on_publish(reference: str, updates: int = 3000) -> float:
+    """Train a small model on a version and return its test loss.
+
+    Args:
+        reference: STORE/DATASET@VERSION, as the event of its publication says.
+        updates: Steps of 8 x 512 tokens.
+    """
+    test_loss = train(reference, updates)["test"]
+    assert isinstance(test_loss, float)
+    return test_loss
+
+
+def install(dataset: str, updates: int) -> str:
+    """Deploy the flow to the work pool `tokenloom`, and its automation; return the automation's name."""
+    from tokenloom.examples import train_on_publish as module  # as a script, this one has no name to import it by
+
+    deployment = RunnerDeployment.from_flow(
+        module.train_on_publish,
+        name="train",
+        parameters={"updates": updates},
+        tags=[TAG],
+        work_pool_name="tokenloom",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    deployment.apply()
+    return install_publication_automation(dataset, "train-on-publish/train")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Train whenever a build publishes a version of a dataset.")
+    parser.add_argument("dataset", help="its name")
+    parser.add_argument("--updates", type=int, default=3000, help="training steps (default: 3000)")
+    arguments = parser.parse_args()
+    url = known_url()
+    if url is None:
+        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`")
+    with temporary_settings({PREFECT_API_URL: url}):
+        print(f"installed: {install(arguments.dataset, arguments.updates)}")

@@ -1,0 +1,176 @@
+"""The UI of `tokenloom up` in a real browser: the form, a run watched to its end, its artifacts, and refusals."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.flows.browser import Page, chromium
+from tests.flows.running import command, running_up
+from tests.support import write_parquet
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.storage.versions import dataset_store, published_versions
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+_SCHEMA = build_dataset.parameters.model_dump()
+_TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Page]]:
+    """A running `tokenloom up`, in whose folder lies a Parquet file, and a browser on its UI."""
+    folder = tmp_path_factory.mktemp("up")
+    write_parquet(folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
+    with chromium("http://127.0.0.1") as page, running_up(folder, f"mark-{uuid.uuid4()}") as (_, api):
+        page.url = api.removesuffix("/api")
+        yield folder, page
+
+
+def open_form(page: Page) -> None:
+    """Go to the form of build-dataset as a user does."""
+    page.open("/")
+    page.press("Deployments", "link")
+    page.press("build-dataset", "link")
+    page.press("Run")
+    page.press("Custom run", "menuitem")
+    page.field("Dataset")
+
+
+def fill_form(page: Page, dataset: str) -> None:
+    """Fill in what has no default: one Parquet source, the byte tokenizer; paths from the folder of `up`."""
+    page.fill("Dataset", dataset)
+    page.fill("Store", "store")
+    sources = page.field("Sources")
+    page.press("Add item", scope=sources)
+    page.press("Parquet", "tab", sources)
+    page.fill("Path", "input/*.parquet", sources)
+    page.press("Bytes", "tab", page.field("Tokenizer"))
+
+
+def test_a_filled_form_becomes_a_run_with_artifacts(ui: tuple[Path, Page]) -> None:
+    folder, page = ui
+    open_form(page)
+    fill_form(page, "news")
+    page.driver.execute_script("arguments[0].scrollIntoView()", page.field("spec"))
+    page.screenshot("ui-form")
+    page.submit()
+    page.press("View run")
+    page.press("Logs", "tab")  # and away from the note that has this button
+    page.await_line("Completed")
+    (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
+    page.await_text(f"news {version}")
+    page.screenshot("ui-run")
+    page.press("Artifacts", "tab")
+    for name in ("inputs", "shards", "summary"):
+        page.await_text(f"news-{name}")
+    page.follow("/artifacts/key/news-summary")
+    page.follow("/artifacts/artifact/")
+    page.await_text("The longest step was")
+    assert page.errors() == []
+
+
+def words_of_the_command_line(folder: Path, dataset: str) -> str:
+    """Return what `tokenloom build` says of a dataset's name, between place and value."""
+    spec = f"dataset: {dataset}\nstore: store\nsources:\n  - kind: parquet\n    path: input/*.parquet\n"
+    (folder / "spec.yaml").write_text(spec)
+    done = command(folder, "build", "spec.yaml")
+    found = re.search(r"dataset: (.+); got", done.stderr)
+    assert done.returncode != 0 and found, done.stderr
+    return found[1]
+
+
+def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]) -> None:
+    folder, page = ui
+    open_form(page)
+    fill_form(page, "Bad Name")
+    page.submit()
+    rule = re.findall(r"'\^.+\$'", words_of_the_command_line(folder, "Bad Name"))[0]
+    page.wait(rule, lambda: rule in page.field("Dataset").text)
+
+
+def test_a_value_against_another_rule_ends_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:
+    folder, page = ui
+    open_form(page)
+    fill_form(page, "abcdef0123456789")
+    page.submit()
+    page.press("View run")
+    page.await_line("Failed")
+    page.press("Details", "tab")
+    page.await_text(words_of_the_command_line(folder, "abcdef0123456789"))
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with what it refers to; its own title and description come first."""
+    reference = schema.get("$ref", "").rpartition("/")[2]
+    return (_SCHEMA["definitions"][reference] if reference else {}) | schema
+
+
+def check_fields(page: Page, schema: dict[str, Any], scope: WebElement | None = None) -> int:
+    """Check that each property of an object is a field with title and description; return how many were seen."""
+    seen = 0
+    for part in map(resolved, schema["properties"].values()):
+        field = page.field(part["title"], scope)
+        if "const" not in part:
+            assert part.get("description"), f"{part['title']} of {schema['title']} has no description"
+            assert plain(part["description"]) in plain(field.text)
+        seen += 1 + check_input(page, part, field)
+    return seen
+
+
+def plain(text: str) -> str:
+    """Return a text without blanks and without the marks that Markdown takes away."""
+    return re.sub(r"[\s*`]", "", text)
+
+
+def check_input(page: Page, schema: dict[str, Any], field: WebElement) -> int:
+    """Check kinds, choices, bounds and default of a field; return the number of fields inside of it."""
+    if kinds := [resolved(kind) for kind in schema.get("oneOf") or schema.get("anyOf") or []]:
+        return check_kinds(page, kinds, field)
+    if schema.get("type") == "array":
+        page.press("Add item", scope=field)
+        return check_input(page, resolved(schema["items"]), field)
+    if "properties" in schema:
+        return check_fields(page, schema, field)
+    if "enum" in schema:
+        assert page.choices(field) == schema["enum"]
+    elif schema["type"] in ("integer", "number", "string"):
+        box = field.find_element(By.CSS_SELECTOR, "textarea, input")
+        for bound, attribute in (("minimum", "min"), ("maximum", "max")):
+            assert bound not in schema or box.get_attribute(attribute) == str(schema[bound])
+        if schema.get("default") is not None:
+            assert box.get_attribute("value") == str(schema["default"])
+    return 0
+
+
+def check_kinds(page: Page, kinds: list[dict[str, Any]], field: WebElement) -> int:
+    """Check that a field is a choice between kinds, and each of them."""
+    names = [kind.get("title") or _TYPES[kind["type"]] for kind in kinds]
+    assert page.tabs(field) == names
+    seen = 0
+    for name, kind in zip(names, kinds, strict=True):
+        page.press(name, "tab", field)
+        if kind.get("type") != "null":
+            page.wait(name, lambda kind=kind: plain(kind.get("description", "")) in plain(field.text))  # type: ignore[misc]
+            seen += check_input(page, kind, field)
+    return seen
+
+
+def test_every_field_of_the_spec_is_in_the_form(ui: tuple[Path, Page]) -> None:
+    _, page = ui
+    open_form(page)
+    assert check_fields(page, _SCHEMA | {"title": "the flow"}) >= 60
+
+
+def test_the_browser_asks_no_other_host(ui: tuple[Path, Page]) -> None:
+    _, page = ui
+    for path, text in (("/", "Dashboard"), ("/v2/blocks/catalog", "Secret")):  # whose blocks have logos elsewhere
+        page.open(path)
+        page.await_text(text)
+    assert page.hosts() == {"127.0.0.1"}

@@ -1,0 +1,182 @@
+"""A server on a real PostgreSQL, as in docs/teams.md: deploy, a worker, a build, a dump that a server starts on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from tests.flows.running import artifact, event, parameters
+from tests.support import build
+from tokenloom.server import PRIVATE, start_server, stop_server
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.versions import dataset_store, published_versions
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+# PostgreSQL refuses to be run by root
+AS_NOBODY: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
+
+
+class Postgres:
+    """A PostgreSQL of this test's own, which listens on a socket in its folder alone."""
+
+    def __init__(self, programs: Path, folder: Path):
+        self.programs = programs
+        self.folder = folder
+
+    def start(self) -> None:
+        """Make the cluster and start it."""
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c fsync=off"
+        if AS_NOBODY:
+            shutil.chown(self.folder, AS_NOBODY["user"])
+        self.control("initdb", "--auth=trust", "--encoding=UTF8", "--username=admin")
+        self.control("pg_ctl", "start", "--wait", f"--log={self.folder}/log", f"--options={options}")
+
+    def stop(self) -> None:
+        """End it with its sessions."""
+        self.control("pg_ctl", "stop", "--wait", "--mode=immediate")
+
+    def create(self, database: str) -> str:
+        """Create a database that `prefect`, which is no superuser, owns; return its URL for Prefect."""
+        self.run("createdb", "--owner=prefect", database, user="admin")
+        return f"postgresql+asyncpg://prefect@/{database}?host={self.folder}"
+
+    def run(self, program: str, *arguments: str, user: str = "prefect") -> str:
+        """Run a client; return what it prints."""
+        environment = os.environ | {"PGHOST": str(self.folder), "PGUSER": user}
+        return run_program([str(self.programs / program), *arguments], env=environment)
+
+    def control(self, program: str, *arguments: str) -> None:
+        """Run a program of the server on the cluster."""
+        command = [str(self.programs / program), f"--pgdata={self.folder}/data", *arguments]
+        run_program(command, cwd=self.folder, **AS_NOBODY)
+
+
+class Team(NamedTuple):
+    """A server on PostgreSQL after one build."""
+
+    folder: Path
+    postgres: Postgres
+    asked: dict[str, Any]
+    run: Any
+
+
+def run_program(command: list[str], **options: Any) -> str:
+    """Run a program that has to succeed; return what it prints."""
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open as long as the server that pg_ctl starts
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=120, check=False, **options)
+        output.seek(0)
+        text = output.read()
+    assert done.returncode == 0, text
+    return text
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL."""
+    initdb = shutil.which("initdb")
+    found = [Path(initdb)] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("needs PostgreSQL's programs (Debian: apt-get install postgresql)")
+    with tempfile.TemporaryDirectory(prefix="pg") as folder:  # the path of a socket has to be short
+        server = Postgres(found[-1].resolve().parent, Path(folder))
+        server.start()
+        try:
+            server.run("createuser", "prefect", user="admin")
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def serving(folder: Path, database: str) -> Iterator[str]:
+    """Run a Prefect server on a database; yield the URL of its API."""
+    with pytest.MonkeyPatch.context() as patch, (folder / "server.log").open("ab") as log:
+        for name, value in PRIVATE.items():
+            patch.setenv(name, value)
+        patch.setenv("PREFECT_HOME", str(folder / "prefect"))
+        patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", database)
+        server, url = start_server(log=log)
+        patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nobody else needs it
+        patch.setenv("PREFECT_API_URL", url)
+        try:
+            with temporary_settings({PREFECT_API_URL: url}):
+                yield url
+        finally:
+            stop_server(server)
+
+
+@contextmanager
+def working(folder: Path) -> Iterator[None]:
+    """Run a worker with the command that `tokenloom deploy` tells."""
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "tokenloom", "--install-policy", "never"]
+    with (folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            ["env", "--default-signal=INT", *command],  # it stops by a SIGINT, which a shell's background job ignores
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"PREFECT_WORKER_QUERY_SECONDS": "1"},
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        worker.terminate()
+        try:
+            worker.wait(30)
+        finally:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
+
+
+@pytest.fixture(scope="module")
+def team(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """A team's server: two deployments and a build that the API triggered."""
+    folder = tmp_path_factory.mktemp("team")
+    asked = parameters(folder, "news")
+    with serving(folder, postgres.create("prefect")):
+        deployed = run_program([sys.executable, "-m", "tokenloom.cli", "deploy"], cwd=folder)
+        assert "prefect worker start --pool tokenloom" in deployed
+        with working(folder):
+            run = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
+        yield Team(folder, postgres, asked, run)
+
+
+def test_a_build_through_the_server_has_the_version_of_a_direct_one(team: Team, tmp_path: Path) -> None:
+    assert team.run.state.is_completed(), team.run.state
+    direct = build(BuildSpec.model_validate(team.asked["spec"] | {"store": str(tmp_path)}))
+    assert published_versions(dataset_store(str(team.folder / "store"), "news")) == [direct.version]
+    assert event("tokenloom.dataset.published", "news")["version"] == direct.version
+    assert f"## news {direct.version}" in artifact("news-summary").data
+
+
+def test_the_role_of_the_server_is_no_superuser_and_has_made_its_extension(team: Team) -> None:
+    query = "SELECT rolsuper, extname FROM pg_roles, pg_extension WHERE rolname = 'prefect' AND extname = 'pg_trgm'"
+    assert team.postgres.run("psql", "-Atc", query, "prefect") == "f|pg_trgm\n"
+
+
+def test_a_server_on_a_restored_dump_has_the_old_runs(team: Team) -> None:
+    dump = str(team.folder / "prefect.dump")
+    team.postgres.run("pg_dump", "--format=custom", f"--file={dump}", "prefect")
+    database = team.postgres.create("restored")
+    team.postgres.run("pg_restore", "--exit-on-error", "--no-owner", "--dbname=restored", dump)
+    with serving(team.folder, database), get_client(sync_client=True) as client:
+        run = client.read_flow_run(team.run.id)
+        assert run.state is not None and run.state.is_completed()
+        assert run.parameters == team.run.parameters
+        assert artifact("news-summary").data.startswith("## news ")
+        assert client.read_deployment_by_name("build-dataset/build-dataset").id == team.run.deployment_id

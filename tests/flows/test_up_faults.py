@@ -1,0 +1,200 @@
+"""`tokenloom up` when something breaks in the middle of a run, and what starts runs by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling, Scheduled
+
+from tests.flows.running import (
+    command_line,
+    event,
+    flow_run,
+    parameters,
+    processes_with,
+    running_up,
+    wait_until,
+    wait_until_final,
+    wait_until_gone,
+)
+from tests.support import build, listed_files, write_parquet
+from tokenloom.automations import install_crash_automation
+from tokenloom.examples.train_on_publish import install
+from tokenloom.spec import BuildSpec
+from tokenloom.storage.versions import dataset_store, published_versions
+
+_SLOW = "tokenloom_test_slower"  # a module with a transform that takes its time
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A running `tokenloom up`: (its folder, the mark of its processes)."""
+    folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
+    (folder / f"{_SLOW}.py").write_text("import time\n\ndef slow(text):\n    time.sleep(0.02)\n    return text\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        with running_up(folder, mark) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+            yield folder, mark
+    assert wait_until_gone(mark) == []
+
+
+def slow_parameters(folder: Path, name: str) -> dict[str, Any]:
+    """Return the parameters of a build that encodes two files, each for some four seconds."""
+    asked = parameters(folder, name, documents={"transform": {"function": f"{_SLOW}:slow", "version": "1"}})
+    write_parquet(folder / "input" / name / "a.parquet", [f"first {i} of {name}" for i in range(200)])
+    write_parquet(folder / "input" / name / "b.parquet", [f"second {i} of {name}" for i in range(200)])
+    asked["spec"]["sources"][0]["path"] = str(folder / "input" / name / "*.parquet")
+    return asked
+
+
+def started(asked: dict[str, Any]) -> FlowRun:
+    """Start a build and return its run once one of its two files is encoded."""
+    run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=0)
+    spills = dataset_store(asked["spec"]["store"], asked["spec"]["dataset"]).local("work/spills")
+    wait_until(lambda: list(spills.glob("*.json")))
+    return flow_run(run.id)
+
+
+def published(asked: dict[str, Any]) -> list[str]:
+    return published_versions(dataset_store(asked["spec"]["store"], asked["spec"]["dataset"]))
+
+
+def process_named(mark: str, words: str) -> int:
+    """Return the one process of a mark whose command line holds these words."""
+    (found,) = [pid for pid in processes_with(mark) if words in command_line(pid)]
+    return found
+
+
+def assert_equal_to_an_undisturbed_build(asked: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    spec = BuildSpec.model_validate(asked["spec"])
+    calm = spec.model_copy(update={"store": str(folder / "calm")})
+    (version,) = published(asked)
+    assert listed_files(spec, version) == listed_files(calm, build(calm).version)
+
+
+def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spills(
+    up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, mark = up
+    asked = slow_parameters(folder, "killed")
+    run = started(asked)
+    (record,) = dataset_store(asked["spec"]["store"], "killed").local("work/spills").glob("*.json")
+    written = record.stat().st_mtime_ns
+    os.kill(process_named(mark, "worker start"), signal.SIGKILL)
+    ended = wait_until_final(run.id)
+    assert ended.state is not None and ended.state.is_crashed()
+    assert published(asked) == []
+    with get_client(sync_client=True) as client:  # what the button Retry does
+        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)
+    ended = wait_until_final(run.id)
+    assert ended.state is not None and ended.state.is_completed(), ended.state
+    assert record.stat().st_mtime_ns == written
+    assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
+
+
+def test_a_killed_server_is_started_again_and_the_run_completes(
+    up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, mark = up
+    asked = slow_parameters(folder, "restart")
+    run = started(asked)
+    os.kill(process_named(mark, "tokenloom.server_process"), signal.SIGKILL)
+    ended = wait_until_final(run.id)
+    assert ended.state is not None and ended.state.is_completed(), ended.state
+    assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
+
+
+def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Path, str]) -> None:
+    folder, mark = up
+    asked = slow_parameters(folder, "cancelled")
+    run = started(asked)
+    num_processes = len(processes_with(mark))
+    with get_client(sync_client=True) as client:  # what the button Cancel does
+        client.set_flow_run_state(run.id, Cancelling())
+    start = time.monotonic()
+    ended = wait_until_final(run.id, 30)
+    assert ended.state is not None and ended.state.is_cancelled()
+    wait_until(lambda: len(processes_with(mark)) <= num_processes - 2, 10)  # the run and its worker process
+    assert time.monotonic() - start < 20
+    assert published(asked) == []
+
+
+def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> None:
+    folder, mark = up
+    install_crash_automation(heartbeat_seconds=12)  # as `up` does with 30: a shorter test
+    run = started(slow_parameters(folder, "died"))
+    os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would tell the server
+    for pid in processes_with(mark):  # at once all that it started
+        if not re.search(r" up |tokenloom\.server_process", command_line(pid)):
+            os.kill(pid, signal.SIGKILL)
+    assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # nobody told the server
+    ended = wait_until_final(run.id, 120)
+    assert ended.state is not None and ended.state.is_crashed()
+    assert "run it again, it goes on from its spills" in str(ended.state.message)
+
+
+def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: tuple[Path, str]) -> None:
+    folder, _ = up
+    asked = parameters(folder, "nightly")
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        wanted = DeploymentScheduleCreate(
+            schedule=IntervalSchedule(interval=timedelta(seconds=15)), active=True, parameters=asked
+        )
+        path = f"/deployments/{deployment.id}/schedules"
+        (schedule,) = client._client.post(path, json=[wanted.model_dump(mode="json")]).json()
+
+        def completed() -> list[State[Any]]:
+            name = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))
+            runs = client.read_flow_runs(deployment_filter=name)
+            states = [run.state for run in runs if run.state is not None and run.state.type == StateType.COMPLETED]
+            return states if len(states) >= 2 else []
+
+        try:
+            states = wait_until(completed, 120)
+        finally:
+            client._client.delete(f"{path}/{schedule['id']}")
+    assert len(published(asked)) == 1
+    assert sum("up to date" in str(state.message) for state in states) == len(states) - 1
+
+
+def test_a_published_version_starts_training(up: tuple[Path, str]) -> None:
+    folder, _ = up
+    asked = parameters(folder, "novels")
+    texts = [f"chapter {i} " * 600 for i in range(60)]  # a chunk of the example is 5,121 bytes of one document
+    write_parquet(folder / "input" / "long.parquet", texts)
+    asked["spec"]["sources"][0]["path"] = str(folder / "input" / "long.parquet")
+    shares = {"train": 0.5, "validation": 0.25, "test": 0.25}
+    asked["spec"]["splits"] = [{"name": name, "share": share} for name, share in shares.items()]
+    install("novels", updates=10)
+    install("novels", updates=10)  # a second time changes nothing
+    run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
+
+    def trained() -> list[FlowRun]:
+        with get_client(sync_client=True) as client:
+            name = DeploymentFilter(name=DeploymentFilterName(any_=["train"]))
+            runs = client.read_flow_runs(deployment_filter=name)
+        return runs if runs and all(run.state is not None and run.state.is_final() for run in runs) else []
+
+    (run,) = wait_until(trained, 120)
+    assert run.state is not None and run.state.is_completed(), run.state
+    assert run.parameters["reference"] == event("tokenloom.dataset.published", "novels")["reference"]
+    assert run.parameters["updates"] == 10

@@ -1,0 +1,98 @@
+"""What is tried again: what can pass, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.busy_server import serving
+from tests.support import build, listed_files, make_spec, write_jsonl
+from tokenloom.errors import InputError, StoreError, WorkerLost
+from tokenloom.spec import BuildSpec
+from tokenloom.tasks import progress, retries
+from tokenloom.tasks.retries import is_worth_another_try
+from tokenloom.tasks.workers import WorkerPool
+
+
+class _Answer(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def _raised(error: BaseException, cause: BaseException) -> BaseException:
+    try:
+        raise error from cause
+    except type(error) as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("cause", "passing"),
+    [
+        (ConnectionResetError("by peer"), True),
+        (TimeoutError(), True),
+        (_Answer(503), True),
+        (_Answer(429), True),
+        (_Answer(403), False),
+        (_Answer(404), False),
+        (FileNotFoundError("a"), False),
+        (EOFError("cut off"), False),
+        (ValueError("no JSON"), False),
+        (MemoryError(), False),
+    ],
+)
+def test_network_and_busy_servers_pass_and_damage_does_not(cause: BaseException, passing: bool) -> None:
+    for error in (InputError("a.gz: can't be read"), StoreError("a: can't be written")):
+        assert is_worth_another_try(_raised(error, cause), 1) is passing
+
+
+def test_tries_end() -> None:
+    assert [is_worth_another_try(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
+    assert [is_worth_another_try(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
+
+
+def _fail(cause: BaseException) -> None:
+    raise InputError("a: can't be read") from cause
+
+
+@pytest.mark.parametrize(("cause", "passing"), [(TimeoutError(), True), (EOFError(), False)])
+def test_an_error_of_a_worker_process_keeps_what_it_means(cause: BaseException, passing: bool) -> None:
+    with WorkerPool(1) as pool, pytest.raises(InputError) as failed:
+        pool.call(_fail, cause)
+    assert failed.value.__cause__ is None
+    assert is_worth_another_try(failed.value, 1) is passing
+
+
+def _spec(folder: Path, url: str, store: str) -> BuildSpec:
+    return make_spec(folder / store, [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(8)])
+    with serving(tmp_path / "input", ()) as (url, state):
+        calm = _spec(tmp_path, url, "calm")
+        wanted = listed_files(calm, build(calm).version, ".tok")
+        num_requests = state.num_requests
+    for number in range(num_requests):
+        told: list[Any] = []
+        with serving(tmp_path / "input", {number}) as (url, _), progress.listening(told.append):
+            busy = _spec(tmp_path, url, f"busy{number}")
+            assert listed_files(busy, build(busy, num_workers).version, ".tok") == wanted
+        messages = [event.text for event in told if isinstance(event, progress.Message)]
+        assert len(messages) == 1 and "503" in messages[0] and "tried again in" in messages[0]
+
+
+def test_a_server_that_stays_busy_ends_the_build_with_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
+    with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
+        build(_spec(tmp_path, url, "store"))
