@@ -48,8 +48,8 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
 def _build(spec: BuildSpec) -> dict[str, Any]:
     use_credentials(spec.credentials)
     spec = _with_absolute_paths(with_store_of_block(spec))
-    with open_runner(spec.runner, spec.credentials) as runner, telling_progress() as show_done:
-        result = run_build(spec, runner.num_workers, run_one, runner.run_each)
+    with open_runner(spec.runner, spec.credentials) as (num_workers, run_each), telling_progress() as show_done:
+        result = run_build(spec, num_workers, run_one, run_each)
         show_done()
     return result.to_json()
 

@@ -83,18 +83,17 @@ class Meter:
         self.done = self.num_documents = self.num_bytes = self.num_tokens = 0
         self.start = time.monotonic()
 
-    def begin(self, event: StepStarted) -> None:
-        """Start to count the work of another step."""
-        self.step, self.total = event.step, event.total
-        self.done = self.num_documents = self.num_bytes = self.num_tokens = 0
-        self.start = time.monotonic()
-
-    def add(self, event: Advanced) -> None:
-        """Count work done."""
-        self.done += event.done
-        self.num_documents += event.num_documents
-        self.num_bytes += event.num_bytes
-        self.num_tokens += event.num_tokens
+    def take(self, event: Event) -> None:
+        """Count work done; start anew with another step."""
+        if isinstance(event, StepStarted):
+            self.step, self.total = event.step, event.total
+            self.done = self.num_documents = self.num_bytes = self.num_tokens = 0
+            self.start = time.monotonic()
+        elif isinstance(event, Advanced):
+            self.done += event.done
+            self.num_documents += event.num_documents
+            self.num_bytes += event.num_bytes
+            self.num_tokens += event.num_tokens
 
     def share(self) -> float:
         """Return how much of the step is done, in [0, 1]; 0 if that is not known."""

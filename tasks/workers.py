@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -37,7 +38,17 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_
 
 def default_num_workers() -> int:
     """Return how many worker processes a build takes if nobody says: one a core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _container_cores()))
+
+
+def _container_cores() -> int:
+    """Return the cores that a container's CPU limit allows, rounded up; very many without one (cgroup v2)."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return sys.maxsize
+    return sys.maxsize if quota == "max" else -(-int(quota) // int(period))
 
 
 @contextmanager

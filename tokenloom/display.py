@@ -64,12 +64,9 @@ def _plain_lines() -> Iterator[None]:
 
 
 def _take(event: progress.Event, meter: Meter, tell: progress.Teller) -> None:
-    if isinstance(event, progress.StepStarted):
-        meter.begin(event)
-    elif isinstance(event, progress.Message):
+    meter.take(event)
+    if isinstance(event, progress.Message):
         tell(event.text)
-    elif isinstance(event, progress.Advanced):
-        meter.add(event)
 
 
 def say(text: str) -> None:

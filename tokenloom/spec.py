@@ -90,7 +90,9 @@ class BuildSpec(SpecModel):
     """All that a build is made from."""
 
     dataset: Name = Field(title="Dataset", description="Lower case letters, digits, '.', '_', '-'")
-    store: Location = Field(title="Store", description="Folder of the datasets")
+    store: Location = Field(
+        title="Store", description="Folder of the datasets; block://KIND/NAME for one that a Prefect block names"
+    )
     sources: list[Source] = Field(title="Sources", description="Where the texts are; at least one", min_length=1)
     tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer", description="What makes ids of a text")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="What makes a row a document")

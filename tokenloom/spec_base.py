@@ -26,6 +26,11 @@ def _no_secret(value: str) -> str:
 Location = Annotated[str, Field(min_length=1), AfterValidator(_no_secret)]  # a local path or a URL
 
 
+def kind_field(kind: str) -> Any:
+    """Return the field that tells one kind of a choice from the others."""
+    return Field(kind, title="Kind", description="Follows from the choice above")
+
+
 def as_any_of(schema: dict[str, Any]) -> None:
     """Write a choice between kinds as `anyOf`: of `oneOf`, Prefect's form shows the first kind alone."""
     schema["anyOf"] = schema.pop("oneOf")

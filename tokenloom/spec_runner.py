@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from tokenloom.spec_base import SpecModel, as_any_of
+from tokenloom.spec_base import SpecModel, as_any_of, kind_field
 
 
 class ProcessRunner(SpecModel):
     """Processes of the machine that runs the flow."""
 
     model_config = ConfigDict(title="Processes")
-    kind: Literal["process"] = "process"
+    kind: Literal["process"] = kind_field("process")
     workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
         None, title="Workers", description="Default: one a core; 0: the flow's own process"
     )
@@ -29,7 +29,7 @@ class DaskRunner(_ClusterRunner):
     """Workers of a Dask cluster, each with the same tokenloom[dask] and a way to the store and to Prefect's server."""
 
     model_config = ConfigDict(title="Dask")
-    kind: Literal["dask"] = "dask"
+    kind: Literal["dask"] = kind_field("dask")
     address: str | None = Field(
         None, title="Scheduler", description="tcp://host:8786; default: a cluster on this machine, for the run alone"
     )
@@ -39,7 +39,7 @@ class RayRunner(_ClusterRunner):
     """Workers of a Ray cluster, each with the same tokenloom[ray] and a way to the store and to Prefect's server."""
 
     model_config = ConfigDict(title="Ray")
-    kind: Literal["ray"] = "ray"
+    kind: Literal["ray"] = kind_field("ray")
     address: str | None = Field(
         None, title="Cluster", description="ray://host:10001; default: a cluster on this machine, for the run alone"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from tokenloom.row_filter import parse_filter
-from tokenloom.spec_base import Location, Name, SpecModel, as_any_of
+from tokenloom.spec_base import Location, Name, SpecModel, as_any_of, kind_field
 
 
 def _parsed(value: str) -> str:
@@ -53,21 +53,21 @@ class ParquetSource(_ColumnSource):
     """Parquet files; a document is the text of one row."""
 
     model_config = ConfigDict(title="Parquet")
-    kind: Literal["parquet"] = "parquet"
+    kind: Literal["parquet"] = kind_field("parquet")
 
 
 class JsonlSource(_ColumnSource):
     """JSON lines, or JSON arrays of objects; plain, .gz, .bz2 or .zst; a document is the text of one object."""
 
     model_config = ConfigDict(title="JSON lines")
-    kind: Literal["jsonl"] = "jsonl"
+    kind: Literal["jsonl"] = kind_field("jsonl")
 
 
 class CsvSource(_ColumnSource):
     """CSV files with a header line (RFC 4180); plain, .gz, .bz2 or .zst; a document is the text of one row."""
 
     model_config = ConfigDict(title="CSV")
-    kind: Literal["csv"] = "csv"
+    kind: Literal["csv"] = kind_field("csv")
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
         ",", title="Delimiter", description="Between the fields of a row"
     )
@@ -77,14 +77,14 @@ class ArrowSource(_ColumnSource):
     """Arrow files, or folders written by datasets.save_to_disk; a document is the text of one row."""
 
     model_config = ConfigDict(title="Arrow")
-    kind: Literal["arrow"] = "arrow"
+    kind: Literal["arrow"] = kind_field("arrow")
 
 
 class ArrayRecordSource(_ColumnSource):
     """ArrayRecord files; a document is one record, or the text of its JSON object."""
 
     model_config = ConfigDict(title="ArrayRecord")
-    kind: Literal["arrayrecord"] = "arrayrecord"
+    kind: Literal["arrayrecord"] = kind_field("arrayrecord")
     text: _Column | None = Field(  # type: ignore[assignment]
         None, title="Text", description="Key of the text if a record is a JSON object; left out: a record is the text"
     )
@@ -100,7 +100,7 @@ class TextSource(_FileSource):
     """Text files in UTF-8; plain, .gz, .bz2 or .zst; a file is one document, or several with a separator."""
 
     model_config = ConfigDict(title="Text files")
-    kind: Literal["text"] = "text"
+    kind: Literal["text"] = kind_field("text")
     separator: Annotated[str, Field(min_length=1)] | None = Field(
         None, title="Separator", description="What stands between documents: <|endoftext|>; left out: a file is one"
     )
@@ -110,7 +110,7 @@ class HuggingFaceSource(_Source):
     """A dataset of the Hugging Face hub, a local folder of data files, or files through one of its builders."""
 
     model_config = ConfigDict(title="Hugging Face dataset")
-    kind: Literal["huggingface"] = "huggingface"
+    kind: Literal["huggingface"] = kind_field("huggingface")
     name: Location = Field(
         title="Dataset", description="Of the hub: org/name; a folder: ./data; or json, csv, parquet, text, arrow"
     )

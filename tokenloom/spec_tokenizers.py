@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from tokenloom.spec_base import Location, Name, SpecModel, as_any_of
+from tokenloom.spec_base import Location, Name, SpecModel, as_any_of, kind_field
 
 
 class ByteTokenizer(SpecModel):
     """UTF-8 bytes as ids; end of text is 255, a byte that no UTF-8 text contains."""
 
     model_config = ConfigDict(title="Bytes")
-    kind: Literal["byte"] = "byte"
+    kind: Literal["byte"] = kind_field("byte")
     name: Name | None = Field(None, title="Name", description="Default: byte")
 
 
@@ -28,7 +28,7 @@ class TiktokenTokenizer(_WithMarks):
 
     model_config = ConfigDict(title="tiktoken")
     path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
-    kind: Literal["tiktoken"] = "tiktoken"
+    kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
         None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
     )
@@ -62,7 +62,7 @@ class HuggingFaceTokenizer(_WithMarks):
 
     model_config = ConfigDict(title="Hugging Face")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
-    kind: Literal["huggingface"] = "huggingface"
+    kind: Literal["huggingface"] = kind_field("huggingface")
     path: Location = Field(title="File", description="tokenizer.json")
 
 
@@ -71,7 +71,7 @@ class SentencePieceTokenizer(_WithMarks):
 
     model_config = ConfigDict(title="SentencePiece")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
-    kind: Literal["sentencepiece"] = "sentencepiece"
+    kind: Literal["sentencepiece"] = kind_field("sentencepiece")
     path: Location = Field(title="File", description="tokenizer.model")
 
 

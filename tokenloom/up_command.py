@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
 from tokenloom.kept_process import Kept
+from tokenloom.orphans import adopt_orphans, kill_children
 from tokenloom.output import Json, print_line
 from tokenloom.server import PRIVATE, start_server, stop_server
 from tokenloom.up_folder import default_home, forget_url, note_url
@@ -66,6 +67,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
         raise TokenloomError(f"{home}: can't be made ({error.strerror}); choose another --folder") from error
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
         signal.signal(number, signal.default_int_handler)
+    adopt_orphans()
     with ExitStack() as stack:
         try:
             stack.enter_context(_alone(home))
@@ -128,6 +130,7 @@ def _serving(home: Path, port: int) -> Iterator[tuple[Kept, str]]:
         known_port = int(url.removesuffix("/api").rpartition(":")[2])
         server = Kept("server", process, lambda: start_server(known_port, log)[0])
         stack.callback(lambda: stop_server(server.process))
+        stack.callback(lambda: kill_children(but=[server.process.pid]))  # runs that the worker left
         yield server, url
 
 
@@ -168,7 +171,6 @@ def _working(home: Path, runs: int) -> Iterator[Kept]:
                 stderr=log,
                 start_new_session=True,
             )
-            stack.callback(_end_group, process)  # and the runs that it started
             return process
 
         worker = Kept("worker", start(), start)
@@ -183,12 +185,8 @@ def _stop_worker(process: subprocess.Popen[bytes]) -> None:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
         say("the worker does not stop by itself; it is killed")
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        process.kill()
+        process.wait()
 
 
 def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:

@@ -56,10 +56,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
 
 
 def slow_parameters(folder: Path, name: str) -> dict[str, Any]:
-    """Return the parameters of a build that encodes two files, each for some four seconds."""
+    """Return the parameters of a build that encodes two files, for 4 and for 10 seconds."""
     asked = parameters(folder, name, documents={"transform": {"function": f"{_SLOW}:slow", "version": "1"}})
     write_parquet(folder / "input" / name / "a.parquet", [f"first {i} of {name}" for i in range(200)])
-    write_parquet(folder / "input" / name / "b.parquet", [f"second {i} of {name}" for i in range(200)])
+    write_parquet(folder / "input" / name / "b.parquet", [f"second {i} of {name}" for i in range(500)])
     asked["spec"]["sources"][0]["path"] = str(folder / "input" / name / "*.parquet")
     return asked
 
