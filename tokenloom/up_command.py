@@ -164,14 +164,13 @@ def _working(home: Path, runs: int) -> Iterator[Kept]:
     with (home / "worker.log").open("ab") as log, ExitStack() as stack:
 
         def start() -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-c", _WORK, *options],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-            return process
 
         worker = Kept("worker", start(), start)
         stack.callback(lambda: _stop_worker(worker.process))
