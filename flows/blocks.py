@@ -15,9 +15,8 @@ from prefect.blocks.core import Block
 
 from tokenloom.errors import SpecError
 from tokenloom.spec import BuildSpec
-from tokenloom.spec_runner import Credentials
+from tokenloom.spec_runner import BLOCK_URL, Credentials
 
-_STORE = "block://"
 _STORE_KINDS = ("local-file-system", "remote-file-system")
 
 
@@ -39,9 +38,9 @@ def with_store_of_block(spec: BuildSpec) -> BuildSpec:
 
     Raises SpecError if there is no such block.
     """
-    if not spec.store.startswith(_STORE):
+    if not spec.store.startswith(BLOCK_URL):
         return spec
-    kind, name, *folder = [*spec.store.removeprefix(_STORE).split("/"), ""]
+    kind, name, *folder = [*spec.store.removeprefix(BLOCK_URL).split("/"), ""]
     if kind not in _STORE_KINDS:
         raise SpecError(f"store: {spec.store}: write block://KIND/NAME, with a kind of {' or '.join(_STORE_KINDS)}")
     block: Any = _load(f"{kind}/{name}", f"store: {spec.store}")

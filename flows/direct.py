@@ -11,6 +11,7 @@ from typing import Any
 from tokenloom.errors import SpecError, WorkError
 from tokenloom.flows.order import run_build, sample_build
 from tokenloom.spec import BuildSpec
+from tokenloom.spec_runner import BLOCK_URL
 from tokenloom.storage.remote_errors import reason_of
 from tokenloom.tasks import progress
 from tokenloom.tasks.estimate import Estimate
@@ -26,9 +27,13 @@ def build_as_spec_says(spec: BuildSpec) -> BuildResult:
 
     Raises SpecError if the spec asks for what only Prefect has; see run_build for other errors.
     """
-    for key, needed in (("runner", spec.runner.kind != "process"), ("credentials", bool(spec.credentials))):
-        if needed:
-            raise SpecError(f"{key}: this needs Prefect: leave out --direct, or {key} from the spec")
+    only_prefect = {
+        "runner": spec.runner.kind != "process",
+        "credentials": bool(spec.credentials),
+        "store": spec.store.startswith(BLOCK_URL),
+    }
+    if asked := [key for key, is_asked in only_prefect.items() if is_asked]:
+        raise SpecError(f"{asked[0]}: this needs Prefect; leave out --direct, or give another {asked[0]}")
     return build_directly(spec, default_num_workers() if spec.runner.workers is None else spec.runner.workers)
 
 

@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+import fsspec
+
 Kind = Literal["missing", "forbidden", "shorter", "passing", "other"]
 
 # The same as in spec_base.py, from which storage must not import: a password, or a token or signature.
 SECRET_URL = re.compile(
     r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
 )
-_SECRET_VARIABLE = re.compile("SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING", re.I)
+# Of variables of the environment (TOKENLOOM_HOME is none), and of options of fsspec.
+_SECRET_NAME = re.compile("SECRET|TOKEN(?!LOOM|IZERS)|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING|^KEY$", re.I)
 _MARK = "may_pass"  # an attribute of errors
 _MIN_SECRET_CHARS = 8  # a shorter value is no secret, and might stand in any word
 
@@ -60,10 +63,11 @@ _PASSING_NUMBERS = {
 
 
 def redacted(text: str) -> str:
-    """Return `text` with *** for secrets of URLs and for values of variables such as AWS_SECRET_ACCESS_KEY."""
+    """Return `text` with *** for secrets of URLs, variables such as AWS_SECRET_ACCESS_KEY, and options of fsspec."""
     text = SECRET_URL.sub("***", text)
-    for name, value in os.environ.items():
-        if len(value) >= _MIN_SECRET_CHARS and _SECRET_VARIABLE.search(name):
+    options = (option for options in fsspec.config.conf.values() for option in options.items())
+    for name, value in (*os.environ.items(), *options):
+        if isinstance(value, str) and len(value) >= _MIN_SECRET_CHARS and _SECRET_NAME.search(name):
             text = text.replace(value, "***")
     return text
 

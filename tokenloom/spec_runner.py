@@ -8,6 +8,8 @@ from pydantic import ConfigDict, Field
 
 from tokenloom.spec_base import SpecModel, as_any_of, kind_field
 
+BLOCK_URL = "block://"  # of a store that a block of Prefect names
+
 
 class ProcessRunner(SpecModel):
     """Processes of the machine that runs the flow."""

@@ -264,6 +264,10 @@ def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AWS_SESSION_TOKEN", "abc/def+ghi==")
     assert remote_errors.redacted("the token abc/def+ghi== is old") == "the token *** is old"
     assert remote_errors.reason_of(ValueError("line\nline")) == "ValueError: line line"
+    monkeypatch.setenv("TOKENLOOM_HOME", "/home/you/corpus")
+    assert remote_errors.redacted("/home/you/corpus/a.jsonl") == "/home/you/corpus/a.jsonl"
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "an-access-key", "endpoint_url": "http://there:9000"})
+    assert remote_errors.redacted("an-access-key at http://there:9000") == "*** at http://there:9000"
 
 
 def test_a_store_goes_on_after_a_fork_and_pickles_small(store: RemoteStore) -> None:

@@ -1,0 +1,127 @@
+"""Stores and credentials from blocks of Prefect: what they open, what is said of wrong ones, and that none shows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from prefect.blocks.system import Secret
+from prefect.client.orchestration import get_client
+from prefect.filesystems import LocalFileSystem
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_HOME, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from tests.storage.s3_server import BUCKET, put, s3_server
+from tests.support import build, listed_files, make_spec, write_jsonl
+from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.flows.direct import build_as_spec_says
+from tokenloom.spec import BuildSpec
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    # of aiobotocore and s3fs, whose sessions end with the process
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+_PLANTED = "planted-8f3c1d7e5b"  # a secret that must be found nowhere
+
+
+@pytest.fixture(scope="module")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server with its database in a file."""
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+@pytest.fixture
+def options() -> Iterator[dict[str, Any]]:
+    """fsspec's options of this process, put back afterwards."""
+    before = dict(fsspec.config.conf)
+    yield fsspec.config.conf
+    fsspec.config.conf.clear()
+    fsspec.config.conf.update(before)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An S3 server with a file of documents, which the environment does not know."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with s3_server() as url:
+        lines = "".join(f'{{"text": "document {i} of a bucket"}}\n' for i in range(100))
+        put(url, "input/a.jsonl", lines.encode())
+        yield url
+
+
+def s3_spec(folder: Path, block: str) -> BuildSpec:
+    source = {"kind": "jsonl", "path": f"s3://{BUCKET}/input/*.jsonl"}
+    spec = make_spec(folder / "store", [source], credentials=[{"protocol": "s3", "block": block}])
+    return spec.with_workers(1)
+
+
+@pytest.mark.usefixtures("prefect_server", "options")
+def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
+    tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = {"key": "test", "secret": _PLANTED, "endpoint_url": s3}
+    Secret(value=value).save("bucket", overwrite=True)
+    spec = s3_spec(tmp_path, "bucket")
+    result = build_dataset(spec)
+    write_jsonl(tmp_path / "local" / "a.jsonl", [f"document {i} of a bucket" for i in range(100)])
+    local = make_spec(tmp_path / "direct", [{"kind": "jsonl", "path": str(tmp_path / "local" / "a.jsonl")}])
+    assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")
+    time.sleep(3)  # logs and events are sent from time to time
+    assert _PLANTED not in caplog.text
+    places = [*(tmp_path / "store").rglob("*"), *Path(PREFECT_HOME.value()).rglob("*")]
+    found = [path for path in places if path.is_file() and _PLANTED.encode() in path.read_bytes()]
+    assert found == []
+    with get_client(sync_client=True) as client:
+        told = client._client.post("/logs/filter", json={}).text + client._client.post("/events/filter", json={}).text
+        assert "tokenize" in told and _PLANTED not in told
+        assert _PLANTED not in "".join(str(run.parameters) for run in client.read_flow_runs())
+
+
+@pytest.mark.usefixtures("prefect_server", "options")
+def test_a_block_that_is_missing_or_of_another_form_is_named(tmp_path: Path, s3: str) -> None:
+    with pytest.raises(SpecError, match=r"credentials of s3: Secret block 'nothing': .*make it in the UI under Blocks"):
+        build_dataset(s3_spec(tmp_path, "nothing"))
+    Secret(value=_PLANTED).save("text", overwrite=True)
+    with pytest.raises(SpecError, match="'text': its value is no JSON object") as failed:
+        build_dataset(s3_spec(tmp_path, "text"))
+    assert _PLANTED not in str(failed.value)
+
+
+@pytest.mark.usefixtures("prefect_server", "options")
+def test_a_store_may_be_a_block_and_a_folder_in_it(tmp_path: Path) -> None:
+    LocalFileSystem(basepath=str(tmp_path / "corpora")).save("corpora", overwrite=True)
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(60)])
+    spec = make_spec(tmp_path, [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}]).with_workers(0)
+    named = spec.model_copy(update={"store": "block://local-file-system/corpora/team"})
+    assert build_dataset(named)["reference"].startswith(f"{tmp_path}/corpora/team/data@")
+    for store, said in (
+        ("block://local-file-system/other", "Prefect knows no such block"),
+        ("block://secret/x", "write block://KIND/NAME, with a kind of local-file-system or remote-file-system"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            build_dataset(spec.model_copy(update={"store": store}))
+
+
+def test_a_direct_build_says_what_only_prefect_has(tmp_path: Path) -> None:
+    for fields, said in (
+        ({"credentials": [{"protocol": "s3", "block": "a"}]}, "credentials: this needs Prefect"),
+        ({"runner": {"kind": "dask"}}, "runner: this needs Prefect"),
+        ({"store": "block://local-file-system/a"}, "store: this needs Prefect"),
+    ):
+        spec = make_spec(tmp_path, [{"kind": "jsonl", "path": "/a.jsonl"}])
+        asked = BuildSpec.model_validate(spec.model_dump() | fields)
+        with pytest.raises(TokenloomError, match=said):
+            build_as_spec_says(asked)

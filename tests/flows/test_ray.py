@@ -1,0 +1,44 @@
+"""A build on a Ray cluster of this machine; Ray is tested in an environment of its own (see .ci/run)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from tests.support import build, listed_files, make_spec, write_jsonl
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.spec import BuildSpec
+
+pytest.importorskip("ray", reason="needs Ray: pip install 'tokenloom[ray]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+
+
+@pytest.fixture
+def prefect_server() -> Iterator[None]:
+    """A Prefect server for the flow."""
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_ray_cluster_changes_no_byte(tmp_path: Path) -> None:
+    for name in "abcd":
+        write_jsonl(tmp_path / "input" / f"{name}.jsonl", [f"document {i} of {name} on Ray" for i in range(100)])
+    source = {"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}
+    spec = make_spec(tmp_path / "store", [source], shard_tokens=3000, runner={"kind": "ray", "workers": 2})
+    result = build_dataset(spec)
+    assert result["published"] is True
+    here = {"store": str(tmp_path / "here"), "runner": {"kind": "process"}}
+    direct = BuildSpec.model_validate(spec.model_dump() | here)
+    assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
