@@ -14,11 +14,12 @@ from tokenloom.errors import TokenloomError
 
 _START_SECONDS = 120
 _STOP_SECONDS = 15
-#: for the server and all that talks to it: nothing is told to anybody
+#: for the server and all that talks to it: nothing is told to anybody, and there is one server
 PRIVATE = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # a client without a URL fails, and starts no server of its own
 }
 
 _servers: list[subprocess.Popen[bytes]] = []  # kept, so that their standard input stays open

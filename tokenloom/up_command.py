@@ -95,6 +95,7 @@ def deploy(quiet: bool) -> Json:
 
     Raises TokenloomError if there is no server, or it refuses.
     """
+    os.environ.update(PRIVATE)
     from tokenloom.prefect_session import known_url
 
     url = known_url()
@@ -135,26 +136,27 @@ def _serving(home: Path, port: int) -> Iterator[tuple[Kept, str]]:
 
 
 def _deploy(url: str) -> None:
-    os.environ["PREFECT_API_URL"] = url
+    os.environ["PREFECT_API_URL"] = url  # for what is started; this process may have read its settings before
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
     from prefect.workers.process import ProcessWorker
 
     from tokenloom.automations import install_crash_automation
 
-    with get_client(sync_client=True) as client:
-        try:
-            client.read_work_pool(POOL)
-        except ObjectNotFound:
-            template = ProcessWorker.get_default_base_job_template()
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TokenloomError(f"{url} did not take the deployments:\n{done.stdout}{done.stderr}")
-    install_crash_automation(max(PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0, _HEARTBEAT_SECONDS))
+    with temporary_settings({PREFECT_API_URL: url}):
+        with get_client(sync_client=True) as client:
+            try:
+                client.read_work_pool(POOL)
+            except ObjectNotFound:
+                template = ProcessWorker.get_default_base_job_template()
+                client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise TokenloomError(f"{url} did not take the deployments:\n{done.stdout}{done.stderr}")
+        install_crash_automation(max(PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0, _HEARTBEAT_SECONDS))
 
 
 @contextmanager

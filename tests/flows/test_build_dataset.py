@@ -23,6 +23,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
+from tests.busy_server import serving
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
@@ -138,6 +139,18 @@ def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
     counts = sorted(r.run_count for r in task_runs if r.name.startswith("tokenize"))
     assert counts == [1, 2]
     assert all(r.state is not None and r.state.is_completed() for r in task_runs)
+
+
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("number", [0, 1])  # of the plan's requests, and of the first that a worker makes
+def test_a_busy_server_of_inputs_is_asked_again_by_prefect(tmp_path: Path, number: int) -> None:
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(8)])
+    with serving(tmp_path / "input", {number}) as (url, _):
+        spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
+        assert build_dataset(spec.with_workers(1))["published"] is True
+    run, task_runs = _task_runs()
+    assert run.state.is_completed()
+    assert sorted(r.run_count for r in task_runs)[-2:] == [1, 2]
 
 
 @pytest.mark.usefixtures("prefect_server")

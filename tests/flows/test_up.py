@@ -43,6 +43,7 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(run.id).name == f"news {version}"
     summary, inputs, shards = (artifact(f"news-{name}") for name in ("summary", "inputs", "shards"))
+    assert (artifact("news-progress").data, artifact("news-progress").description) == (100.0, "done")
     assert f"## news {version}" in summary.data and "The longest step was" in summary.data
     assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
     assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
@@ -103,9 +104,16 @@ def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str])
 
 def test_deploy_puts_the_deployments_again_and_a_second_up_is_refused(up: tuple[Path, str, str]) -> None:
     folder, url, _ = up
+    with get_client(sync_client=True) as client:
+        for automation in client.read_automations():
+            client.delete_automation(automation.id)
     done = command(folder, "deploy")
     assert done.returncode == 0, done.stderr
-    assert url in done.stdout
+    assert url in done.stdout and done.stderr == ""
+    with get_client(sync_client=True) as client:
+        assert "a run whose machine died is Crashed" in [
+            one.name.partition(": ")[2] for one in client.read_automations()
+        ]
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "uses this folder already" in second.stderr
