@@ -81,8 +81,9 @@ def parameters(folder: Path, number: int) -> dict[str, Any]:
         "dataset": f"build-{number}",
         "store": str(folder / "store"),
         "sources": [{"kind": "parquet", "path": str(path)}],
+        "runner": {"kind": "process", "workers": 1},
     }
-    return {"spec": spec, "workers": 1}
+    return {"spec": spec}
 
 
 def wait_for(client: SyncPrefectClient, run: UUID) -> FlowRun:

@@ -42,7 +42,7 @@ def running_up(folder: Path, *options: str) -> Iterator[Up]:
             raise SystemExit("tokenloom up did not start")
         api = running_url(home)
         assert api is not None  # it is noted before the last line is printed
-        yield Up(home, api, child_of(up.pid, "worker"), child_of(up.pid, "uvicorn"))
+        yield Up(home, api, child_of(up.pid, "worker"), child_of(up.pid, "server_process"))
     finally:
         up.send_signal(signal.SIGINT)
         up.communicate(timeout=STOP_SECONDS)
