@@ -23,13 +23,13 @@ from tokenloom.prefect_session import known_url
 
 @flow(name="train-on-publish", log_prints=True)
 def train_on_publish(reference: str, updates: int = 3000) -> float:
-    """Train a small model on a version and return its test loss.
+    """Train a small model on a version, whose documents may be short, and return its test loss.
 
     Args:
         reference: STORE/DATASET@VERSION, as the event of its publication says.
-        updates: Steps of 8 x 512 tokens.
+        updates: Training steps.
     """
-    test_loss = train(reference, updates)["test"]
+    test_loss = train(reference, updates, packing="concat")["test"]
     assert isinstance(test_loss, float)
     return test_loss
 
@@ -55,8 +55,11 @@ if __name__ == "__main__":
     parser.add_argument("dataset", help="its name")
     parser.add_argument("--updates", type=int, default=3000, help="training steps (default: 3000)")
     arguments = parser.parse_args()
-    url = known_url()
-    if url is None:
-        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`")
-    with temporary_settings({PREFECT_API_URL: url}):
-        print(f"installed: {install(arguments.dataset, arguments.updates)}")
+    try:
+        url = known_url()
+        if url is None:
+            raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`")
+        with temporary_settings({PREFECT_API_URL: url}):
+            print(f"installed: {install(arguments.dataset, arguments.updates)}")
+    except TokenloomError as error:
+        raise SystemExit(f"train_on_publish: {error}") from error

@@ -65,19 +65,24 @@ def evaluate(model: nn.Module, data: TokenDataset) -> float:
 
 
 def train(
-    reference: str, updates: int = 3000, seed: int = 0, tell: Callable[[str], None] = print
+    reference: str,
+    updates: int = 3000,
+    seed: int = 0,
+    tell: Callable[[str], None] = print,
+    packing: str = "document",
 ) -> dict[str, dict[int, float] | float]:
     """Train on the split `train`; return {"train": {update: loss}, "validation": {update: loss}, "test": loss}.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION; documents of fewer than 5,121 tokens give no chunk.
+        reference: STORE/DATASET@TAG_OR_VERSION.
         updates: steps of SGD with learning rate 0.05, 8 x 512 tokens each; rounded up to whole batches, 10 each.
         seed: of the first weights and of the order of samples.
         tell: prints a line.
+        packing: with "document", documents of fewer than 5,121 tokens give no chunk; "concat" takes any.
     """
     torch.set_num_threads(1)  # so small a model gains nothing from more, and loses where cores are shared
     train_data, validation_data, test_data = (
-        TokenDataset(reference, split, SEQ_LEN, packing="document") for split in ("train", "validation", "test")
+        TokenDataset(reference, split, SEQ_LEN, packing=packing) for split in ("train", "validation", "test")
     )
     model = make_model(train_data.manifest["tokenizer"]["vocab_size"], seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -1,66 +1,80 @@
 """Stores and credentials from blocks of Prefect: never parameters of a run, and in no message.
 
 A Secret block holds a JSON object of fsspec's options for a protocol, such as {"key": "...", "secret": "..."}. A store
-may be named as block://remote-file-system/NAME/FOLDER or block://local-file-system/NAME/FOLDER.
+may be named as block://local-file-system/NAME/FOLDER.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import fsspec
 from prefect.blocks.core import Block
+from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_runner import BLOCK_URL, Credentials
 
-_STORE_KINDS = ("local-file-system", "remote-file-system")
+_STORE = f"{BLOCK_URL}local-file-system/"
 
 
-def use_credentials(credentials: Sequence[Credentials]) -> None:
-    """Let every file system that this process opens from now on take its credentials from the blocks.
+@contextmanager
+def using_credentials(credentials: Sequence[Credentials]) -> Iterator[None]:
+    """Let every file system that is opened in the block take its credentials from Secret blocks alone.
 
-    Raises SpecError if there is no such block, or its value is no JSON object.
+    Raises SpecError if there is no such Secret block, or its value is no JSON object.
     """
-    for one in credentials:
-        where = f"credentials of {one.protocol}: Secret block {one.block!r}"
-        value = _load(f"secret/{one.block}", where).get()
-        if not isinstance(value, dict):
-            raise SpecError(f'{where}: its value is no JSON object such as {{"key": "...", "secret": "..."}}')
-        _use(one.protocol, value)
+    before = dict(fsspec.config.conf)
+    fsspec.config.conf.update({one.protocol: _options(one) for one in credentials})
+    try:
+        yield
+    finally:
+        fsspec.config.conf.clear()
+        fsspec.config.conf.update(before)
+
+
+def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:
+    """Return the environment in which a new process takes the same: fsspec reads FSSPEC_<protocol>, JSON."""
+    names = {f"FSSPEC_{one.protocol.upper()}": one.protocol for one in credentials}
+    own = {key: value for key, value in os.environ.items() if not key.startswith(tuple(f"{name}_" for name in names))}
+    return own | {name: json.dumps(fsspec.config.conf[protocol]) for name, protocol in names.items()}
 
 
 def with_store_of_block(spec: BuildSpec) -> BuildSpec:
-    """Return the spec with the store that a block names, whose settings are used from now on.
+    """Return the spec with the folder that its store's block names.
 
-    Raises SpecError if there is no such block.
+    Raises SpecError if there is no such block, or it names no folder.
     """
     if not spec.store.startswith(BLOCK_URL):
         return spec
-    kind, name, *folder = [*spec.store.removeprefix(BLOCK_URL).split("/"), ""]
-    if kind not in _STORE_KINDS:
-        raise SpecError(f"store: {spec.store}: write block://KIND/NAME, with a kind of {' or '.join(_STORE_KINDS)}")
-    block: Any = _load(f"{kind}/{name}", f"store: {spec.store}")
-    base = str(block.basepath or "").rstrip("/")
-    if settings := getattr(block, "settings", None):
-        _use(base.partition("://")[0], settings)
-    return spec.model_copy(update={"store": "/".join(part for part in (base, *folder) if part)})
+    where = f"store: {spec.store}"
+    name, *folder = spec.store.removeprefix(_STORE).split("/")
+    if not spec.store.startswith(_STORE) or ".." in folder:
+        raise SpecError(f"{where}: write {_STORE}NAME or {_STORE}NAME/FOLDER")
+    base = _load(f"local-file-system/{name}", where).basepath
+    if not base:
+        raise SpecError(f"{where}: the block has no basepath; give it one in the UI under Blocks")
+    return spec.model_copy(update={"store": posixpath.join(str(base), *filter(None, folder))})
 
 
-def environment_of(protocols: Sequence[str]) -> dict[str, str]:
-    """Return the variables from which a new process takes this one's options; fsspec reads them when imported."""
-    return {f"FSSPEC_{name.upper()}": json.dumps(fsspec.config.conf[name]) for name in protocols}
-
-
-def _use(protocol: str, options: dict[str, Any]) -> None:
-    fsspec.config.conf[protocol] = fsspec.config.conf.get(protocol, {}) | options
+def _options(credentials: Credentials) -> dict[str, Any]:
+    where = f"credentials of {credentials.protocol}: Secret block {credentials.block!r}"
+    value = _load(f"secret/{credentials.block}", where).get()
+    if not isinstance(value, dict):
+        raise SpecError(f'{where}: its value is no JSON object such as {{"key": "...", "secret": "..."}}')
+    return value
 
 
 def _load(reference: str, where: str) -> Any:
     try:
         return Block.load(reference, _sync=True)  # type: ignore[call-arg]  # its decorator takes it
+    except ValidationError:
+        raise SpecError(f"{where}: this release of Prefect can't read it; make it again in the UI") from None
     except ValueError as error:
         raise SpecError(f"{where}: Prefect knows no such block; make it in the UI under Blocks") from error

@@ -14,7 +14,7 @@ from prefect.states import Completed
 
 from tokenloom.errors import SpecError
 from tokenloom.flows import report
-from tokenloom.flows.blocks import use_credentials, with_store_of_block
+from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.order import run_build
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
@@ -46,12 +46,13 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
 
 
 def _build(spec: BuildSpec) -> dict[str, Any]:
-    use_credentials(spec.credentials)
     spec = _with_absolute_paths(with_store_of_block(spec))
-    with open_runner(spec.runner, spec.credentials) as (num_workers, run_each), telling_progress() as show_done:
-        result = run_build(spec, num_workers, run_one, run_each)
-        show_done()
-    return result.to_json()
+    with (
+        using_credentials(spec.credentials),
+        open_runner(spec.runner, spec.credentials) as (num_workers, run_each),
+        telling_progress(),
+    ):
+        return run_build(spec, num_workers, run_one, run_each).to_json()
 
 
 def _with_absolute_paths(spec: BuildSpec) -> BuildSpec:

@@ -19,22 +19,24 @@ from tokenloom.tasks.jobs import call_all, cut_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
-from tokenloom.tasks.workers import WorkerPool, default_num_workers
+from tokenloom.tasks.workers import WorkerPool, chosen_num_workers
 
 
 def build_as_spec_says(spec: BuildSpec) -> BuildResult:
-    """Build with the processes that the spec's runner asks for.
+    """Build with the processes that the spec's runner asks for; see check_direct and run_build for errors."""
+    check_direct(spec, "leave out --direct")
+    return build_directly(spec, chosen_num_workers(spec.runner.workers))
 
-    Raises SpecError if the spec asks for what only Prefect has; see run_build for other errors.
-    """
+
+def check_direct(spec: BuildSpec, next_step: str) -> None:
+    """Raise SpecError if the spec asks for what only Prefect has; `next_step` is what to do instead."""
     only_prefect = {
         "runner": spec.runner.kind != "process",
         "credentials": bool(spec.credentials),
         "store": spec.store.startswith(BLOCK_URL),
     }
     if asked := [key for key, is_asked in only_prefect.items() if is_asked]:
-        raise SpecError(f"{asked[0]}: this needs Prefect; leave out --direct, or give another {asked[0]}")
-    return build_directly(spec, default_num_workers() if spec.runner.workers is None else spec.runner.workers)
+        raise SpecError(f"{asked[0]}: this needs Prefect; {next_step}, or give another {asked[0]}")
 
 
 def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:

@@ -13,6 +13,7 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from tokenloom.storage import manifest
+from tokenloom.storage.remote_errors import redacted
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
 
 _MOST_ROWS = 500  # of a table; the UI shows all rows at once
@@ -116,13 +117,13 @@ def tell_published(dataset: str, result: dict[str, Any]) -> None:
     """Emit the event `tokenloom.dataset.published`."""
     tokens = sum(split["tokens"] for split in result["splits"].values())
     told = {name: result[name] for name in ("version", "reference", "tag", "tag_moved")}
-    labels = {"tokenloom.tag": result["tag"], "tokenloom.version": result["version"]}
+    labels = {"tokenloom.version": result["version"], "tokenloom.tag": result["tag"] if result["tag_moved"] else "none"}
     _emit("published", dataset, told | {"tokens": tokens}, labels)
 
 
 def tell_failed(dataset: str, error: BaseException) -> None:
     """Emit the event `tokenloom.dataset.failed`."""
-    _emit("failed", dataset, {"error": type(error).__name__, "message": str(error)})
+    _emit("failed", dataset, {"error": type(error).__name__, "message": redacted(str(error))})
 
 
 def _emit(what: str, dataset: str, payload: dict[str, Any], labels: dict[str, str] | None = None) -> None:

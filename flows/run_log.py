@@ -6,9 +6,10 @@ Steps report from many threads and must not wait, so one thread of its own write
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -33,8 +34,8 @@ _RANGES = {
 
 
 @contextmanager
-def telling_progress() -> Iterator[Callable[[], None]]:
-    """Write what the steps report into the run's log and its progress artifact; yield what shows that all is done."""
+def telling_progress() -> Iterator[None]:
+    """Write what the steps report into the run's log and its progress artifact while the block runs."""
     logger = get_run_logger()
     meter, lock = Meter(), threading.Lock()
     artifacts: list[UUID] = []
@@ -44,7 +45,8 @@ def telling_progress() -> Iterator[Callable[[], None]]:
         with lock:
             meter.take(event)
             if isinstance(event, progress.Planned):
-                artifacts.extend(_begin(event))
+                with _going_on(logger):
+                    artifacts.extend(_begin(event))
             elif isinstance(event, progress.Message):
                 logger.warning(event.text)
             elif isinstance(event, progress.StepStarted):
@@ -52,10 +54,8 @@ def telling_progress() -> Iterator[Callable[[], None]]:
 
     def show(percent: float, text: str) -> None:
         for artifact in artifacts:
-            try:
+            with _going_on(logger):
                 update_progress_artifact(artifact, percent, text)
-            except (httpx.HTTPError, PrefectException) as error:  # the build goes on without being watched
-                logger.warning("the progress artifact can't be written: %s", error)
 
     def write() -> None:
         before = None
@@ -71,10 +71,20 @@ def telling_progress() -> Iterator[Callable[[], None]]:
     with progress.listening(listen):
         thread.start()
         try:
-            yield lambda: show(100.0, "done")
+            yield
         finally:
             stopped.set()
-            thread.join()
+            thread.join(_SECONDS)
+    show(100.0, "done")
+
+
+@contextmanager
+def _going_on(logger: Any) -> Iterator[None]:
+    """Tell an error of Prefect's server in the block, and go on: a build need not be watched."""
+    try:
+        yield
+    except (httpx.HTTPError, PrefectException) as error:
+        logger.warning("the run's name or progress can't be shown: %s", error)
 
 
 def _begin(event: progress.Planned) -> list[UUID]:

@@ -20,13 +20,15 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from tokenloom.errors import SpecError, WorkerLost, WorkError
-from tokenloom.flows.blocks import environment_of, use_credentials
+from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
+from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.order import RunEach
 from tokenloom.spec_runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks import progress
 from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
-from tokenloom.tasks.workers import WorkerPool, default_num_workers
+from tokenloom.tasks.workers import WorkerPool, chosen_num_workers
+
+_DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
 
 
 def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -65,9 +67,9 @@ def open_runner(
 
 @contextmanager
 def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> Iterator[tuple[int, RunEach]]:
-    num_workers = default_num_workers() if spec.workers is None else spec.workers
+    num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
-    with WorkerPool(num_workers, environment_of([one.protocol for one in credentials])) as pool, threads:
+    with WorkerPool(num_workers, environment_of(credentials)) as pool, threads:
 
         def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
             calls = [(label, partial(pool.call, step, job)) for label, job in jobs]
@@ -86,7 +88,10 @@ def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> 
 def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credentials]) -> Iterator[tuple[int, RunEach]]:
     tasks, count_workers = _dask(spec) if isinstance(spec, DaskRunner) else _ray(spec)
     with tasks:
-        num_workers = spec.workers or max(1, count_workers())
+        try:
+            num_workers = spec.workers or max(1, count_workers())
+        except OSError as error:
+            raise TokenloomError(f"runner.address: {spec.address} does not answer ({error}); is it right?") from error
 
         def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
             calls = [(label, partial(_call_on_cluster, step, job, list(credentials))) for label, job in jobs]
@@ -105,7 +110,7 @@ def _dask(spec: DaskRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError as error:
         raise SpecError("runner: kind dask needs prefect-dask: pip install 'tokenloom[dask]'") from error
-    local = {"n_workers": spec.workers or default_num_workers(), "threads_per_worker": 1, "dashboard_address": None}
+    local = {"n_workers": chosen_num_workers(spec.workers), "threads_per_worker": 1, "dashboard_address": None}
     tasks = DaskTaskRunner(address=spec.address) if spec.address else DaskTaskRunner(cluster_kwargs=local)
     return tasks, lambda: sum(tasks.client.nthreads().values())  # type: ignore[no-untyped-call]
 
@@ -116,7 +121,7 @@ def _ray(spec: RayRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
         from prefect_ray import RayTaskRunner
     except ImportError as error:
         raise SpecError("runner: kind ray needs prefect-ray: pip install 'tokenloom[ray]'") from error
-    local = {"num_cpus": spec.workers or default_num_workers(), "include_dashboard": False}
+    local = {"num_cpus": chosen_num_workers(spec.workers), "include_dashboard": False}
     tasks = RayTaskRunner(address=spec.address, init_kwargs={} if spec.address else local)
     return tasks, lambda: int(ray.cluster_resources().get("CPU", 1))
 
@@ -125,7 +130,6 @@ def _call_on_cluster(
     step: Callable[[Any], Any], job: Any, credentials: list[Credentials]
 ) -> tuple[Any, list[progress.Event]]:
     """Run a step where a cluster put it; return (its result, what it told on the way)."""
-    use_credentials(credentials)
     thread = threading.get_ident()  # a worker may run several tasks in threads
     seen: list[progress.Event] = []
 
@@ -133,7 +137,7 @@ def _call_on_cluster(
         if threading.get_ident() == thread and not isinstance(event, progress.Working):
             seen.append(event)
 
-    with progress.listening(listen):
+    with using_credentials(credentials), progress.listening(listen):
         return step(job), seen
 
 
@@ -149,11 +153,13 @@ def _submit_all(
     failed = threading.Event()
 
     def done(future: PrefectFuture[Any]) -> None:
+        is_completed = False
         try:
             future.wait()  # takes the final state from the task run itself; the server may not know it yet
-            if not future.state.is_completed():
-                failed.set()
+            is_completed = future.state.is_completed()
         finally:
+            if not is_completed:
+                failed.set()
             slots.release()
 
     futures = []
@@ -164,7 +170,19 @@ def _submit_all(
         future = tasks.submit(named, {"label": label, "call": call})
         future.add_done_callback(done)
         futures.append(future)
-    results = [future.result() for future in futures]  # raises the first failure
+    results = [_result_of(label, future) for (label, _), future in zip(calls, futures, strict=False)]
     if len(results) != len(calls):
         raise WorkerLost(f"only {len(results)} of {len(calls)} tasks ran; run the same build again")
     return results
+
+
+def _result_of(label: str, future: PrefectFuture[Any]) -> Any:
+    """Return the result of a task; raises its failure, or WorkerLost if workers of a cluster died of it."""
+    try:
+        return future.result()
+    except Exception as error:
+        if type(error).__name__ in _DEATHS:
+            raise WorkerLost(
+                f"{label}: the cluster's workers died of it again and again; give them more memory, or leave it out"
+            ) from error
+        raise

@@ -36,8 +36,10 @@ _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def default_num_workers() -> int:
-    """Return how many worker processes a build takes if nobody says: one a core that this process may use."""
+def chosen_num_workers(asked: int | None) -> int:
+    """Return how many worker processes a build takes: as asked, else one a core that this process may use."""
+    if asked is not None:
+        return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, _container_cores()))
 
@@ -74,7 +76,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=os.environ | _ONE_THREAD | dict(environment),
+                env=dict(environment) | _ONE_THREAD,
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
@@ -132,14 +134,14 @@ class WorkerPool:
 
     Args:
         num_workers: processes, at least 0; 0 runs every call in the calling thread of this process.
-        environment: variables of theirs beside those of this process.
+        environment: of the processes; None for that of this one.
     """
 
     def __init__(self, num_workers: int, environment: Mapping[str, str] | None = None) -> None:
         if num_workers < 0:
             raise ValueError(f"workers must be at least 0, not {num_workers}")
         self.num_workers = num_workers
-        self._environment = environment or {}
+        self._environment = os.environ if environment is None else environment
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         self._started: set[_Worker] = set()
         self._lock = threading.Lock()
@@ -168,7 +170,8 @@ class WorkerPool:
             result: Result = worker.call(function, job)
             return result
         except WorkerLost as error:
-            mark_passing(error, not self.closed)
+            if self.closed:
+                raise _stopped() from error
             raise
         finally:
             self._give_back(worker)
@@ -176,7 +179,7 @@ class WorkerPool:
     def _start(self) -> _Worker:
         with self._lock:
             if self.closed:
-                raise WorkerLost("the build is ending; no further work is started")
+                raise _stopped()
             worker = _Worker(self._environment)
             self._started.add(worker)
         return worker
@@ -198,6 +201,12 @@ class WorkerPool:
             self._started.clear()
         for worker in workers:
             worker.end(now=now)
+
+
+def _stopped() -> WorkerLost:
+    error = WorkerLost("the build is ending; this work was stopped")
+    mark_passing(error, passing=False)
+    return error
 
 
 def serve(descriptor: int) -> None:

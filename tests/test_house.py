@@ -177,7 +177,10 @@ def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
 def test_prefect_is_imported_only_by_the_flow_and_what_starts_it() -> None:
     offenders = {line.split()[0] for line in _offenders("tokenloom", "prefect")}
     flows = {f"tokenloom.flows.{name}" for name in ("blocks", "build_dataset", "report", "run_log", "runners")}
-    servers = {f"tokenloom.{name}" for name in ("automations", "prefect_session", "server_process", "up_command")}
+    servers = {
+        f"tokenloom.{name}"
+        for name in ("automations", "deployments", "prefect_session", "server_process", "up_command")
+    }
     assert offenders == flows | servers | {"tokenloom.examples.train_on_publish"}
 
 

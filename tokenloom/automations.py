@@ -21,8 +21,7 @@ def install_crash_automation(heartbeat_seconds: int) -> None:
     """Let the server mark a tagged run as Crashed when three of its heartbeats are missing; replaces an older one.
 
     Args:
-        heartbeat_seconds: PREFECT_FLOWS_HEARTBEAT_FREQUENCY of the workers, at least 30; more often than they say
-            would end runs that live.
+        heartbeat_seconds: PREFECT_FLOWS_HEARTBEAT_FREQUENCY of the workers; a shorter time would end runs that live.
     """
     trigger = EventTrigger(
         after={"prefect.flow-run.heartbeat"},
@@ -53,12 +52,13 @@ def install_publication_automation(dataset: str, deployment: str, tag: str = "la
     Args:
         dataset: whose versions; "*" for all.
         deployment: FLOW/NAME.
-        tag: that the version got; "tryout" for those of --limit, "*" for all.
+        tag: that names the version since then; "tryout" for those of --limit, "none" where the tag was left alone,
+            "*" for all.
 
     Raises:
         TokenloomError: there is no such deployment.
     """
-    name = f"tokenloom: {deployment} on publication of {dataset}"
+    name = f"tokenloom: {deployment} on publication of {dataset}@{tag}"
     with get_client(sync_client=True) as client:
         try:
             target = client.read_deployment_by_name(deployment)

@@ -43,11 +43,13 @@ def init(path: str, quiet: bool) -> Json:
 
 def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     """Show what a build would read and make, and what of it is cached; refuse it if the disk can't hold it."""
-    from tokenloom.flows.direct import plan_directly
+    from tokenloom.flows.direct import check_direct, plan_directly
     from tokenloom.tasks.estimate import check_disk
-    from tokenloom.tasks.workers import default_num_workers
+    from tokenloom.tasks.workers import chosen_num_workers
 
-    planned, estimate = plan_directly(_load_limited(spec, set, limit), default_num_workers())
+    loaded = _load_limited(spec, set, limit)
+    check_direct(loaded, "plan here without it (--set)")
+    planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
     rows = [_source_row(planned, name) for name in planned.spec.source_names()]
     header = ["source", "files", "bytes", "partitions", "cached"]
     totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}

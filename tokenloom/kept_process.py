@@ -17,15 +17,16 @@ class Kept:
     """A running process and how to start it again.
 
     Args:
-        name: for messages; NAME.log is where it writes.
+        name: for messages.
+        log: where it writes.
         process: that runs.
         start: starts another one.
     """
 
     def __init__(
-        self, name: str, process: subprocess.Popen[bytes], start: Callable[[], subprocess.Popen[bytes]]
+        self, name: str, log: str, process: subprocess.Popen[bytes], start: Callable[[], subprocess.Popen[bytes]]
     ) -> None:
-        self._name, self.process, self._start = name, process, start
+        self._name, self._log, self.process, self._start = name, log, process, start
         self._started = time.monotonic()
         self._num_short_lives = 0
 
@@ -38,7 +39,7 @@ class Kept:
         self._num_short_lives = self._num_short_lives + 1 if is_short else 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if self._num_short_lives >= _MOST_SHORT_LIVES:
-            raise TokenloomError(f"the {self._name} ended again and again ({how}); {self._name}.log says why")
-        say(f"the {self._name} ended ({how}; {self._name}.log says why); it is started again")
-        self._started = time.monotonic()
+            raise TokenloomError(f"the {self._name} ended again and again ({how}); {self._log} says why")
+        say(f"the {self._name} ended ({how}; {self._log} says why); it is started again")
         self.process = self._start()
+        self._started = time.monotonic()

@@ -21,21 +21,36 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_children(but: Collection[int] = ()) -> None:
-    """Kill every process below this one, but those and what is below them; wait until they are gone."""
+def bury_children(but: Collection[int]) -> None:
+    """Take leave of adopted processes that have ended, but of those, which others wait for."""
+    for pid in children() - set(but):
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def end_children(but: Collection[int]) -> None:
+    """Ask every child of this process, but those, to end."""
+    for pid in children() - set(but):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def kill_children(but: Collection[int]) -> None:
+    """Kill every process below this one, but those and what is below them; wait a few seconds until they are gone."""
     deadline = time.monotonic() + _END_SECONDS
-    while (found := [pid for pid in _children(os.getpid()) if pid not in but]) and time.monotonic() < deadline:
+    while (found := children() - set(but)) and time.monotonic() < deadline:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)  # what it has started is a child of this process then
+        bury_children(but)  # what they started are children of this process then
+        time.sleep(0.01)
 
 
-def _children(parent: int) -> list[int]:
-    found = []
+def children() -> set[int]:
+    """Return the children of this process (Linux)."""
+    found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.parent.name))
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(path.parent.name))
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from http import HTTPStatus
 from typing import Any
 
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
-from tokenloom.server import PRIVATE, answers, start_server
+from tokenloom.server import HEARTBEAT_SECONDS, answers, be_private, start_server
 from tokenloom.spec import BuildSpec
 from tokenloom.up_folder import default_home, running_url
 
@@ -20,10 +19,9 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     Args:
         spec: with absolute paths.
     """
-    for name, value in PRIVATE.items():
-        os.environ.setdefault(name, value)
+    be_private()
     from prefect import tags
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from tokenloom.automations import TAG
     from tokenloom.flows.build_dataset import build_dataset
@@ -31,12 +29,15 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     _quiet_console()
     if url := known_url():
         say(f"Prefect server {url}")
-    with temporary_settings({PREFECT_API_URL: url or _temporary_url()}), tags(TAG):
+    # An automation of ours may wait for three heartbeats of this many seconds.
+    settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS}
+    with temporary_settings(settings), tags(TAG):
         return dict(build_dataset(spec))
 
 
 def known_url() -> str | None:
     """Return the API of the server to use: that of PREFECT_API_URL, else that of a `tokenloom up` on this machine."""
+    be_private()
     from prefect.settings import PREFECT_API_URL
 
     if url := PREFECT_API_URL.value():

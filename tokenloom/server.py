@@ -22,7 +22,16 @@ PRIVATE = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # a client without a URL fails, and starts no server of its own
 }
 
+POOL = "tokenloom"  # the work pool
+HEARTBEAT_SECONDS = 30  # how often a run says that it lives: the least that Prefect takes
+
 _servers: list[subprocess.Popen[bytes]] = []  # kept, so that their standard input stays open
+
+
+def be_private() -> None:
+    """Let Prefect, which is not imported yet, tell nobody anything, in this process and those that it starts."""
+    for name, value in PRIVATE.items():
+        os.environ.setdefault(name, value)
 
 
 def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
@@ -50,8 +59,13 @@ def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subproces
             start_new_session=True,
             env=os.environ | {"PREFECT_SERVER_UI_API_URL": url},  # Prefect knows no port of an inherited socket
         )
+    try:
+        _wait_until_healthy(server, url, "`prefect server start`" if log is None else log.name)
+    except BaseException:
+        server.kill()
+        server.wait()
+        raise
     _servers.append(server)
-    _wait_until_healthy(server, url)
     return server, url
 
 
@@ -62,11 +76,11 @@ def _listener(port: int) -> socket.socket:
         raise TokenloomError(f"port {port} of 127.0.0.1 can't be used ({error.strerror}): choose another") from error
 
 
-def _wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
+def _wait_until_healthy(server: subprocess.Popen[bytes], url: str, place: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not answers(url):
         if server.poll() is not None or time.monotonic() > deadline:
-            raise TokenloomError("no Prefect server could be started; `prefect server start` says why")
+            raise TokenloomError(f"no Prefect server could be started; {place} says why")
         time.sleep(0.1)
 
 

@@ -91,7 +91,7 @@ class BuildSpec(SpecModel):
 
     dataset: Name = Field(title="Dataset", description="Lower case letters, digits, '.', '_', '-'")
     store: Location = Field(
-        title="Store", description="Folder of the datasets; block://KIND/NAME for one that a Prefect block names"
+        title="Store", description="Folder of the datasets; block://local-file-system/NAME for that of a Prefect block"
     )
     sources: list[Source] = Field(title="Sources", description="Where the texts are; at least one", min_length=1)
     tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer", description="What makes ids of a text")

@@ -132,6 +132,8 @@ def _told(item: Any, value: Any, places: dict[KeyPath, str], path: Path) -> str:
         return f"{place}: {key}: unknown key (value {_short(item['input'])}).{hint} Allowed: {', '.join(allowed)}"
     if item["type"] == "missing":
         return f"{place}: {key}: this key is needed and is missing"
+    if item["type"] == "union_tag_not_found":
+        return f"{place}: {key}: its kind is missing; write kind: ... into {_short(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{place}: {key}: {message}; got {_short(item['input'])}"
 

@@ -16,17 +16,14 @@ from filelock import FileLock, Timeout
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
 from tokenloom.kept_process import Kept
-from tokenloom.orphans import adopt_orphans, kill_children
+from tokenloom.orphans import adopt_orphans, bury_children, children, end_children, kill_children
 from tokenloom.output import Json, print_line
-from tokenloom.server import PRIVATE, start_server, stop_server
-from tokenloom.up_folder import default_home, forget_url, note_url
+from tokenloom.server import HEARTBEAT_SECONDS, POOL, PRIVATE, start_server, stop_server
+from tokenloom.up_folder import default_home, forget_url, note_url, running_url
 
-POOL = "tokenloom"
-_DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
-_HEARTBEAT_SECONDS = 30  # the least that Prefect takes
 _SETTINGS = {
     "PREFECT_WORKER_QUERY_SECONDS": "2",
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(_HEARTBEAT_SECONDS),
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
     # In files: a run whose lease a new server does not know is ended by Prefect.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
@@ -62,7 +59,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
     """
     home = Path(folder).expanduser().absolute() if folder else default_home()
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # the key of Prefect's secrets lies in it
     except OSError as error:
         raise TokenloomError(f"{home}: can't be made ({error.strerror}); choose another --folder") from error
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
@@ -72,12 +69,16 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
         try:
             stack.enter_context(_alone(home))
             server, url = stack.enter_context(_serving(home, port))
-            _deploy(url)
-            worker = stack.enter_context(_working(home, runs))
+            from tokenloom.deployments import deploy_all
+
+            deploy_all(url, HEARTBEAT_SECONDS)
+            worker = stack.enter_context(_working(home, runs, server))
             note_url(home, url)
             stack.callback(forget_url, home)
             print_line(quiet, f"Prefect UI      {url.removesuffix('/api')}")
-            print_line(quiet, f"deployments     build-dataset, rebuild-nightly (paused), in work pool {POOL}")
+            print_line(
+                quiet, f"deployments     build-dataset, rebuild-nightly (see docs/operate.md), in work pool {POOL}"
+            )
             print_line(quiet, f"data and logs   {home}")
             print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
             print_line(quiet, "Ctrl-C stops all of it")
@@ -95,16 +96,24 @@ def deploy(quiet: bool) -> Json:
 
     Raises TokenloomError if there is no server, or it refuses.
     """
-    os.environ.update(PRIVATE)
     from tokenloom.prefect_session import known_url
 
     url = known_url()
     if url is None:
         raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which deploys by itself")
-    _deploy(url)
-    print_line(quiet, f"deployed build-dataset and rebuild-nightly (paused) to {url}, work pool {POOL}")
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+
+    from tokenloom.deployments import NAMES, deploy_all
+
+    is_of_up = url == running_url(default_home())
+    heartbeat = HEARTBEAT_SECONDS if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0
+    deploy_all(url, max(heartbeat, HEARTBEAT_SECONDS))
+    print_line(
+        quiet, f"deployed build-dataset and rebuild-nightly to {url}, work pool {POOL}; what was set there stays"
+    )
+    print_line(quiet, f"a run without a heartbeat for {3 * max(heartbeat, HEARTBEAT_SECONDS)} s counts as dead")
     print_line(quiet, f"next: prefect worker start --pool {POOL}")
-    return {"url": url, "deployments": ["build-dataset/build-dataset", "build-dataset/rebuild-nightly"]}
+    return {"url": url, "deployments": list(NAMES)}
 
 
 @contextmanager
@@ -126,46 +135,27 @@ def _serving(home: Path, port: int) -> Iterator[tuple[Kept, str]]:
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home)})
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
     say("starting the Prefect server; the first time takes half a minute")
+    before = children()
     with (home / "server.log").open("ab") as log, ExitStack() as stack:
         process, url = start_server(port, log)
+        os.environ["PREFECT_API_URL"] = url
         known_port = int(url.removesuffix("/api").rpartition(":")[2])
-        server = Kept("server", process, lambda: start_server(known_port, log)[0])
+        server = Kept("server", log.name, process, lambda: start_server(known_port, log)[0])
         stack.callback(lambda: stop_server(server.process))
-        stack.callback(lambda: kill_children(but=[server.process.pid]))  # runs that the worker left
+        stack.callback(lambda: kill_children(but={server.process.pid} | before))  # runs that the worker left
         yield server, url
 
 
-def _deploy(url: str) -> None:
-    os.environ["PREFECT_API_URL"] = url  # for what is started; this process may have read its settings before
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectNotFound
-    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-    from prefect.workers.process import ProcessWorker
-
-    from tokenloom.automations import install_crash_automation
-
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(_DEPLOYMENTS)]
-    with temporary_settings({PREFECT_API_URL: url}):
-        with get_client(sync_client=True) as client:
-            try:
-                client.read_work_pool(POOL)
-            except ObjectNotFound:
-                template = ProcessWorker.get_default_base_job_template()
-                client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise TokenloomError(f"{url} did not take the deployments:\n{done.stdout}{done.stderr}")
-        install_crash_automation(max(PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0, _HEARTBEAT_SECONDS))
-
-
 @contextmanager
-def _working(home: Path, runs: int) -> Iterator[Kept]:
+def _working(home: Path, runs: int, server: Kept) -> Iterator[Kept]:
     """Run a worker and wait until the server knows it; at the end no process of it is left."""
+    before = children() - {server.process.pid}
     options = ["worker", "start", "--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
     with (home / "worker.log").open("ab") as log, ExitStack() as stack:
 
         def start() -> subprocess.Popen[bytes]:
+            # Runs that a killed worker has left end as Crashed: a new one could not cancel them.
+            end_children({server.process.pid} | before)
             return subprocess.Popen(
                 [sys.executable, "-c", _WORK, *options],
                 stdin=subprocess.PIPE,
@@ -174,7 +164,7 @@ def _working(home: Path, runs: int) -> Iterator[Kept]:
                 start_new_session=True,
             )
 
-        worker = Kept("worker", start(), start)
+        worker = Kept("worker", log.name, start(), start)
         stack.callback(lambda: _stop_worker(worker.process))
         _wait_until_online(worker.process, home)
         yield worker
@@ -207,3 +197,4 @@ def _watch(*processes: Kept) -> None:
         time.sleep(1)
         for process in processes:
             process.keep()
+        bury_children(but={process.process.pid for process in processes})

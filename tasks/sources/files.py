@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.storage.fingerprints import remote_fingerprint
-from tokenloom.storage.remote_errors import kind_of, redacted
+from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
 
 PINNED = "commit:"  # a fingerprint that begins so names what never changes
 _MAGIC = "*?["
@@ -156,28 +156,26 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
 @contextmanager
 def open_input(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading; raises InputError if it is missing or can't be read."""
-    with naming(url), open_file(url) as file:
+    with naming(url, "the file is gone; it was there when the build was planned; build again"), open_file(url) as file:
         for opened in _listeners:
             opened.append(file)
         yield file
 
 
 @contextmanager
-def naming(url: str) -> Iterator[None]:
-    """Turn the errors of a file system in the block into InputErrors that name the file."""
+def naming(url: str, missing: str | None = None) -> Iterator[None]:
+    """Turn the errors of a file system in the block into InputErrors that name the file; `missing` says why one is."""
     try:
         yield
     except Exception as error:
         kind = kind_of(error)
         if isinstance(error, TokenloomError) or (kind == "other" and not isinstance(error, OSError)):
             raise
-        if kind == "missing":
-            raise InputError(
-                f"{url}: the file is gone; it was there when the build was planned; build again"
-            ) from error
-        reason = getattr(error, "strerror", None) or redacted(str(error) or type(error).__name__)
-        next_step = "run the build again" if kind == "passing" else "check the file"
-        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from error
+        if kind == "missing" and missing:
+            raise InputError(f"{url}: {missing}") from error
+        reason = redacted(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        next_step = "run the build again" if may_pass(error) else "check the file"
+        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from harmless(error)
 
 
 @contextmanager

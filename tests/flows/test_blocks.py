@@ -109,7 +109,8 @@ def test_a_store_may_be_a_block_and_a_folder_in_it(tmp_path: Path) -> None:
     assert build_dataset(named)["reference"].startswith(f"{tmp_path}/corpora/team/data@")
     for store, said in (
         ("block://local-file-system/other", "Prefect knows no such block"),
-        ("block://secret/x", "write block://KIND/NAME, with a kind of local-file-system or remote-file-system"),
+        ("block://secret/x", "write block://local-file-system/NAME or"),
+        ("block://local-file-system/corpora/../x", "write block://local-file-system/NAME or"),
     ):
         with pytest.raises(SpecError, match=said):
             build_dataset(spec.model_copy(update={"store": store}))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -87,7 +88,7 @@ def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, st
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         nightly = client.read_deployment_by_name("build-dataset/rebuild-nightly")
     assert (build.entrypoint, build.pull_steps) == ("tokenloom.flows.build_dataset.build_dataset", [])
-    assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1
+    assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1  # until it is set
     (schedule,) = nightly.schedules
     assert (schedule.active, schedule.schedule.cron, schedule.schedule.timezone) == (False, "0 2 * * *", "UTC")  # type: ignore[union-attr]
 
@@ -102,18 +103,30 @@ def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str])
     assert f"Prefect server {url}" in done.stderr
 
 
-def test_deploy_puts_the_deployments_again_and_a_second_up_is_refused(up: tuple[Path, str, str]) -> None:
+def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path, str, str]) -> None:
     folder, url, _ = up
+    asked = parameters(folder, "nightly")
     with get_client(sync_client=True) as client:
+        nightly = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        build = client.read_deployment_by_name("build-dataset/build-dataset")
+        client.update_deployment(nightly.id, DeploymentUpdate(parameters=asked))
+        client.update_deployment(build.id, DeploymentUpdate(concurrency_limit=3))
+        client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=True)
         for automation in client.read_automations():
             client.delete_automation(automation.id)
     done = command(folder, "deploy")
     assert done.returncode == 0, done.stderr
-    assert url in done.stdout and done.stderr == ""
+    assert url in done.stdout and "for 90 s counts as dead" in done.stdout and done.stderr == ""
     with get_client(sync_client=True) as client:
-        assert "a run whose machine died is Crashed" in [
-            one.name.partition(": ")[2] for one in client.read_automations()
-        ]
+        again = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
+        names = [automation.name for automation in client.read_automations()]
+        client.update_deployment_schedule(nightly.id, again.schedules[0].id, active=False)
+    assert again.parameters == asked
+    assert [(each.slug, each.active) for each in again.schedules] == [("nightly", True)]
+    assert again.schedules[0].schedule == nightly.schedules[0].schedule
+    assert limit is not None and limit.limit == 3
+    assert names == ["tokenloom: a run whose machine died is Crashed"]
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "uses this folder already" in second.stderr

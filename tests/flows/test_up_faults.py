@@ -36,6 +36,7 @@ from tests.flows.running import (
 from tests.support import build, listed_files, write_parquet
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
+from tokenloom.server import HEARTBEAT_SECONDS
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.versions import dataset_store, published_versions
 
@@ -100,7 +101,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
     written = record.stat().st_mtime_ns
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)
     ended = wait_until_final(run.id)
-    assert ended.state is not None and ended.state.is_crashed()
+    assert ended.state is not None and ended.state.is_crashed(), ended.state
     assert published(asked) == []
     with get_client(sync_client=True) as client:  # what the button Retry does
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)
@@ -139,7 +140,7 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
 
 def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> None:
     folder, mark = up
-    install_crash_automation(heartbeat_seconds=12)  # as `up` does with 30: a shorter test
+    install_crash_automation(heartbeat_seconds=14)  # as `up` does with 30: a shorter test
     run = started(slow_parameters(folder, "died"))
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would tell the server
     for pid in processes_with(mark):  # at once all that it started
@@ -149,6 +150,7 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
     ended = wait_until_final(run.id, 120)
     assert ended.state is not None and ended.state.is_crashed()
     assert "run it again, it goes on from its spills" in str(ended.state.message)
+    install_crash_automation(HEARTBEAT_SECONDS)
 
 
 def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: tuple[Path, str]) -> None:

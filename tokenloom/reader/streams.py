@@ -73,7 +73,11 @@ class DatasetStream(_OfDatasets):
 
     def __init__(self, dataset: TokenDataset, order: str, seed: int, lanes: int | None) -> None:
         if not len(dataset):
-            raise ValueError(f"{dataset!r} is empty: no shard has seq_len + 1 = {dataset.seq_len + 1} tokens to give")
+            where = "shard" if dataset.packing == "concat" else "document"
+            raise ValueError(
+                f"{dataset!r} is empty: no {where} has seq_len + 1 = {dataset.seq_len + 1} tokens to give; choose a "
+                "smaller seq_len, or another packing"
+            )
         self.dataset, self.format = dataset, dataset.format
         self.datasets = [dataset]
         self.order = Order(order, dataset.counts, seed, lanes)

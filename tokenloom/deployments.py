@@ -1,0 +1,86 @@
+"""The work pool and the deployments of prefect.yaml on a Prefect server; what a user set there stays as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
+
+from tokenloom.automations import install_crash_automation
+from tokenloom.errors import TokenloomError
+from tokenloom.server import POOL
+
+NAMES = ("build-dataset/build-dataset", "build-dataset/rebuild-nightly")
+_FILE = Path(__file__).with_name("prefect.yaml")
+_OF_A_SCHEDULE = {"schedule", "active", "parameters", "slug", "max_scheduled_runs"}
+
+
+def deploy_all(url: str, heartbeat_seconds: int) -> None:
+    """Make the work pool if it is missing, the deployments as prefect.yaml says, and the automation for dead runs.
+
+    Parameters, schedules and limits of deployments that are there already stay.
+
+    Args:
+        url: of the server's API.
+        heartbeat_seconds: how often runs say that they live.
+
+    Raises:
+        TokenloomError: the server refuses.
+    """
+    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
+        _make_pool(client)
+        known = _known(client)
+        _deploy(url)
+        for before in known:
+            _restore(client, before)
+        install_crash_automation(heartbeat_seconds)
+
+
+def _make_pool(client: SyncPrefectClient) -> None:
+    try:
+        client.read_work_pool(POOL)
+    except ObjectNotFound:
+        template = ProcessWorker.get_default_base_job_template()
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+
+
+def _known(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    known = []
+    for name in NAMES:
+        try:
+            known.append(client.read_deployment_by_name(name))
+        except ObjectNotFound:
+            continue
+    return known
+
+
+def _deploy(url: str) -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(_FILE)]
+    environment = os.environ | {"PREFECT_API_URL": url}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise TokenloomError(f"{url} did not take the deployments:\n{done.stdout}{done.stderr}")
+
+
+def _restore(client: SyncPrefectClient, before: DeploymentResponse) -> None:
+    """Give a deployment back what prefect.yaml has overwritten."""
+    limit = before.global_concurrency_limit
+    kept = DeploymentUpdate(
+        parameters=before.parameters,
+        paused=before.paused,
+        concurrency_limit=limit.limit if limit else None,
+        concurrency_options=before.concurrency_options,
+    )
+    client.update_deployment(before.id, kept)
+    for schedule in client.read_deployment_schedules(before.id):
+        client.delete_deployment_schedule(before.id, schedule.id)
+    schedules = [each.model_dump(mode="json", include=_OF_A_SCHEDULE) for each in before.schedules]
+    client._client.post(f"/deployments/{before.id}/schedules", json=schedules)
