@@ -85,4 +85,6 @@ def _install(automation: AutomationCore) -> None:
         if not known:
             client.create_automation(automation)
         for one in known:
-            client.update_automation(one.id, automation.model_copy(update={"enabled": one.enabled}))
+            trigger = automation.trigger.model_copy(update={"id": one.trigger.id})  # runs at work wait under this id
+            kept = {"enabled": one.enabled, "trigger": trigger}
+            client.update_automation(one.id, automation.model_copy(update=kept))
