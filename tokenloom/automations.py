@@ -85,6 +85,5 @@ def _install(automation: AutomationCore) -> None:
         if not known:
             client.create_automation(automation)
         for one in known:
-            trigger = automation.trigger.model_copy(update={"id": one.trigger.id})  # runs at work wait under this id
-            kept = {"enabled": one.enabled, "trigger": trigger}
-            client.update_automation(one.id, automation.model_copy(update=kept))
+            if (one.trigger, one.actions) != (automation.trigger, automation.actions):  # else runs at work lose theirs
+                client.update_automation(one.id, automation.model_copy(update={"enabled": one.enabled}))
