@@ -9,6 +9,7 @@ each version of the dataset that is tagged `latest` start a run of it. Put your 
 from __future__ import annotations
 
 import argparse
+import re
 
 from prefect import flow
 from prefect.deployments.runner import RunnerDeployment
@@ -19,6 +20,7 @@ from tokenloom.automations import TAG, install_publication_automation
 from tokenloom.errors import TokenloomError
 from tokenloom.examples.train_small import train
 from tokenloom.prefect_session import known_url
+from tokenloom.spec_base import NAME_PATTERN
 
 
 @flow(name="train-on-publish", log_prints=True)
@@ -36,6 +38,8 @@ def train_on_publish(reference: str, updates: int = 3000) -> float:
 
 def install(dataset: str, updates: int) -> str:
     """Deploy the flow to the work pool `tokenloom`, and its automation; return the automation's name."""
+    if not re.match(NAME_PATTERN, dataset):
+        raise TokenloomError(f"{dataset!r} names no dataset: lower case letters, digits, '.', '_', '-'")
     from tokenloom.examples import train_on_publish as module  # as a script, this one has no name to import it by
 
     deployment = RunnerDeployment.from_flow(

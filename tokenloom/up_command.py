@@ -58,6 +58,8 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
         TokenloomError: the folder can't be made or is in use, the port is taken, or something does not start.
     """
     home = Path(folder).expanduser().absolute() if folder else default_home()
+    if "?" in str(home):
+        raise TokenloomError(f"{home}: SQLite can't name a file in a folder with '?'; choose another --folder")
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)  # the key of Prefect's secrets lies in it
     except OSError as error:
@@ -76,9 +78,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
             note_url(home, url)
             stack.callback(forget_url, home)
             print_line(quiet, f"Prefect UI      {url.removesuffix('/api')}")
-            print_line(
-                quiet, f"deployments     build-dataset, rebuild-nightly (see docs/operate.md), in work pool {POOL}"
-            )
+            print_line(quiet, f"deployments     build-dataset, rebuild-nightly, in work pool {POOL}")
             print_line(quiet, f"data and logs   {home}")
             print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
             print_line(quiet, "Ctrl-C stops all of it")
@@ -108,9 +108,7 @@ def deploy(quiet: bool) -> Json:
     is_of_up = url == running_url(default_home())
     heartbeat = HEARTBEAT_SECONDS if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0
     deploy_all(url, max(heartbeat, HEARTBEAT_SECONDS))
-    print_line(
-        quiet, f"deployed build-dataset and rebuild-nightly to {url}, work pool {POOL}; what was set there stays"
-    )
+    print_line(quiet, f"deployed build-dataset and rebuild-nightly to {url}, work pool {POOL}")
     print_line(quiet, f"a run without a heartbeat for {3 * max(heartbeat, HEARTBEAT_SECONDS)} s counts as dead")
     print_line(quiet, f"next: prefect worker start --pool {POOL}")
     return {"url": url, "deployments": list(NAMES)}

@@ -112,21 +112,21 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
         client.update_deployment(nightly.id, DeploymentUpdate(parameters=asked))
         client.update_deployment(build.id, DeploymentUpdate(concurrency_limit=3))
         client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=True)
-        for automation in client.read_automations():
-            client.delete_automation(automation.id)
+        before = client._client.post("/automations/filter", json={}).json()
     done = command(folder, "deploy")
     assert done.returncode == 0, done.stderr
     assert url in done.stdout and "for 90 s counts as dead" in done.stdout and done.stderr == ""
     with get_client(sync_client=True) as client:
         again = client.read_deployment_by_name("build-dataset/rebuild-nightly")
         limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
-        names = [automation.name for automation in client.read_automations()]
+        after = client._client.post("/automations/filter", json={}).json()
         client.update_deployment_schedule(nightly.id, again.schedules[0].id, active=False)
     assert again.parameters == asked
     assert [(each.slug, each.active) for each in again.schedules] == [("nightly", True)]
     assert again.schedules[0].schedule == nightly.schedules[0].schedule
     assert limit is not None and limit.limit == 3
-    assert names == ["tokenloom: a run whose machine died is Crashed"]
+    assert [automation["name"] for automation in after] == ["tokenloom: a run whose machine died is Crashed"]
+    assert after[0]["trigger"] == before[0]["trigger"]  # with its id, under which runs at work wait
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "uses this folder already" in second.stderr
