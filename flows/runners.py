@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -87,11 +87,15 @@ def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> 
 @contextmanager
 def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credentials]) -> Iterator[tuple[int, RunEach]]:
     tasks, count_workers = _dask(spec) if isinstance(spec, DaskRunner) else _ray(spec)
-    with tasks:
+    with ExitStack() as stack:
         try:
-            num_workers = spec.workers or max(1, count_workers())
+            stack.enter_context(tasks)
+            num_found = count_workers()
         except OSError as error:
-            raise TokenloomError(f"runner.address: {spec.address} does not answer ({error}); is it right?") from error
+            raise TokenloomError(
+                f"runner.address: no cluster at {spec.address}: {error}; is it started there?"
+            ) from error
+        num_workers = spec.workers or max(1, num_found)
 
         def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
             calls = [(label, partial(_call_on_cluster, step, job, list(credentials))) for label, job in jobs]

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.testing.utilities import prefect_test_harness
 
 from tests.support import build, listed_files, make_spec, write_jsonl
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
@@ -148,3 +148,15 @@ def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, address: 
         build_dataset(spec)
     assert time.monotonic() - start < 60
     assert not list(tmp_path.glob("store/data/versions/*/manifest.json"))
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
+    import dask
+
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": "tcp://127.0.0.1:1", "workers": 2})
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(TokenloomError, match=r"runner\.address: no cluster at tcp://127\.0\.0\.1:1"),
+    ):
+        build_dataset(spec)
