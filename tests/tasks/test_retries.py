@@ -75,7 +75,7 @@ def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
-    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(8)])
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(3)])
     with serving(tmp_path / "input", ()) as (url, state):
         calm = _spec(tmp_path, url, "calm")
         wanted = listed_files(calm, build(calm).version, ".tok")
