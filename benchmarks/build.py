@@ -15,16 +15,16 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from watched import run_watched
 
 MB = 1e6
 NUM_FILES = 8
@@ -96,20 +96,9 @@ def write_corpus(folder: Path, texts: list[str]) -> list[Path]:
 
 def measured(command: list[str], environment: dict[str, str]) -> dict[str, float]:
     """Run a command; return wall and CPU seconds, and the largest resident memory of one of its processes in MB."""
-    with tempfile.TemporaryFile() as told:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=told)
-        peaks: dict[int, int] = {}
-        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            peaks |= peak_kb_of_tree(process.pid)
-            time.sleep(0.02)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            told.seek(0)
-            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{told.read().decode()}")
-    return {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": max(peaks.values(), default=0) / 1024}
+    peaks: dict[int, int] = {}
+    wall, cpu = run_watched(command, environment, lambda process: peaks.update(peak_kb_of_tree(process)), 0.02)
+    return {"wall": wall, "cpu": cpu, "peak_mb": max(peaks.values(), default=0) / 1024}
 
 
 def peak_kb_of_tree(root: int) -> dict[int, int]:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenloom.up_folder import running_url
+from watched import run_watched
 
 STOP_SECONDS = 60
 
@@ -95,17 +95,10 @@ class Ran:
 
 def watched(command: list[str], environment: dict[str, str]) -> Ran:
     """Run a command to its end and sample its memory; stop the program if it fails."""
-    resident = []
-    with tempfile.TemporaryFile() as told:
-        begin = time.perf_counter()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=told)
-        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            resident.append((time.time(), resident_mb(process.pid)))
-            time.sleep(0.05)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - begin
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            told.seek(0)
-            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{told.read().decode()}")
-    return Ran(wall, usage.ru_utime + usage.ru_stime, [(moment, mb) for moment, mb in resident if mb])
+    resident: list[tuple[float, float]] = []
+
+    def look(process: int) -> None:
+        resident.append((time.time(), resident_mb(process)))
+
+    wall, cpu = run_watched(command, environment, look, 0.05)
+    return Ran(wall, cpu, [(moment, mb) for moment, mb in resident if mb])

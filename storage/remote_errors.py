@@ -98,7 +98,7 @@ def kind_of(error: BaseException) -> Kind:
             return "shorter"
         if names & _LASTING:
             return "other"
-        if _may_pass(link) or names & _PASSING:
+        if _is_network(link) or names & _PASSING:
             return "passing"
     return "other"
 
@@ -123,7 +123,7 @@ def _is_busy(status: int) -> bool:
     return (status >= 500 and status != 501) or status in (408, 429)
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_network(error: BaseException) -> bool:
     number = error.errno if isinstance(error, OSError) else None
     return isinstance(error, ConnectionError | TimeoutError | EOFError) or number in _PASSING_NUMBERS
 

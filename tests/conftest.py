@@ -32,6 +32,19 @@ def tiktoken_cache() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server for a module's flows, which end without the second that a heartbeat takes."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
     """The URL of an S3 server with a bucket `corpora`; upload to it with tests.storage.s3_server."""

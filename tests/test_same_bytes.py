@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from tests.support import FULL, build, listed_files, make_spec, write_parquet
 from tests.tasks import source_conformance as conformance
@@ -60,16 +58,6 @@ class _Reference:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> _Reference:
     return _Reference(tmp_path_factory.mktemp("same"))
-
-
-@pytest.fixture(scope="module")
-def prefect_server() -> Iterator[None]:
-    """A Prefect server for this module's flows."""
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
 
 
 def test_reference_build_is_worth_comparing(reference: _Reference) -> None:

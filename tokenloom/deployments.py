@@ -10,7 +10,7 @@ from pathlib import Path
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
@@ -40,7 +40,12 @@ def deploy_all(url: str, heartbeat_seconds: int) -> None:
         known = _known(client)
         _deploy(url)
         for before in known:
-            _restore(client, before)
+            try:
+                _restore(client, before)
+            except PrefectHTTPStatusError as error:
+                raise TokenloomError(
+                    f"deployment {before.name}: what was set there is refused: {error}; set it again under Edit"
+                ) from error
         install_crash_automation(heartbeat_seconds)
 
 

@@ -92,4 +92,4 @@ class CheckError(TokenloomError, RuntimeError):
 class WorkerLost(TokenloomError, RuntimeError):
     """A worker process ended in the middle of its work (killed, out of memory); a retry may succeed."""
 
-    may_pass = True
+    may_pass = True  # see storage/remote_errors.py

@@ -1,4 +1,4 @@
-"""Processes that outlive the one that started them, such as a flow run whose worker was killed (Linux)."""
+"""Processes and their parents: ending with one's own, and what becomes of those whose parent ended (Linux)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -13,6 +14,22 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _END_SECONDS = 5.0
+
+
+def follow_parent(seconds: float) -> None:
+    """Let this process, which leads its own group, end when its standard input closes: as its parent ends, however.
+
+    Args:
+        seconds: for an orderly end by SIGTERM; then the whole group is killed.
+    """
+
+    def wait() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(seconds)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def adopt_orphans() -> None:

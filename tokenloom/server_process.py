@@ -6,27 +6,17 @@ transactions wait for each other.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
-import time
 from typing import Any
 
 import uvicorn
 from prefect.server.api.server import create_app
 from prefect.server.database.configurations import AioSqliteConfiguration
 
+from tokenloom.orphans import follow_parent
+
 # One of Prefect's two UIs fetches settings from a server of Amplitude, and the logos of blocks lie elsewhere.
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
-
-
-def _end_with_parent() -> None:
-    """Wait until standard input closes, as it does however the parent ends; stop the server then."""
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(10)
-    os._exit(0)
 
 
 def _with_policy(app: Any) -> Any:
@@ -58,6 +48,6 @@ def _let_transactions_wait() -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent(seconds=10)
     _let_transactions_wait()
     uvicorn.run(_with_policy(create_app()), fd=int(sys.argv[1]), log_level="error")

@@ -29,20 +29,6 @@ _SETTINGS = {
 }
 _ONLINE_SECONDS = 60
 _STOP_SECONDS = 20
-# Ctrl-C of the terminal does not reach the worker: it stops first, and then the server that it talks to. It needs a
-# working SIGINT, which it sends to itself, and ends with its parent, however that ends.
-_WORK = """
-import os, signal, sys, threading, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
-def end_with_parent():
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(15)
-    os.killpg(0, signal.SIGKILL)
-threading.Thread(target=end_with_parent, daemon=True).start()
-from prefect.cli import app
-app()
-"""
 
 
 def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
@@ -155,7 +141,7 @@ def _working(home: Path, runs: int, server: Kept) -> Iterator[Kept]:
             # Runs that a killed worker has left end as Crashed: a new one could not cancel them.
             end_children({server.process.pid} | before)
             return subprocess.Popen(
-                [sys.executable, "-c", _WORK, *options],
+                [sys.executable, "-m", "tokenloom.worker_process", *options],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

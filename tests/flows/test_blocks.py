@@ -13,8 +13,7 @@ import pytest
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.filesystems import LocalFileSystem
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_HOME, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import PREFECT_HOME
 
 from tests.storage.s3_server import BUCKET, put, s3_server
 from tests.support import build, listed_files, make_spec, write_jsonl
@@ -30,16 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 _PLANTED = "planted-8f3c1d7e5b"  # a secret that must be found nowhere
-
-
-@pytest.fixture(scope="module")
-def prefect_server() -> Iterator[None]:
-    """A Prefect server with its database in a file."""
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
 
 
 @pytest.fixture

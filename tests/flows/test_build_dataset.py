@@ -20,8 +20,6 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from tests.busy_server import serving
 from tests.support import build, listed_files, make_spec, write_jsonl
@@ -35,16 +33,6 @@ from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def prefect_server() -> Iterator[None]:
-    """A Prefect server for this module's flows."""
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
 
 
 def _spec(folder: Path, **fields: Any) -> BuildSpec:

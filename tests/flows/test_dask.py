@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.errors import InputError, TokenloomError
@@ -75,16 +73,6 @@ def _address_when_ready(file: Path) -> str:
     with Client(scheduler_file=str(file)) as client:  # type: ignore[no-untyped-call]
         client.wait_for_workers(2, timeout=60)
         return str(client.scheduler.address)
-
-
-@pytest.fixture(scope="module")
-def prefect_server() -> Iterator[None]:
-    """A Prefect server for this module's flows."""
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
 
 
 def _spec(folder: Path, **fields: Any) -> BuildSpec:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.flows.build_dataset import build_dataset
@@ -19,16 +16,6 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
-
-
-@pytest.fixture
-def prefect_server() -> Iterator[None]:
-    """A Prefect server for the flow."""
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -1,0 +1,32 @@
+"""A command that is watched while it runs (Linux)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+
+
+def run_watched(
+    command: list[str], environment: dict[str, str] | None, look: Callable[[int], None], seconds: float
+) -> tuple[float, float]:
+    """Run a command and call `look` with its process id every so many seconds; stop the program if it fails.
+
+    Returns:
+        wall seconds, and processor seconds with those of its children.
+    """
+    with tempfile.TemporaryFile() as told:
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=told)
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            look(process.pid)
+            time.sleep(seconds)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            told.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{told.read().decode()}")
+    return wall, usage.ru_utime + usage.ru_stime
