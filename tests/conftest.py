@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import pytest
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import s3_server
 from tests.support import SUMMARY
+
+# In a fork of a process that ran a flow, what Prefect 3.8 does at the end fails, silently and with exit code 1; the
+# workers of a DataLoader are such forks.
+os.register_at_fork(after_in_child=threading._threading_atexits.clear)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")
