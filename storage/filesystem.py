@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -90,9 +91,10 @@ class Store:
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is none."""
         try:
-            return self.local(path).stat().st_size
+            status = self.local(path).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system; None if it does not tell."""
