@@ -40,11 +40,17 @@ def read_signed(data: bytes, place: str) -> dict[str, Any]:
         data: the bytes of the file.
         place: the name of the file, for the message.
     """
-    body, mark, tail = data.rpartition(_MARK)
-    if not mark or tail != hashlib.sha256(body).hexdigest().encode() + b'"}':
+    end = data.rfind(_MARK)  # no slice of `data` below: a manifest may have 34 MB
+    with memoryview(data) as view:
+        digest = hashlib.sha256(view[: max(0, end)]).hexdigest()
+    if end < 0 or data[end + len(_MARK) :] != digest.encode() + b'"}':
         raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or incomplete")
-    with _without_collection():
-        value: dict[str, Any] = json.loads(body + b"}")
+    try:
+        with _without_collection():
+            value: dict[str, Any] = json.loads(data)
+    except (ValueError, RecursionError) as error:  # its writer was no release of this
+        raise FormatError(f"{place}: its checksum matches, but it holds no JSON that can be read") from error
+    del value["checksum"]
     return value
 
 

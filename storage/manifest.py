@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import read_signed, sha256_of
+from tokenloom.storage.manifest_check import Mismatch, check_manifest
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
@@ -31,7 +32,7 @@ def version_name(identity: dict[str, Any], inputs: list[tuple[str, str, str]], t
 
 
 def read_manifest(data: bytes, place: str) -> dict[str, Any]:
-    """Return the manifest in `data`, checked; raises FormatError if it is damaged or of another format.
+    """Return the manifest in `data`, checked; raises FormatError if it is damaged, of another format, or no manifest.
 
     Args:
         data: the bytes of manifest.json.
@@ -43,4 +44,8 @@ def read_manifest(data: bytes, place: str) -> dict[str, Any]:
             f"{place}: manifest format {manifest.get('format_version')}; this release reads format "
             f"{FORMAT_VERSION}: update tokenloom"
         )
+    try:
+        check_manifest(manifest)
+    except Mismatch as error:
+        raise FormatError(f"{place}: {error.field} must be {error.rule}; its writer was wrong; restore it") from error
     return manifest

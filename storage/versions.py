@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.manifest import INPUTS, NAME, read_manifest
+from tokenloom.storage.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.remote_errors import redacted
-
-NAME_PATTERN = re.compile(r"(?![0-9a-f]{16}\Z)[a-z][a-z0-9._-]{0,63}\Z")
-VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
 from tokenloom.storage.documents import first_documents
+from tokenloom.storage.names import NAME_PATTERN
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import read_header
 from tokenloom.storage.store_file import StoreFile
 from tokenloom.storage.versions import (
-    NAME_PATTERN,
     dataset_store,
     load_manifest,
     open_store,

@@ -1,0 +1,13 @@
+"""What names in a store look like: nothing else becomes part of a path, whoever wrote it down."""
+
+from __future__ import annotations
+
+import re
+
+#: of datasets and tags
+NAME_PATTERN = re.compile(r"(?![0-9a-f]{16}\Z)[a-z][a-z0-9._-]{0,63}\Z")
+VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
+SPLIT_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+#: of the files that a manifest lists beside its shards: inputs.json, tokenizer/vocab.bpe
+FILE_PATTERN = re.compile(r"(?:[a-z][a-z0-9_-]{0,31}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+SHA256_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
