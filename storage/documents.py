@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.shard import file_sha256
 
 SCHEMA = pa.schema(
@@ -92,22 +92,31 @@ class DocumentTableWriter:
             self.sha256 = file_sha256(self._file)
 
 
-def first_documents(file: Any, count: int) -> list[dict[str, Any]]:
+def first_documents(file: Any, count: int, place: str) -> list[dict[str, Any]]:
     """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
 
     Args:
         file: the table's file, open for reading.
         count: rows, at least 0.
+        place: its path, for the message.
     """
     rows: list[dict[str, Any]] = []
     try:
         table = pa.ipc.open_file(file)
+        if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
+            raise pa.ArrowInvalid("its columns are others")
         for index in range(table.num_record_batches):
-            rows += table.get_batch(index).slice(0, count - len(rows)).to_pylist()
+            batch = table.get_batch(index).slice(0, count - len(rows))
+            batch.validate(full=True)  # what is converted without it may lie outside of the file
+            if any(batch.column(i).null_count for i in range(len(SCHEMA))):
+                raise pa.ArrowInvalid("a column has nulls")
+            rows += batch.to_pylist()
             if len(rows) >= count:
                 break
-    except pa.ArrowException as error:
-        raise FormatError(f"no readable document table ({error}); restore it") from error
+    except StoreError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{place}: no readable document table ({error}); restore it") from error
     return rows
 
 

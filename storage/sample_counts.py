@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.canonical import read_signed, sign
+from tokenloom.storage.manifest import NAME
 from tokenloom.storage.packing import check_packing, num_samples, sample_key
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import ShardHeader, checked_offsets, read_header
@@ -59,9 +60,18 @@ def sample_counts(
         return np.maximum(tokens - 1, 0) // seq_len
     key = sample_key(packing, seq_len)
     if all(key in shard["samples"] for shard in shards):
-        return np.array([shard["samples"][key] for shard in shards], dtype=np.int64)
+        return _listed(store, manifest, shards, key)
     kept = kept_counts(cache_folder, manifest, split, packing, seq_len)
     return _count(store, manifest, split, packing, seq_len, cache_folder) if kept is None else kept
+
+
+def _listed(store: AnyStore, manifest: dict[str, Any], shards: list[dict[str, Any]], key: str) -> Int64s:
+    """Return the samples of each shard as the manifest gives them; a sample has a token of its own."""
+    counts = [shard["samples"][key] for shard in shards]
+    if not all(type(n) is int and 0 <= n <= shard["tokens"] for n, shard in zip(counts, shards, strict=True)):
+        place = store.place(version_path(manifest["version"], NAME))
+        raise FormatError(f"{place}: samples of {key} must be counts, no more than a shard's tokens; restore it")
+    return np.array(counts, dtype=np.int64)
 
 
 def _count(

@@ -10,12 +10,14 @@ import getpass
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import read_signed, sign
+from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore
 
-_ENTRY = re.compile(r"^(\d{8})\.json$")
+_ENTRY = re.compile(r"([0-9]{8})\.json\Z")
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 
@@ -53,7 +55,15 @@ def read_entry(store: AnyStore, tag: str, number: int) -> TagEntry:
     fields = ("version", "previous", "at", "by", "reason")
     if set(value) != set(fields):
         raise FormatError(f"{store.place(path)}: a tag entry has the fields {', '.join(fields)}")
+    if not _is_entry(value):
+        raise FormatError(f"{store.place(path)}: its versions must be 16 hexadecimal digits, its other fields text")
     return TagEntry(number, **value)
+
+
+def _is_entry(value: dict[str, Any]) -> bool:
+    names = [value["version"], *([] if value["previous"] is None else [value["previous"]])]
+    is_text = all(isinstance(text, str) for text in (*names, value["at"], value["by"], value["reason"]))
+    return is_text and all(VERSION_PATTERN.match(name) for name in names)
 
 
 def log(store: AnyStore, tag: str) -> list[TagEntry]:

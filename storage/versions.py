@@ -19,6 +19,8 @@ from tokenloom.storage.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.remote_errors import redacted
 
+_INPUT_TEXTS = ("source", "path", "fingerprint")
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -119,6 +121,8 @@ def _why_missing(store: AnyStore, reference: Reference) -> str:
 def read_listed(store: AnyStore, manifest: dict[str, Any], name: str) -> bytes:
     """Return a small file that a manifest lists under `files`; raises FormatError if it is missing or damaged."""
     path = version_path(manifest["version"], name)
+    if name not in manifest["files"]:
+        raise FormatError(f"{store.place(version_path(manifest['version'], NAME))}: it does not list {name}")
     try:
         data = store.read(path)
     except FileNotFoundError as error:
@@ -130,8 +134,23 @@ def read_listed(store: AnyStore, manifest: dict[str, Any], name: str) -> bytes:
 
 def read_inputs(store: AnyStore, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the inputs of a version: {"source", "path", "fingerprint", "bytes"} each; errors as read_listed."""
-    inputs: list[dict[str, Any]] = json.loads(read_listed(store, manifest, INPUTS))["inputs"]
+    data = read_listed(store, manifest, INPUTS)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    inputs = value.get("inputs") if isinstance(value, dict) else None
+    if not isinstance(inputs, list) or not all(map(_is_input, inputs)):
+        place = store.place(version_path(manifest["version"], INPUTS))
+        raise FormatError(f"{place}: it holds no list of inputs; its writer was wrong; restore it")
     return inputs
+
+
+def _is_input(item: Any) -> bool:
+    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in _INPUT_TEXTS):
+        return False
+    num_bytes = item.get("bytes")
+    return type(num_bytes) is int and 0 <= num_bytes < 2**63
 
 
 def check_lengths(store: AnyStore, manifest: dict[str, Any]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import SpecError, StoreError
+from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
 from tokenloom.storage.documents import first_documents
@@ -213,36 +215,42 @@ def inspect(reference: str, quiet: bool) -> Json:
 
 def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Json:
     """Show the first documents of a split, decoded, with the source row of each."""
-    from tokenloom.reader.decoding import version_tokenizer
-
     store, manifest = resolve(parse_reference(reference))
     if split not in manifest["splits"]:
         raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
-    inputs = read_inputs(store, manifest)
-    tokenizer = version_tokenizer(store, manifest)
-    documents: list[Json] = []
+    documents = list(islice(_documents(store, manifest, split, count, chars), count))
+    for document in documents:
+        print_line(
+            quiet,
+            printable(
+                f"--- {document['source']}: {document['path']}, row {document['row']}"
+                + (f", id {document['id']}" if document["id"] is not None else "")
+                + f", {document['num_tokens']:,} tokens, content {document['content']}"
+            ),
+        )
+        print_line(quiet, document["text"])
+    return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
+
+
+def _documents(store: AnyStore, manifest: Json, split: str, count: int, chars: int) -> Iterator[Json]:
+    """Yield documents of a split, at most `count` of each shard, their texts cut to `chars`."""
+    from tokenloom.reader.decoding import decode, version_tokenizer
+
+    inputs, tokenizer = read_inputs(store, manifest), version_tokenizer(store, manifest)
     for entry in manifest["splits"][split]["shards"]:
         path = version_path(manifest["version"], entry["name"])
         header = read_header(partial(store.read_range, path), store.place(path))
-        for row in first_documents(StoreFile(store, f"{path[:-4]}.docs"), count - len(documents)):
+        table = f"{path.removesuffix('.tok')}.docs"
+        for row in first_documents(StoreFile(store, table), count, store.place(table)):
+            if not (0 < row["num_tokens"] <= header.num_tokens - row["start"] and row["input"] < len(inputs)):
+                raise FormatError(f"{store.place(table)}: it names tokens or inputs that are not there; restore it")
             start = header.tokens_start + row["start"] * header.token_bytes
             end = start + (row["num_tokens"] - 1) * header.token_bytes
             ids = np.frombuffer(store.read_range(path, start, end), header.dtype)
             place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
             place |= {"content": row["content"].hex(), "id": row.get("id")}
-            text = printable(tokenizer.decode(ids[: 4 * chars])[:chars])
-            documents.append(place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text})
-        if len(documents) >= count:
-            break
-    for document in documents:
-        print_line(
-            quiet,
-            f"--- {document['source']}: {document['path']}, row {document['row']}"
-            + (f", id {document['id']}" if document["id"] is not None else "")
-            + f", {document['num_tokens']:,} tokens, content {document['content']}",
-        )
-        print_line(quiet, document["text"])
-    return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
+            text = printable(decode(tokenizer, ids[: 4 * chars])[:chars])
+            yield place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text}
 
 
 def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:

@@ -6,12 +6,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import FormatError, TokenizerError
+from tokenloom.storage.manifest import NAME
 from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.versions import read_listed
+from tokenloom.storage.versions import read_listed, version_path
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 _FOLDER = "tokenizer/"
+_FROM_FILES = ("huggingface", "sentencepiece")
 
 
 def version_tokenizer(store: AnyStore, manifest: dict[str, Any]) -> Tokenizer:
@@ -23,7 +25,14 @@ def version_tokenizer(store: AnyStore, manifest: dict[str, Any]) -> Tokenizer:
     """
     names = [name for name in manifest["files"] if name.startswith(_FOLDER)]
     files = {name.removeprefix(_FOLDER): read_listed(store, manifest, name) for name in names}
-    return load_tokenizer(manifest["spec"]["tokenizer"], files)
+    place = store.place(version_path(manifest["version"], NAME))
+    definition = manifest["spec"]["tokenizer"]
+    if definition["kind"] in _FROM_FILES and not files:
+        raise FormatError(f"{place}: it lists no file of its {definition['kind']} tokenizer; restore it")
+    try:
+        return load_tokenizer(definition, files)
+    except TokenizerError as error:
+        raise TokenizerError(f"{place}: {error}") from error
 
 
 def decode(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:

@@ -128,7 +128,10 @@ class TiktokenTokenizer:
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
-        text = self._encoding.decode([int(i) for i in np.asarray(ids)])
+        try:
+            text = self._encoding.decode([int(i) for i in np.asarray(ids)])
+        except KeyError as error:
+            raise TokenizerError(f"tokenizer {self.name}: ids can't be decoded: {error.args[0]}") from error
         return text if self._eot == END_OF_TEXT else text.replace(self._eot, END_OF_TEXT)
 
 
