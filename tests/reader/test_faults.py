@@ -371,7 +371,7 @@ def write_counts(store: Damaged, packing: str, counts: Sequence[int]) -> None:
     store.manifest.write_bytes(sign(manifest))
 
 
-@pytest.mark.parametrize("change", [[0, 1, 0, 0], [0, -1, 0, 0], [0, 1, 0, -1], [0, -1, 0, 1], [0, 1000, 0, 0]])
+@pytest.mark.parametrize("change", [[0, 1, 0, 0], [0, -1, 0, 0], [0, 1, 0, -1], [0, -1, 0, 1], [0, 100, 0, 0]])
 @pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
 def test_counts_of_the_manifest_that_contradict_a_shard_are_named(
     packing: str, change: list[int], store: Damaged
