@@ -39,24 +39,8 @@ NUMBERS = [-1, 0, 1, 2**31, 2**63 - 1, 2**70, 1e308, float(2**40)]
 NASTY = [*TEXTS, *NUMBERS, None, True, [], {}, [[[[]]]], {"a": {"b": [None]}}, ["../x"], {"..": "/etc/passwd"}, DELETED]
 _SECONDS = 10
 _WRITES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime")
-_NEVER = (
-    "subprocess.Popen",
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "socket.connect",
-    "pickle.find_class",
-)
-_NEVER += (
-    "socket.getaddrinfo",
-    "ctypes.dlopen",
-    "os.chmod",
-    "os.chown",
-    "shutil.rmtree",
-    "os.putenv",
-    "urllib.Request",
-)
+_NEVER = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect"}
+_NEVER |= {"pickle.find_class", "socket.getaddrinfo", "ctypes.dlopen", "os.chmod", "os.chown", "os.putenv"}
 
 
 class Watch:
@@ -231,7 +215,7 @@ class Version:
             with contextlib.suppress(UnicodeEncodeError):
                 data = canonical_json(value)
                 if fixed.size + len(data) + 16 <= fields[2]:
-                    yield f"header {what}", self._shard_with(name, fields[:4] + [len(data)] + fields[5:], data)
+                    yield f"header {what}", self._shard_with(name, [*fields[:4], len(data), *fields[5:]], data)
         for index in range(1, 10):
             for number in (0, 1, 7, 4095, 4096, 8192, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1):
                 if number < 2**32 or index >= 5:

@@ -1,12 +1,14 @@
 """Versions that someone else wrote: every field nasty, every checksum right.
 
-Reading one works, or ends in an error of ours that names the file; it opens nothing outside of the store and writes
-nothing outside of the cache, imports, runs and asks for nothing that the version names, and takes neither long nor much.
+Reading one works, or ends in an error of ours that names the file; it opens nothing outside of the store, writes
+nothing outside of the cache, imports, runs and asks for nothing that the version names, and takes neither long nor
+much memory.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -18,8 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import FULL, build, make_spec
+from tests.support import FULL, build, count, make_spec
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
+from tokenloom.errors import FormatError
+from tokenloom.storage.canonical import read_signed
 
 pytestmark = pytest.mark.slow
 _ROOT = Path(__file__).parent.parent
@@ -78,3 +82,14 @@ def test_nothing_that_a_version_says_does_harm(kind: str, group: str, share: flo
     assert found["cases"] > 20
     assert found["ends"]["FormatError"] > 10
     assert found["grown_mb"] < 300
+
+
+@pytest.mark.parametrize("start", [b"[", b'{"a":'])
+def test_a_signed_file_that_is_nothing_but_depth_is_refused(start: bytes) -> None:
+    """A thousand million brackets with TOKENLOOM_FULL=1: 7 s and 2.9 GB."""
+    num_bytes = count(10**7, 10**9)
+    body = b'{"a":' + start * (num_bytes // len(start))
+    data = b"".join([body, b',"checksum":"', hashlib.sha256(body).hexdigest().encode(), b'"}'])
+    del body
+    with pytest.raises(FormatError, match=r"manifest\.json: its checksum matches, but it holds no JSON"):
+        read_signed(data, "manifest.json")

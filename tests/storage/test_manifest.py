@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.storage.manifests import empty_manifest
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import sign
 from tokenloom.storage.manifest import FORMAT_VERSION, read_manifest, version_name
@@ -44,7 +45,7 @@ def test_name_does_not_depend_on_the_order_of_keys() -> None:
 
 
 def test_manifest_comes_back_without_its_checksum() -> None:
-    value = {"format_version": FORMAT_VERSION, "dataset": "news", "splits": {}}
+    value = empty_manifest("news", "a" * 16)
     assert read_manifest(sign(value), "manifest.json") == value
 
 
@@ -64,3 +65,35 @@ def test_damaged_manifest_is_refused_before_it_is_believed() -> None:
     data = sign({"format_version": FORMAT_VERSION, "dataset": "news"})
     with pytest.raises(FormatError, match="checksum"):
         read_manifest(data.replace(b"news", b"nows"), "manifest.json")
+
+
+@pytest.mark.parametrize("name", ["train/0.tok", "train/1\n", "../1", "train/../0", "/train/0", "test/0"])
+def test_shards_of_other_names_are_refused(name: str) -> None:
+    value = empty_manifest("news", "a" * 16)
+    shard = {"name": f"{name}.tok", "bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64, "samples": {}}
+    value["splits"]["train"] = {"tokens": 2, "documents": 2, "duplicates": 0}
+    value["splits"]["train"]["shards"] = [shard, shard | {"name": "train/000001.tok"}]
+    with pytest.raises(FormatError, match=r"v/manifest.json: splits.train.shards\[\].name must be train/NNNNNN.tok"):
+        read_manifest(sign(value), "v/manifest.json")
+    shard["name"] = "train/000000.tok"
+    assert read_manifest(sign(value), "v/manifest.json") == value
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a/b/c", ".", "..", "tokenizer/..", "a\n", "tokenizer/", ""])
+def test_files_that_would_leave_the_version_are_refused(name: str) -> None:
+    value = empty_manifest("news", "a" * 16) | {"files": {name: "0" * 64}}
+    with pytest.raises(FormatError, match="files must be names of files in the version"):
+        read_manifest(sign(value), "v/manifest.json")
+
+
+@pytest.mark.parametrize("field", ["path", "ranks", "encoder"])
+def test_a_tokenizer_at_a_path_that_the_manifest_names_is_refused(field: str) -> None:
+    value = empty_manifest("news", "a" * 16)
+    value["spec"] = {"tokenizer": {"kind": "huggingface", field: "/etc/passwd"}}
+    with pytest.raises(FormatError, match=f"spec.tokenizer.{field} must be absent: a version names no path"):
+        read_manifest(sign(value), "v/manifest.json")
+
+
+def test_fields_that_are_not_known_are_left_alone() -> None:
+    value = empty_manifest("news", "a" * 16) | {"of": {"a": ["later", "release"]}}
+    assert read_manifest(sign(value), "v/manifest.json") == value

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.storage.manifests import empty_manifest
 from tests.support import count, local_store
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sign
 from tokenloom.storage.filesystem import Store
-from tokenloom.storage.manifest import FORMAT_VERSION
 from tokenloom.storage.versions import (
     Reference,
     is_published,
@@ -119,7 +119,7 @@ def test_relative_store_counts_from_the_working_folder(tmp_path: Path, monkeypat
 def publish(store: Path, dataset: str, version: str, *names: str, **fields: Any) -> None:
     """Write a manifest, and let the tags `names` name it."""
     folder = local_store(str(store), dataset)
-    value = {"format_version": FORMAT_VERSION, "dataset": dataset, "version": version} | fields
+    value = empty_manifest(dataset, version) | fields
     folder.create(version_path(version, "manifest.json"), sign(value))
     for name in names:
         tags.move(folder, name, version, tags.newest_number(folder, name), "tag")
