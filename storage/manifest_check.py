@@ -60,9 +60,10 @@ def _check_definition(definition: dict[str, Any]) -> None:
         _require(field not in definition, f"spec.tokenizer.{field}", "absent: a version names no path")
     for field in ("name", "eot", "bos", "pattern"):
         value = definition.get(field)
-        _require(value is None or isinstance(value, str), f"spec.tokenizer.{field}", "text")
+        _require(value is None or _is_text(value, _is_unicode), f"spec.tokenizer.{field}", "text")
     special = definition.get("special_tokens", {})
     is_valid = isinstance(special, dict) and all(_is_count(i, _MAX_ID) for i in special.values())
+    is_valid = is_valid and all(map(_is_unicode, special))
     _require(is_valid, "spec.tokenizer.special_tokens", "ids in [0, 2**32) by token")
 
 
@@ -120,6 +121,10 @@ def _are_counts(counts: list[Any]) -> bool:
 
 def _is_count(value: Any, largest: int = _MAX_COUNT) -> bool:
     return type(value) is int and 0 <= value <= largest
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)  # halves of a pair, from JSON's escapes
 
 
 def _is_text(value: Any, matches: Callable[[str], Any]) -> bool:

@@ -55,7 +55,11 @@ class ShardFiles:
         except StoreError as error:
             if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        return self._open(index, self.path(index), open_path)
+        try:
+            return self._open(index, self.path(index), open_path)
+        except FormatError as error:  # it names the copy alone
+            place = self.store.place(version_path(self._version, self.entries[index]["name"]))
+            raise FormatError(f"{place}, in the cache: {error}") from error
 
     def _open(self, index: int, path: Path, open_path: Callable[[Path], OpenShard]) -> OpenShard:
         try:
