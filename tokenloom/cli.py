@@ -235,11 +235,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _told(error: Exception) -> int:
-    """Say an error in one message on stderr and return its exit code."""
+    """Say an error in one message on stderr, without secrets, and return its exit code."""
+    from tokenloom.storage.remote_errors import redacted
+
+    text = redacted(printable(str(error)))
     if isinstance(error, TokenloomError):
-        sys.stderr.write(f"tokenloom: {printable(str(error))}\n")
+        sys.stderr.write(f"tokenloom: {text}\n")
         return error.exit_code
-    sys.stderr.write(f"tokenloom: {type(error).__name__}: {printable(str(error))} (--debug shows where)\n")
+    sys.stderr.write(f"tokenloom: {type(error).__name__}: {text} (--debug shows where)\n")
     return 1
 
 

@@ -257,6 +257,8 @@ def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool)
     """Build a dataset from the standard library's sources, read it back, train a small model on it."""
     from tokenloom.demo import run_demo
 
+    if "://" in dir:
+        raise SpecError("--dir: the demo writes into a local folder; a URL is none")
     return run_demo(
         Path(dir), updates, lambda spec: run_build(spec, workers, direct), lambda text: print_line(quiet, text)
     )

@@ -31,6 +31,8 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
     Raises:
         SpecError: the file can't be read, or says something that is not allowed.
     """
+    if "://" in str(path):  # a Path would make a password of it that no pattern finds
+        raise SpecError(f"{SECRET_URL.sub('***', str(path))}: a spec is a local file, not a URL")
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -86,6 +88,10 @@ def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str) 
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise SpecError(f"--set {override}: write --set key=value, such as --set documents.min_chars=5")
+    if "://" in key:  # cut at its =, a secret of it would be a value like any other
+        raise SpecError(
+            "--set: a URL stands before the =; write --set key=value, such as --set store=s3://bucket/store"
+        )
     try:
         new = yaml.safe_load(text)
     except yaml.YAMLError:  # *.txt, [a-z]+: what is no YAML is meant as it stands

@@ -32,8 +32,8 @@ class TiktokenTokenizer(_WithMarks):
     name: Name | None = Field(
         None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
     )
-    ranks: str | None = Field(None, title="Ranks file", description="A .tiktoken file, or vocab.bpe")
-    encoder: str | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
+    ranks: Location | None = Field(None, title="Ranks file", description="A .tiktoken file, or vocab.bpe")
+    encoder: Location | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
     pattern: str | None = Field(
         None,
         title="Pattern",

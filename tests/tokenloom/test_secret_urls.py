@@ -1,0 +1,110 @@
+"""A secret in a URL: wherever one can be given, it it is refused, and the secret is shown nowhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import write_parquet
+from tokenloom.cli import main
+
+_PLANTED = "planted-3e9f51c07a"
+_URLS = [
+    f"s3://key:{_PLANTED}@bucket/x",
+    f"https://user:{_PLANTED}@127.0.0.1:9/x",
+    f"https://127.0.0.1:9/x?X-Amz-Signature={_PLANTED}",
+    f"abfs://c@account.dfs.core.windows.net/x?sig={_PLANTED}",
+    f"gs://bucket/x?access_token={_PLANTED}",
+    f"simplecache::s3://key:{_PLANTED}@bucket/x",
+    f"s3://bucket/x?AWSAccessKeyId={_PLANTED}&Signature={_PLANTED}",
+]
+_PARQUET: dict[str, Any] = {"kind": "parquet", "path": "a.parquet"}
+_JSON: dict[str, Any] = {"kind": "huggingface", "name": "json", "split": "train"}
+_IN_SPEC: dict[str, Callable[[str], dict[str, Any]]] = {
+    "store": lambda url: {"store": url},
+    "source": lambda url: {"sources": [_PARQUET | {"path": url}]},
+    "name of a source": lambda url: {"sources": [_PARQUET | {"name": url}]},
+    "filter": lambda url: {"sources": [_PARQUET | {"filter": url}]},
+    "huggingface": lambda url: {"sources": [{"kind": "huggingface", "name": url, "split": "train"}]},
+    "data files": lambda url: {
+        "sources": [{"kind": "huggingface", "name": "json", "split": "train", "data_files": url}]
+    },
+    "exclude": lambda url: {"documents": {"exclude": url}},
+    "ranks": lambda url: {"tokenizer": {"kind": "tiktoken", "ranks": url, "pattern": "gpt2"}},
+    "encoder": lambda url: {"tokenizer": {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": url}},
+    "tokenizer.json": lambda url: {"tokenizer": {"kind": "huggingface", "path": url}},
+    "tokenizer.model": lambda url: {"tokenizer": {"kind": "sentencepiece", "path": url}},
+    "block": lambda url: {"credentials": [{"protocol": "s3", "block": url}]},
+    "unknown key": lambda url: {url: 1},
+    "dataset": lambda url: {"dataset": url},
+}
+_BUILD = ["build", "spec.yaml", "--direct", "--workers", "0"]
+_PLAN = ["plan", "spec.yaml"]
+_COMMANDS: dict[str, Callable[[str], list[str]]] = {
+    "set store": lambda url: [*_PLAN, "--set", f"store={url}"],
+    "set source": lambda url: [*_PLAN, "--set", f"sources.0.path={url}"],
+    "set unknown": lambda url: [*_PLAN, "--set", f"nonsense={url}"],
+    "set nowhere": lambda url: [*_PLAN, "--set", f"sources.7.path={url}"],
+    "set bare": lambda url: [*_PLAN, "--set", url],
+    "set exclude": lambda url: [*_PLAN, "--set", f"documents.exclude={url}"],
+    "plan": lambda url: ["plan", url],
+    "build": lambda url: ["build", url, "--direct"],
+    "init": lambda url: ["init", url],
+    "ls": lambda url: ["ls", url],
+    "inspect": lambda url: ["inspect", f"{url}/data@latest"],
+    "inspect alone": lambda url: ["inspect", url],
+    "peek": lambda url: ["peek", f"{url}/data"],
+    "pack": lambda url: ["pack", f"{url}/data", "--seq-len", "8"],
+    "bench read": lambda url: ["bench", "read", f"{url}/data", "--steps", "1"],
+    "demo": lambda url: ["demo", "--dir", url, "--updates", "1", "--direct", "--workers", "0"],
+}
+
+
+def write_spec(folder: Path, **changes: Any) -> None:
+    """Write a small spec that builds, but for what is changed."""
+    write_parquet(folder / "a.parquet", ["one", "two"])
+    spec = {"dataset": "data", "store": "store", "sources": [_PARQUET], "tokenizer": {"kind": "byte"}}
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec | changes))
+
+
+def commands(url: str) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+    """Yield every way to give a URL: its name, the command's arguments, what the spec says."""
+    for name, change in _IN_SPEC.items():
+        yield f"plan {name}", _PLAN, change(url)
+        yield f"build {name}", _BUILD, change(url)
+    for name, command in _COMMANDS.items():
+        yield name, command(url), {}
+
+
+@pytest.mark.parametrize("url", _URLS)
+def test_no_secret_of_a_url_is_shown(
+    url: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every place, one after the other, in this process."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    shown = []
+    for number, (place, arguments, changes) in enumerate(commands(url)):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        write_spec(tmp_path / str(number), **changes)
+        caplog.clear()
+        try:
+            code = main(arguments)
+        except SystemExit as error:
+            code = int(error.code or 0)
+        out = capfd.readouterr()
+        logs = "\n".join(f"{record.getMessage()} {record.exc_text}" for record in caplog.records)
+        if code == 0:
+            shown.append(f"{place}: it was taken")
+        shown += [f"{place}: {text}" for text in (out.out, out.err, logs) if _PLANTED in text]
+    assert shown == []
