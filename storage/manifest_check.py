@@ -15,6 +15,7 @@ from tokenloom.storage.names import FILE_PATTERN, NAME_PATTERN, SHA256_PATTERN, 
 
 _MAX_COUNT = 2**63 - 1
 _MAX_ID = 2**32 - 1
+_SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "samples")  # what a reader needs
 _HEXADECIMAL, _DIGITS = b"0123456789abcdef", b"0123456789"
 _COUNT, _DIGEST = "a count in [0, 2**63)", "a SHA-256 in hexadecimal"
 
@@ -73,11 +74,12 @@ def _check_split(name: str, split: dict[str, Any]) -> None:
         _require(_is_count(split.get(field)), f"{place}.{field}", _COUNT)
     shards = split.get("shards")
     _require(isinstance(shards, list) and set(map(type, shards)) <= {dict}, f"{place}.shards", "a list of objects")
-    columns = {field: _column(shards, field, place) for field in ("name", "bytes", "tokens", "sha256", "samples")}
+    columns = {field: _column(shards, field, place) for field in _SHARD_FIELDS}
     rules = {
         "name": (_are_named(columns["name"], name), f"{name}/NNNNNN.tok"),
         "bytes": (_are_counts(columns["bytes"]), _COUNT),
         "tokens": (_are_counts(columns["tokens"]), _COUNT),
+        "documents": (_are_counts(columns["documents"]), _COUNT),
         "sha256": (_are_digests(columns["sha256"]), _DIGEST),
         "samples": (set(map(type, columns["samples"])) <= {dict}, "an object"),
     }
