@@ -12,10 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -31,6 +32,8 @@ _ADVICE = {
     errno.EPERM: "give this user the right to write there, or choose another store",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another store",
     errno.EXDEV: "work/ and versions/ of a dataset must lie on one file system",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
 }
 
 
@@ -51,9 +54,36 @@ def _told(path: Path) -> Iterator[None]:
             raise
         advice = _ADVICE.get(error.errno or 0, "mend that")
         raise StoreError(
-            f"{path}: can't be written: {error.strerror or error}. Nothing of it is visible; {advice} and run the "
-            "same command again"
+            f"{path}: can't be written: {error.strerror or error} ({_file_system(path)}). Nothing of it is visible; "
+            f"{advice} and run the same command again"
         ) from error
+
+
+@contextmanager
+def _read_told(path: Path) -> Iterator[None]:
+    """Turn a failure to read `path`, other than that nothing is there, into a StoreError."""
+    try:
+        yield
+    except (FileNotFoundError, StoreError):
+        raise
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "mend that")
+        raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
+
+
+def _file_system(path: Path) -> str:
+    """Return on which file system `path` lies or would lie, and what is free there, for messages."""
+    there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
+    real = Path(os.path.realpath(there))
+    mount = next(folder for folder in (real, *real.parents) if os.path.ismount(folder))
+    try:
+        status = os.statvfs(mount)
+    except OSError:
+        return f"file system {mount}"
+    no_files = " and none left for files" if status.f_files and not status.f_favail else ""
+    return f"file system {mount}, {status.f_bavail * status.f_frsize:,} bytes free{no_files}"
 
 
 class Store:
@@ -74,7 +104,7 @@ class Store:
     def local(self, path: str) -> Path:
         """Return the local path of `path`; raises StoreError for a name that would leave the store."""
         parts = path.split("/")
-        if ".." in parts or path.startswith("/"):
+        if ".." in parts or path.startswith("/") or "\0" in path:
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return self.root.joinpath(*parts)
 
@@ -84,13 +114,15 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder stands at `path`."""
-        return self.local(path).exists()
+        with _read_told(self.local(path)):
+            return self.local(path).exists()
 
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is none."""
         try:
-            return self.local(path).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
+            with _read_told(self.local(path)):
+                return self.local(path).stat().st_size
+        except FileNotFoundError:
             return None
 
     def free_bytes(self) -> int | None:
@@ -105,20 +137,17 @@ class Store:
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, none if it does not exist."""
         try:
-            return sorted(os.listdir(self.local(folder)))
-        except (FileNotFoundError, NotADirectoryError):
+            with _read_told(self.local(folder)):
+                return sorted(os.listdir(self.local(folder)))
+        except FileNotFoundError:
             return []
 
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
-        try:
-            return self.local(path).read_bytes()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise StoreError(
-                f"{self.local(path)}: can't be read: {error.strerror}; {_ADVICE.get(error.errno or 0, 'mend that')}"
-            ) from error
+        place = self.local(path)
+        with _read_told(place):
+            check_regular(place)
+            return place.read_bytes()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the file at `path`, all of them.
@@ -129,17 +158,13 @@ class Store:
             StoreError: it can't be read.
         """
         place = self.local(path)
-        try:
+        with _read_told(place):
+            check_regular(place)
             with place.open("rb", buffering=0) as file:
                 file.seek(start)
                 data = b""
                 while part := file.read(end - start - len(data)):
                     data += part
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            advice = _ADVICE.get(error.errno or 0, "mend that")
-            raise StoreError(f"{place}: can't be read: {error.strerror}; {advice}") from error
         if len(data) < end - start:
             raise FormatError(f"{place}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
         return data
@@ -153,7 +178,7 @@ class Store:
 
     def _create(self, final: Path, data: bytes) -> None:
         with _told(final):
-            make_folder(final.parent)
+            self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
                 with temporary.open("xb") as file:
@@ -162,7 +187,11 @@ class Store:
                 os.link(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
-            sync_folder(final.parent)
+            try:
+                sync_folder(final.parent)
+            except OSError:  # a loss of power could take it away again, with what was told of it by then
+                final.unlink(missing_ok=True)
+                raise
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
@@ -183,7 +212,7 @@ class Store:
         """
         final = self.local(path)
         with _told(final):
-            make_folder(final.parent)
+            self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
                 with temporary.open("x+b") as file:
@@ -200,24 +229,44 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if there is one."""
-        with _told(self.local(path)):
-            self.local(path).unlink(missing_ok=True)
+        final = self.local(path)
+        with _told(final):
+            self._check_inside(final.parent)
+            final.unlink(missing_ok=True)
 
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
         before = time.time() - _STALE_SECONDS
         for name in self.names(TMP):
-            path = self.local(f"{TMP}/{name}")
-            try:
-                if path.stat().st_mtime < before:
-                    path.unlink()
-            except FileNotFoundError:  # its writer has just renamed it
-                continue
+            path = f"{TMP}/{name}"
+            with suppress(FileNotFoundError):  # its writer has just renamed it
+                found = self.local(path).lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                    self.remove(path)
 
     def _temporary_name(self, name: str) -> Path:
         folder = self.local(TMP)
-        make_folder(folder)
+        self._make_folder(folder)
         return folder / f"{name}.{uuid.uuid4().hex}"
+
+    def _make_folder(self, folder: Path) -> None:
+        self._check_inside(folder)
+        make_folder(folder)
+
+    def _check_inside(self, folder: Path) -> None:
+        """Raise StoreError if a link in the dataset's folder leads out of it; the folder itself may be a link."""
+        real = os.path.realpath(folder)
+        if not Path(real).is_relative_to(os.path.realpath(self.root)):
+            raise StoreError(
+                f"{folder}: a link in {self.root} leads out of it, to {real}, where nothing is written or deleted; put "
+                "a folder in the place of the link and run the same command again"
+            )
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError if something else than a file stands at `path`: a pipe would never answer, a device never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def _again_if_deleted(write: Callable[[], None]) -> None:

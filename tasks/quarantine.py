@@ -19,7 +19,7 @@ import xxhash
 
 from tokenloom.errors import BadRow, WorkError
 from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.filesystem import Store, check_regular, write_all
 from tokenloom.storage.spill import FOLDER
 
 NAME = "quarantine.jsonl"
@@ -104,6 +104,7 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
 def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     """Return how many rows the list of a version names, by source and reason."""
     counts: dict[str, Counter[str]] = {}
+    check_regular(store.local(path))
     with store.local(path).open("rb") as file:
         for row in map(json.loads, file):
             counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]

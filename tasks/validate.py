@@ -8,9 +8,9 @@ shards.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ _UNSTEADY = (
     "nothing was published; documents.transform gave another text for the same row: make it depend on the text alone, "
     "change its version, and build again"
 )
+_OPEN_SHARDS = 16
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
@@ -97,7 +98,7 @@ def check_documents(job: CheckJob) -> int:
     wanted = {
         int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
     }
-    shards = {name: _open(job, name) for name, _ in job.samples}
+    open_one = lru_cache(maxsize=_OPEN_SHARDS)(partial(_open, job))  # an open shard holds a file descriptor
     reader = make_reader(job.file.options)
     place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
@@ -107,7 +108,7 @@ def check_documents(job: CheckJob) -> int:
             here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
             if len(here):
                 texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)
-                _compare(job, shards, texts, [wanted[int(i)] for i in batch.rows[here]], place)
+                _compare(job, open_one, texts, [wanted[int(i)] for i in batch.rows[here]], place)
             found += len(here)
             if found == len(wanted):
                 return found  # a file that is one partition need not be read to its end
@@ -121,7 +122,7 @@ def _open(job: CheckJob, name: str) -> Shard:
 
 
 def _compare(
-    job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: list[tuple[str, Any]], place: Place
+    job: CheckJob, open_one: Callable[[str], Shard], texts: pa.Array, samples: list[tuple[str, Any]], place: Place
 ) -> None:
     """Raise CheckError unless the texts' hashes and ids are what stands in the shards; both in the same order."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
@@ -131,7 +132,7 @@ def _compare(
     ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
     for (name, sample), hashes, again in zip(samples, content, ids, strict=True):
         start = int(sample["start"])
-        stored = shards[name].tokens[start : start + int(sample["num_tokens"])]
+        stored = open_one(name).tokens[start : start + int(sample["num_tokens"])]
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
         where = place(int(sample["row"]))
         if not same_text:
