@@ -1,6 +1,6 @@
 """Builds whose disk gets full, or fails otherwise, as a program of its own; test_machine_faults.py starts it.
 
-    python -m tests.enospc_driver FOLDER ERRNO FIRST STEP    from operation n on, for n = FIRST, FIRST + STEP, ...
+    python -m tests.enospc_driver FOLDER ERRNO STEP    from operation n on, for n = 0, STEP, 2 STEP, ...
 
 Reads FOLDER/spec.json. Every create, write, sync, rename, link and new folder from operation n on fails with ERRNO
 (ENOSPC); a write fails before its first byte, or with half of its bytes written. Then the disk has space again and the
@@ -73,16 +73,16 @@ def _what_is_wrong_with(message: str, dataset: Path, number: int) -> str | None:
     return None
 
 
-def fail_from_every_operation(folder: Path, number: int, first: int, step: int) -> None:
+def fail_from_every_operation(folder: Path, number: int, step: int) -> None:
     """Print {"step", "operation", "message", "problem"} for each operation that is chosen."""
     direct.RETRY_SECONDS = ()  # an EIO may pass, and is tried again
     spec, expected, operations = undisturbed(folder)
     for at, (name, operation) in enumerate(operations):
-        if operation in FAILING and (name == "publish" or at % step == first):
+        if operation in FAILING and (name == "publish" or at % step == 0):
             forget(spec, folder)
             told = _fail_and_resume(spec, folder, at, number, expected)
             print(json.dumps({"step": name, "operation": operation, **told}), flush=True)
 
 
 if __name__ == "__main__":
-    fail_from_every_operation(Path(sys.argv[1]), getattr(errno, sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    fail_from_every_operation(Path(sys.argv[1]), getattr(errno, sys.argv[2]), int(sys.argv[3]))
