@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import time
 import uuid
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.storage.disk_space import describe_file_system, free_bytes
 
 TMP = "work/tmp"
 _STALE_SECONDS = 24 * 3600
@@ -54,8 +54,8 @@ def _told(path: Path) -> Iterator[None]:
             raise
         advice = _ADVICE.get(error.errno or 0, "mend that")
         raise StoreError(
-            f"{path}: can't be written: {error.strerror or error} ({_file_system(path)}). Nothing of it is visible; "
-            f"{advice} and run the same command again"
+            f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing of it is "
+            f"visible; {advice} and run the same command again"
         ) from error
 
 
@@ -71,19 +71,6 @@ def _read_told(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "mend that")
         raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
-
-
-def _file_system(path: Path) -> str:
-    """Return on which file system `path` lies or would lie, and what is free there, for messages."""
-    there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
-    real = Path(os.path.realpath(there))
-    mount = next(folder for folder in (real, *real.parents) if os.path.ismount(folder))
-    try:
-        status = os.statvfs(mount)
-    except OSError:
-        return f"file system {mount}"
-    no_files = " and none left for files" if status.f_files and not status.f_favail else ""
-    return f"file system {mount}, {status.f_bavail * status.f_frsize:,} bytes free{no_files}"
 
 
 class Store:
@@ -127,12 +114,7 @@ class Store:
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system; None if it does not tell."""
-        there = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
-        try:
-            usage = shutil.disk_usage(there)
-            return usage.free if usage.total else None  # no file system on a disk: /proc
-        except OSError:
-            return None
+        return free_bytes(self.root)
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, none if it does not exist."""

@@ -306,7 +306,8 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
     """Another build takes the temporaries of this one for those of a day ago, and removes them."""
     spec = _driver_spec(tmp_path)
     store = dataset_store(spec.store, spec.dataset)
-    rename, removed = os.replace, []
+    rename = os.replace
+    removed: list[bool] = []
 
     def replace(source: Any, target: Any) -> None:
         if not removed and str(target).endswith(".tok"):
