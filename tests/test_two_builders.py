@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,17 @@ sys.exit(main(["build", "--direct", "--json", *sys.argv[1:]]))
 """
 
 
+def begin(builders: list[subprocess.Popen[str]]) -> None:
+    """Let builders begin when all are ready."""
+    for builder in builders:
+        assert builder.stderr is not None
+        assert builder.stderr.readline() == "ready\n"
+    for builder in builders:
+        assert builder.stdin is not None
+        builder.stdin.write("\n")
+        builder.stdin.flush()
+
+
 class _Inputs:
     """Two small files, and the specs over them."""
 
@@ -46,19 +60,14 @@ class _Inputs:
 
     def build_together(self, seeds: list[int], num_workers: int) -> list[dict[str, Any]]:
         """Run a build for each seed, all at once; return what each printed. None may fail."""
-        builders = [self._builder(number, seed, num_workers) for number, seed in enumerate(seeds)]
-        for builder in builders:
-            assert builder.stderr is not None
-            assert builder.stderr.readline() == "ready\n"
-        for builder in builders:
-            assert builder.stdin is not None
-            builder.stdin.write("\n")
-            builder.stdin.flush()
+        builders = [self.start_builder(number, seed, num_workers) for number, seed in enumerate(seeds)]
+        begin(builders)
         outputs = [builder.communicate(timeout=120) for builder in builders]
         assert [builder.returncode for builder in builders] == [0] * len(seeds), outputs
         return [json.loads(output) for output, _ in outputs]
 
-    def _builder(self, number: int, seed: int, num_workers: int) -> subprocess.Popen[str]:
+    def start_builder(self, number: int, seed: int, num_workers: int) -> subprocess.Popen[str]:
+        """Start the process of a build, which waits for `begin`."""
         path = self.folder / f"{number}.yaml"
         path.write_text(self.spec(seed).model_dump_json())
         pipe = subprocess.PIPE
@@ -71,11 +80,11 @@ class _Inputs:
         assert build(alone).version == version
         assert listed_files(self.spec(seed), version) == listed_files(alone, version)
 
-    def assert_store_right(self, log_before: list[tags.TagEntry]) -> list[tags.TagEntry]:
+    def assert_store_right(self, log_before: list[tags.TagEntry], *, was_killed: bool = False) -> list[tags.TagEntry]:
         """Check what is visible, and that the tag's log has only grown; return the log."""
         store = dataset_store(str(self.folder / "store"), "data")
         assert what_is_wrong(store.root, must_be_visible=True) is None
-        assert store.names("work/tmp") == []
+        assert was_killed or store.names("work/tmp") == []
         log = tags.log(store, "latest")
         assert log[: len(log_before)] == log_before
         before = [None, *(entry.version for entry in log)]
@@ -131,3 +140,22 @@ def test_two_builders_of_other_specs_publish_both_and_the_tag_names_one(inputs: 
             assert mine["tag_moved"] or other in mine["tag_note"]
         left_alone += len(versions) - len(moved)
     SUMMARY.append(f"two builders of other specs, {rounds} times: the tag was left alone {left_alone} times")
+
+
+def test_a_builder_goes_on_whatever_moment_the_other_is_killed_at(inputs: _Inputs) -> None:
+    generator = random.Random(5)
+    log: list[tags.TagEntry] = []
+    killed, rounds = 0, count(2, 50)
+    for number in range(rounds):
+        victim, other = (inputs.start_builder(i, number, _num_workers(number)) for i in range(2))
+        begin([victim, other])
+        time.sleep(generator.uniform(0, 0.5))
+        victim.kill()
+        victim.communicate()
+        killed += victim.returncode == -signal.SIGKILL
+        output, errors = other.communicate(timeout=120)
+        assert other.returncode == 0, errors
+        inputs.assert_right(number, json.loads(output)["version"])
+        log = inputs.assert_store_right(log, was_killed=True)
+    assert killed
+    SUMMARY.append(f"of two builders one was killed, {killed} times of {rounds}: the other published")
