@@ -4,7 +4,7 @@ A file appears under its name complete or not at all: it is written under a uniq
 then renamed (`replace`) or linked (`create`, which fails if the name is taken), and the folder is synced. Work
 files (spills, their records) are not synced: a damaged one is found by its checksums and made again.
 
-Local folders in this release; all writing goes through `Store`, so another kind of store is one more class.
+All writing goes through `Store`, or its twin for remote stores (remote.py), which has the same methods.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -23,6 +23,7 @@ from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.disk_space import describe_file_system, free_bytes
 
 TMP = "work/tmp"
+BLOCK_BYTES = 4 * 2**20
 _STALE_SECONDS = 24 * 3600
 _ADVICE = {
     errno.ENOSPC: "free space on that file system",
@@ -38,7 +39,7 @@ _ADVICE = {
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """Turn a failure to write `path` into a StoreError that says why and what to do.
 
     A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
@@ -124,6 +125,24 @@ class Store:
         except FileNotFoundError:
             return []
 
+    def lengths(self, folder: str) -> dict[str, int]:
+        """Return the lengths of the files in `folder` by name, sorted; none if it does not exist."""
+        try:
+            with _read_told(self.local(folder)), os.scandir(self.local(folder)) as entries:
+                return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
+        except FileNotFoundError:
+            return {}
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of many small files, None for one that is missing; raises StoreError."""
+
+        def read(path: str) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return self.read(path)
+            return None
+
+        return [read(path) for path in paths]
+
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
         place = self.local(path)
@@ -139,6 +158,13 @@ class Store:
             FormatError: the file is shorter than `end`.
             StoreError: it can't be read.
         """
+        data = self._up_to(path, start, end)
+        if len(data) < end - start:
+            raise FormatError(f"{self.local(path)}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
+        return data
+
+    def _up_to(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file, or those up to its end."""
         place = self.local(path)
         with _read_told(place):
             check_regular(place)
@@ -147,9 +173,14 @@ class Store:
                 data = b""
                 while part := file.read(end - start - len(data)):
                     data += part
-        if len(data) < end - start:
-            raise FormatError(f"{place}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
         return data
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """Yield the bytes of the file at `path`, BLOCK_BYTES at most at a time; errors as `read`."""
+        start = 0
+        while block := self._up_to(path, start, start + BLOCK_BYTES):
+            yield block
+            start += len(block)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a file that must not exist yet; of several writers exactly one succeeds.
@@ -159,7 +190,7 @@ class Store:
         _again_if_deleted(lambda: self._create(self.local(path), data))
 
     def _create(self, final: Path, data: bytes) -> None:
-        with _told(final):
+        with told(final):
             self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
@@ -193,7 +224,7 @@ class Store:
             durable: sync file and folder, so that it outlives a loss of power; False for work files.
         """
         final = self.local(path)
-        with _told(final):
+        with told(final):
             self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
@@ -212,7 +243,7 @@ class Store:
     def remove(self, path: str) -> None:
         """Delete the file at `path` if there is one."""
         final = self.local(path)
-        with _told(final):
+        with told(final):
             self._check_inside(final.parent)
             final.unlink(missing_ok=True)
 
@@ -225,6 +256,10 @@ class Store:
                 found = self.local(path).lstat()
                 if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                     self.remove(path)
+
+    def exclusion_problem(self) -> str | None:
+        """Return None: several builds at a time are safe, as of several links of one name one succeeds."""
+        return None
 
     def _temporary_name(self, name: str) -> Path:
         folder = self.local(TMP)

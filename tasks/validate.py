@@ -8,9 +8,9 @@ shards.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,25 @@ import pyarrow as pa
 
 from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.assignment import Assignment
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import content_hashes
-from tokenloom.storage.shard import Shard, open_shard, token_dtype
+from tokenloom.storage.shard import token_dtype
+from tokenloom.storage.store_file import sharing_files
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
-from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rules import Place, transformed
-from tokenloom.tasks.shuffle import SAMPLE_DTYPE
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.shuffle import SAMPLE_DTYPE, hash_of_ids
+from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
+_CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
     "nothing was published; documents.transform gave another text for the same row: make it depend on the text alone, "
     "change its version, and build again"
 )
-_OPEN_SHARDS = 16
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
@@ -44,8 +44,6 @@ _NEXT_STEP = "nothing was published; please report this, with build.json of a ve
 class CheckJob:
     """Documents of one input to encode again: (shard name, row of SAMPLE_DTYPE) each."""
 
-    store: str
-    version: str
     file: InputFile
     definition: dict[str, Any]
     tokenizer_fingerprint: str
@@ -77,9 +75,7 @@ def choose_samples(
         can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
         for part in _parts(samples, num_jobs if can_cut else 1):
             file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
-            jobs.append(
-                CheckJob(str(plan.store.root), plan.version, file, plan.definition, fingerprint, transform, part)
-            )
+            jobs.append(CheckJob(file, plan.definition, fingerprint, transform, part))
     return jobs
 
 
@@ -98,17 +94,16 @@ def check_documents(job: CheckJob) -> int:
     wanted = {
         int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
     }
-    open_one = lru_cache(maxsize=_OPEN_SHARDS)(partial(_open, job))  # an open shard holds a file descriptor
     reader = make_reader(job.file.options)
     place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    for start, end in reader.locate(job.file.url, sorted(wanted)):
-        for batch in reader.read(job.file.url, start, end):
+    with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):
+        for batch in _located(reader, job.file.url, sorted(wanted)):
             here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
             if len(here):
                 texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)
-                _compare(job, open_one, texts, [wanted[int(i)] for i in batch.rows[here]], place)
+                _compare(job, texts, [wanted[int(i)] for i in batch.rows[here]], place)
             found += len(here)
             if found == len(wanted):
                 return found  # a file that is one partition need not be read to its end
@@ -117,13 +112,18 @@ def check_documents(job: CheckJob) -> int:
     return found
 
 
-def _open(job: CheckJob, name: str) -> Shard:
-    return open_shard(Store(job.store).local(version_path(job.version, f"{name}.tok")))
+def _located(reader: SourceReader, url: str, rows: list[int]) -> Iterator[Rows]:
+    """Yield the parts of a file that hold these rows."""
+    for start, end in reader.locate(url, rows):
+        yield from reader.read(url, start, end)
 
 
-def _compare(
-    job: CheckJob, open_one: Callable[[str], Shard], texts: pa.Array, samples: list[tuple[str, Any]], place: Place
-) -> None:
+def _block_bytes(num_bytes: int, num_rows: int) -> int:
+    """Return how much of a remote file to read at once for some of its rows: much where they lie close together."""
+    return _CLOSE_BLOCK_BYTES if num_bytes < num_rows * _APART_BLOCK_BYTES else _APART_BLOCK_BYTES
+
+
+def _compare(job: CheckJob, texts: pa.Array, samples: list[tuple[str, Any]], place: Place) -> None:
     """Raise CheckError unless the texts' hashes and ids are what stands in the shards; both in the same order."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     texts = texts.fill_null("")
@@ -132,14 +132,13 @@ def _compare(
     ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
     for (name, sample), hashes, again in zip(samples, content, ids, strict=True):
         start = int(sample["start"])
-        stored = open_one(name).tokens[start : start + int(sample["num_tokens"])]
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
         where = place(int(sample["row"]))
         if not same_text:
             check_unchanged(job.file)
             why = _CHANGED if job.transform is None else _UNSTEADY
             raise CheckError(f"{where}: its text differs from shard {name} at token {start}; {why}")
-        if not np.array_equal(stored, again):
+        if len(again) != sample["num_tokens"] or hash_of_ids(again) != sample["ids"]:
             raise CheckError(f"{where}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
 
 
@@ -159,8 +158,7 @@ def validate_build(
         CheckError: something does not hold; it says what, with both numbers.
         InputError: an input changed while the build ran.
     """
-    for file in plan.inputs:
-        check_unchanged(file)
+    check_all_unchanged(plan.spec, plan.inputs)
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record["split"] == split]
         documents = sum(record["documents"] + record["duplicates"] + record["excluded"] for record in mine)
@@ -172,8 +170,11 @@ def validate_build(
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
+    folder = version_path(plan.version)
+    lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
     for record in records:
-        _check_shard(plan, record)
+        name = record["name"].rpartition("/")[2]
+        _check_shard(plan, record, lengths[record["split"]].get(f"{name}.tok", 0))
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     if not rows["kept"]:
         raise InputError(f"{plan.spec.documents.exclude}: it excludes every document (documents.exclude); check it")
@@ -201,12 +202,11 @@ def _check_equal(what: str, expected: int, found: int) -> None:
         raise CheckError(f"{what}: {expected:,} and {found:,} differ; {_NEXT_STEP}")
 
 
-def _check_shard(plan: BuildPlan, record: dict[str, Any]) -> None:
+def _check_shard(plan: BuildPlan, record: dict[str, Any], num_bytes: int) -> None:
     name = record["name"]
     vocab_size = plan.tokenizer["vocab_size"]
     if record["max_id"] >= vocab_size:
         raise CheckError(f"shard {name}: id {record['max_id']} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
     if record["bad_ends"]:
         raise CheckError(f"shard {name}: {record['bad_ends']} documents do not end with end-of-text; {_NEXT_STEP}")
-    num_bytes = plan.store.num_bytes(version_path(plan.version, f"{name}.tok"))
-    _check_equal(f"shard {name}: bytes written and on disk", record["bytes"], num_bytes or 0)
+    _check_equal(f"shard {name}: bytes written and in the store", record["bytes"], num_bytes)
