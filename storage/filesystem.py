@@ -282,7 +282,10 @@ class Store:
 
 def check_regular(path: Path) -> None:
     """Raise OSError if something else than a file stands at `path`: a pipe would never answer, a device never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 

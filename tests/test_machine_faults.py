@@ -25,7 +25,7 @@ from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, 
 from tokenloom.errors import TokenloomError, WorkerLost
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import tags
-from tokenloom.storage.versions import dataset_store
+from tokenloom.storage.filesystem import Store
 
 _ROOT = Path(__file__).parent.parent
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
@@ -278,7 +278,7 @@ def test_tags_are_ordered_by_their_numbers_whatever_the_clock_says(tmp_path: Pat
     for number in range(4):
         clock.offset = -86_400.0 * number
         versions.append(build(spec.model_copy(update={"seed": number})).version)
-    log = tags.log(dataset_store(spec.store, spec.dataset), "latest")
+    log = tags.log(Store(Path(spec.store) / spec.dataset), "latest")
     assert [entry.version for entry in log] == versions
     times = [entry.at for entry in log]
     assert times == sorted(times, reverse=True)
@@ -305,7 +305,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
 ) -> None:
     """Another build takes the temporaries of this one for those of a day ago, and removes them."""
     spec = _driver_spec(tmp_path)
-    store = dataset_store(spec.store, spec.dataset)
+    store = Store(Path(spec.store) / spec.dataset)
     rename = os.replace
     removed: list[bool] = []
 
@@ -325,7 +325,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
 
 def test_a_clock_that_was_ahead_leaves_temporaries_that_harm_nothing(tmp_path: Path, clock: _Clock) -> None:
     spec = _driver_spec(tmp_path)
-    store = dataset_store(spec.store, spec.dataset)
+    store = Store(Path(spec.store) / spec.dataset)
     store.replace("work/tmp/left.by.a.kill", b"half", durable=False)
     os.utime(store.local("work/tmp/left.by.a.kill"), (time.time() + 1e8,) * 2)
     _assert_same_bytes(spec, build(spec).version, tmp_path)
