@@ -109,9 +109,10 @@ class Store:
         """Return the length of the file at `path` in bytes, None if there is none."""
         try:
             with _read_told(self.local(path)):
-                return self.local(path).stat().st_size
+                status = self.local(path).stat()
         except FileNotFoundError:
             return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system; None if it does not tell."""

@@ -168,18 +168,11 @@ def create(calls: RemoteCalls, place: str, data: bytes) -> None:
 
     Raises FileExistsError if there is one, StoreError if it can't be written.
     """
-    num_tries = 0
-
-    def attempt(run: Any) -> None:
-        nonlocal num_tries
-        num_tries += 1
-        run("pipe_file", place, data, mode="create")
-
     try:
-        calls.again(place, attempt, doing="written", num_bytes=len(data))
+        calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
     except FileExistsError:
-        # An answer may have been lost: what is there may be ours.
-        if num_tries == 1 or calls.call(place, "cat_file", place, start=0) != data:
+        # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
+        if calls.call(place, "cat_file", place, start=0) != data:
             raise
 
 
