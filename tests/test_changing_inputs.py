@@ -57,7 +57,7 @@ _CASES = [
     for change in _CHANGES
     for moment in _MOMENTS
     for kind in _WRITERS
-    if FULL or (kind == "jsonl" and moment != "in shuffle") or moment == "in tokenize"
+    if FULL or (kind == "jsonl" and moment in ("tokenize", "assign", "validate")) or moment == "in tokenize"
 ]
 
 

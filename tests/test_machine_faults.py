@@ -51,7 +51,7 @@ def test_a_disk_that_fails_from_any_operation_on_shows_nothing_and_the_build_res
 ) -> None:
     (tmp_path / "spec.json").write_text(_driver_spec(tmp_path).model_dump_json())
     time.sleep(2.1)  # a younger input's fingerprint is not remembered, so the plan would write nothing
-    step = count(40, 1 if number == "ENOSPC" else 10)
+    step = count(37, 1 if number == "ENOSPC" else 10)
     command = [sys.executable, "-m", "tests.enospc_driver", str(tmp_path), number, str(step)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     tries = [json.loads(line) for line in done.stdout.splitlines()]
@@ -152,7 +152,7 @@ def test_a_disk_without_room_for_one_more_file_says_so(tmp_path: Path, mounted: 
 # File descriptors
 
 
-@pytest.mark.parametrize("one_file", [True, False])
+@pytest.mark.parametrize("one_file", [True, False] if FULL else [False])
 def test_64_file_descriptors_are_enough_for_any_number_of_files_and_shards(one_file: bool, tmp_path: Path) -> None:
     num_files = 1 if one_file else 100
     for number in range(num_files):
@@ -219,7 +219,7 @@ def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
     assert_nothing_visible(spec)
 
 
-@pytest.mark.parametrize("megabytes", [1, 40, 80, 160])
+@pytest.mark.parametrize("megabytes", [1, 40, 80, 160] if FULL else [1, 80])
 def test_a_worker_without_memory_ends_the_build_and_names_the_file(
     megabytes: int, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +285,7 @@ def test_tags_are_ordered_by_their_numbers_whatever_the_clock_says(tmp_path: Pat
     assert times[0] != times[-1]
 
 
-@pytest.mark.parametrize("offset", [-1e8, -3600.0, -1.0, 0.0])
+@pytest.mark.parametrize("offset", [-1e8, -3600.0, -1.0, 0.0] if FULL else [-3600.0, -1.0])
 def test_a_clock_that_is_behind_the_files_hides_no_change(tmp_path: Path, clock: _Clock, offset: float) -> None:
     clock.offset = offset
     path = write_jsonl(tmp_path / "a.jsonl", _TEXTS)

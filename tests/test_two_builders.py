@@ -124,7 +124,7 @@ def test_two_builders_of_one_spec_publish_one_version(inputs: _Inputs) -> None:
 
 def test_two_builders_of_other_specs_publish_both_and_the_tag_names_one(inputs: _Inputs) -> None:
     log: list[tags.TagEntry] = []
-    left_alone, rounds = 0, count(2, 100)
+    left_alone, rounds = 0, count(1, 100)
     for number in range(rounds):
         seeds = [2 * number, 2 * number + 1]
         results = inputs.build_together(seeds, _num_workers(number))
@@ -146,7 +146,7 @@ def test_two_builders_of_other_specs_publish_both_and_the_tag_names_one(inputs: 
 def test_a_builder_goes_on_whatever_moment_the_other_is_killed_at(inputs: _Inputs) -> None:
     generator = random.Random(5)
     log: list[tags.TagEntry] = []
-    killed, rounds = 0, count(2, 50)
+    killed, rounds = 0, count(1, 50)
     for number in range(rounds):
         victim, other = (inputs.start_builder(i, number, _num_workers(number)) for i in range(2))
         begin([victim, other])
