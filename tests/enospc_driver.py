@@ -4,7 +4,8 @@
 
 Reads FOLDER/spec.json. Every create, write, sync, rename, link and new folder from operation n on fails with ERRNO
 (ENOSPC); a write fails before its first byte, or with half of its bytes written. Then the disk has space again and the
-same build is run once more. The links and syncs of the last step are tried whatever STEP is. Prints one JSON object each.
+same build is run once more. The links and syncs of the last step are tried whatever STEP is. Prints one JSON
+object each.
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ def test_a_disk_that_fails_from_any_operation_on_shows_nothing_and_the_build_res
     problems = [f"{t['step']}, {t['operation']}: {t['problem']}" for t in tries if t["problem"]]
     assert problems == []
     operations = Counter(item["operation"] for item in tries)
-    assert set(operations) == {"create", "write", "torn write", "fsync", "replace", "link", "mkdir"}
+    if step == 1:
+        assert set(operations) == {"create", "write", "torn write", "fsync", "replace", "link", "mkdir"}
+    assert operations["link"] == 2
+    assert len(tries) > 15
     SUMMARY.append(f"{number} from an operation on, {len(tries)} times: {dict(sorted(operations.items()))}")
 
 
