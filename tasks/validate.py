@@ -108,6 +108,7 @@ def check_documents(job: CheckJob) -> int:
             if found == len(wanted):
                 return found  # a file that is one partition need not be read to its end
     if found != len(wanted):
+        check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
     return found
 
