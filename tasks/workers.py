@@ -89,6 +89,10 @@ class _Worker:
                 progress.report(value)
             kind, value = self._exchange()
         self.is_busy = False
+        if kind == "error" and isinstance(value, MemoryError):
+            raise WorkerLost(
+                f"a worker process has no memory left while {self._in_hand}; fewer --workers need less"
+            ) from value
         if kind == "error":
             raise value  # outside of what tells a lost worker: the function may raise EOFError itself
         return value
