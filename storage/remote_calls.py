@@ -180,8 +180,8 @@ def _make_system(protocol: str, read_seconds: float) -> Any:
         package = _EXTRAS.get(protocol)
         advice = f"pip install {package}" if package else str(error)
         raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
-    except ValueError as error:
-        raise StoreError(f"store {protocol}://: {reason_of(error)}") from error
+    except (ValueError, TypeError) as error:  # an option that it does not know
+        raise StoreError(f"store {protocol}://: {reason_of(error)}") from harmless(error)
     if protocol in S3:
         system.retries = 1
     _living[id(system)] = system
