@@ -1,4 +1,4 @@
-"""A build without a Prefect server: the same steps in the same order, for notebooks, tests and small builds."""
+"""Builds and verifications without a Prefect server: the same steps in the same order, in this process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from tokenloom.errors import SpecError, WorkError
 from tokenloom.flows.order import run_build, sample_build
+from tokenloom.flows.verify_order import run_verification
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_runner import BLOCK_URL
 from tokenloom.storage.remote_errors import reason_of
@@ -63,6 +64,12 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         groups = run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
         plan = with_partitions(plan, [cut for group in groups for cut in group])
         return plan, None if spec.limit else sample_build(plan, num_workers, run_each)
+
+
+def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:
+    """Verify a version in this process and its children; see run_verification for arguments and errors."""
+    with WorkerPool(num_workers) as pool:
+        return run_verification(reference, deep, spec, num_workers, _run_one, partial(_run_each, pool))
 
 
 def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:

@@ -39,16 +39,16 @@ class FingerprintMemory:
     """Fingerprints of local files, remembered in the store between builds.
 
     Args:
-        store: the dataset's store; a missing or damaged memory is an empty one.
+        store: the dataset's store, None for no memory; a missing or damaged memory is an empty one.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | None) -> None:
         self._store = store
         self._changed = False
-        try:
-            self._known: dict[str, Any] = read_signed(store.read(PATH), PATH)["files"]
-        except (FileNotFoundError, ValueError):
-            self._known = {}
+        self._known: dict[str, Any] = {}
+        if store:
+            with suppress(FileNotFoundError, ValueError):
+                self._known = read_signed(store.read(PATH), PATH)["files"]
 
     def local(self, path: str) -> tuple[str, list[int]]:
         """Return the fingerprint of a local file, "xxh3_128:" and 32 hexadecimal digits, and its stamp.
@@ -69,7 +69,7 @@ class FingerprintMemory:
 
     def save(self) -> None:
         """Write what was learnt into the store, if anything was."""
-        if self._changed:
+        if self._changed and self._store:
             with suppress(StoreError, WorkError):  # only a cache: the next build reads the files again
                 self._store.replace(PATH, sign({"files": self._known}), durable=False)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.rules import Place, transformed
+from tokenloom.tasks.reread import read_rows
+from tokenloom.tasks.rules import Place
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
-from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -98,19 +97,11 @@ def check_documents(job: CheckJob) -> int:
         int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
     }
     shards = {name: _open(job, name) for name, _ in job.samples}
-    reader = make_reader(job.file.options)
-    place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    for start, end in reader.locate(job.file.url, sorted(wanted)):
-        for batch in reader.read(job.file.url, start, end):
-            here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
-            if len(here):
-                texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)
-                _compare(job, shards, texts, [wanted[int(i)] for i in batch.rows[here]], place)
-            found += len(here)
-            if found == len(wanted):
-                return found  # a file that is one partition need not be read to its end
+    for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
+        _compare(job, shards, texts, [wanted[row] for row in rows], place)
+        found += len(rows)
     if found != len(wanted):
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
     return found
