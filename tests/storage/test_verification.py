@@ -1,0 +1,82 @@
+"""Verification: an undamaged version passes, and of every single damage exactly the damaged files are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.damaging import Damager, Made, make_version, restored
+from tests.support import SUMMARY, build, count, make_spec, write_jsonl
+from tokenloom.flows.direct import verify_directly
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A version with every kind of file in it."""
+    return make_version(tmp_path_factory.mktemp("verified"))
+
+
+def verified(reference: str, deep: bool = False) -> dict[str, Any]:
+    return verify_directly(reference, deep, None, 0)
+
+
+def damaged(reference: str) -> set[str]:
+    return {row["file"] for row in verified(reference)["damages"]}
+
+
+def test_the_version_has_every_kind_of_file(made: Made) -> None:
+    names = " ".join(made.files)
+    for part in ("manifest.json", "inputs.json", "quarantine.jsonl", "tokenizer/", "tags/latest/00000003.json"):
+        assert part in names
+    shards = [shard for split in made.manifest["splits"].values() for shard in split["shards"]]
+    assert len(made.manifest["splits"]) == 3
+    assert any(shard["documents"] == 0 for shard in shards)
+    assert all(shard["samples"] for shard in shards)
+    assert len(shards) > 4
+
+
+def test_an_undamaged_version_passes(made: Made) -> None:
+    for reference in (made.reference, f"{made.spec.store}/data@prod", f"{made.spec.store}/data@{made.version}"):
+        result = verified(reference, deep=True)
+        assert (result["damages"], result["warnings"]) == ([], [])
+        assert result["reference"] == f"{made.store.root}@{made.version}"
+        assert result["version"] == made.version
+        num_documents = made.manifest["rows"]["kept"]
+        assert result["documents_encoded_again"] == min(1000, num_documents) == num_documents
+    names = [name for name in made.files if name.startswith("versions/")]
+    assert result["files"] == len(names)
+    sizes = {name: made.store.local(name).stat().st_size for name in names}
+    assert result["bytes"] == sum(sizes.values()) - sizes[f"versions/{made.version}/manifest.json"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"documents": {"deduplicate": False}, "seed": 7},
+        {"splits": {"train": 1.0}},
+        {"limit": 30},
+        {"shard_tokens": 5, "documents": {"deduplicate": True}},
+    ],
+    ids=["defaults", "duplicates", "one-split", "try-out", "tiny-shards"],
+)
+def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i % 40}" for i in range(60)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
+    result = verified(f"{spec.store}/data@{build(spec).version}", deep=True)
+    assert (result["damages"], result["warnings"]) == ([], [])
+    assert result["documents_encoded_again"] >= 30
+
+
+def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> None:
+    num_damages = 0
+    damager = Damager(made, seed=20261121)
+    for told, files, deed in damager.damages(count(120, 1000)):
+        with restored(made):
+            deed()
+            assert damaged(made.reference) == files, told
+        num_damages += 1
+    assert damaged(made.reference) == set()
+    SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")
