@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -131,11 +132,7 @@ class Damager:
     def _truncate(self, _: int) -> Damage:
         name = self._random.choice(self._made.files)
         num_bytes = self._random.randrange(self._path(name).stat().st_size)
-        return (
-            f"{name} cut to {num_bytes} bytes",
-            {name},
-            lambda: self._path(name).write_bytes(self._path(name).read_bytes()[:num_bytes]) and None,
-        )
+        return f"{name} cut to {num_bytes} bytes", {name}, lambda: os.truncate(self._path(name), num_bytes)
 
     def _remove(self, i: int) -> Damage:
         name = self._removable[i // 12 % len(self._removable)]
