@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         return _told(error)
-    return _DAMAGED if result.get("damages") else 0
+    return _DAMAGED if arguments.command == "verify" and result["damages"] else 0
 
 
 def _told(error: Exception) -> int:
