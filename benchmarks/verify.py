@@ -3,7 +3,7 @@
     python benchmarks/verify.py [--rounds 7] [--gigabytes 4] [--json FILE]
 
 The version is a real build: the .py files of the interpreter's packages and standard library, again and again with
-duplicates kept, as bytes (2 bytes a token), in shards of 100 MB. The bare processes get half of the bytes each and use
+duplicates kept, a byte a token, in shards of 100 MB. The bare processes get half of the bytes each and use
 hashlib.file_digest. Rounds are interleaved (bare, verify, verify, bare, ...), each in fresh processes, over files in
 the system's cache; ratios are taken within a round, so a machine whose speed drifts does not move them.
 """
@@ -34,12 +34,12 @@ for path in sys.argv[1:]:
 def build_version(folder: Path, num_bytes: float) -> tuple[str, list[Path]]:
     """Build a version of about `num_bytes`; return its reference and its files."""
     texts = python_sources()
-    sources = -(-int(num_bytes) // (2 * sum(len(text.encode()) for text in texts)))
+    sources = -(-int(num_bytes) // sum(len(text.encode()) for text in texts))
     corpus = write_corpus(folder / "corpus", texts)
     again = ", ".join(f"{{kind: parquet, path: {corpus[0].parent}/*.parquet, name: s{i}}}" for i in range(sources))
     (folder / "spec.yaml").write_text(
         f"dataset: bench\nstore: {folder}/store\nsources: [{again}]\ntokenizer: {{kind: byte}}\n"
-        "documents: {deduplicate: false}\nshard_tokens: 50000000\n"
+        "documents: {deduplicate: false}\nshard_tokens: 100000000\n"
     )
     command = [sys.executable, "-m", "tokenloom.cli", "build", str(folder / "spec.yaml"), "--direct"]
     subprocess.run(command, check=True, capture_output=True)

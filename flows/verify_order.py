@@ -1,25 +1,26 @@
-"""The order of a verification's steps, written once: run by Prefect (verify_dataset.py) or directly (direct.py)."""
+"""The order of a verification's steps, written once: run by Prefect (verify_dataset.py) or directly (verify_direct.py)."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import SpecError
-from tokenloom.flows.order import RunEach, RunOne
-from tokenloom.spec import BuildSpec
 from tokenloom.storage.manifest import BUILD
 from tokenloom.storage.remote_errors import reason_of
 from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
-from tokenloom.tasks.jobs import Weighted, grouped
+from tokenloom.tasks.grouping import MAX_SMALL_TASKS, Weighted, grouped
 from tokenloom.tasks.verify import Checked, ShardJob, Subject, VerifyJob, open_version, verify_files
-from tokenloom.tasks.verify_sources import Encoded, EncodeJob, encode_again, encode_jobs
+
+if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: that takes as long as reading a gigabyte
+    from tokenloom.flows.order import RunEach, RunOne
+    from tokenloom.spec import BuildSpec
+    from tokenloom.tasks.verify_sources import Encoded, EncodeJob
 
 _TASK_BYTES = 64_000_000
-_MAX_TASKS = 120
 
 
 def run_verification(
@@ -42,19 +43,14 @@ def run_verification(
     subject: Subject = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         _check_spec(spec, subject.manifest)
-    jobs = subject.jobs(deep)
-    progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
-    labelled = grouped([Weighted(_label(job), job, _weight(job)) for job in jobs], num_workers, _TASK_BYTES, _MAX_TASKS)
-    checked: list[Checked] = [one for group in run_each("read", verify_files, labelled) for one in group]
-    damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
-    warnings = list(subject.warnings)
+    checked = _read(subject.jobs(deep), num_workers, run_each)
     encoded: list[Encoded] = []
+    warnings = list(subject.warnings)
     if deep and subject.manifest:
-        again, told = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
+        jobs, told = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
+        encoded = _encode(jobs, num_workers, run_each)
         warnings += told
-        progress.report(progress.StepStarted("encode", sum(len(job.samples) for job in again)))
-        groups = grouped([Weighted(job.file.path, job, len(job.samples)) for job in again], num_workers, 1, _MAX_TASKS)
-        encoded = [one for group in run_each("encode", encode_again, groups) for one in group]
+    damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
     damages += [damage for one in encoded for damage in one.damages]
     warnings += [warning for one in encoded for warning in one.warnings]
     return {
@@ -66,6 +62,24 @@ def run_verification(
         "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
+
+
+def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Checked]:
+    """Read all files."""
+    progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
+    weighted = [Weighted(_label(job), job, _weight(job)) for job in jobs]
+    groups = grouped(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
+    return [one for group in run_each("read", verify_files, groups) for one in group]
+
+
+def _encode(jobs: list[EncodeJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
+    """Encode the chosen documents again."""
+    from tokenloom.tasks.verify_sources import encode_again
+
+    progress.report(progress.StepStarted("encode", sum(len(job.samples) for job in jobs)))
+    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
+    groups = grouped(weighted, num_workers, 1, MAX_SMALL_TASKS)
+    return [one for group in run_each("encode", encode_again, groups) for one in group]
 
 
 def _weight(job: VerifyJob) -> int:
@@ -104,8 +118,11 @@ def _check_spec(spec: BuildSpec, manifest: dict[str, Any]) -> None:
 
 def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[EncodeJob], list[str]]:
     """Return the documents to encode again, and why some can't be."""
+    from tokenloom.tasks.verify_sources import encode_jobs
+
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
+
     try:
         spec = spec or _recorded_spec(subject)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -115,5 +132,7 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
 
 def _recorded_spec(subject: Subject) -> BuildSpec:
     """Return the spec as build.json says it, whose secrets are redacted; raises what reading and checking it raise."""
+    from tokenloom.spec import BuildSpec
+
     build = json.loads(subject.store.read(version_path(str(subject.version), BUILD)))
     return BuildSpec.model_validate(build["spec"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tokenloom.display import showing_progress
 from tokenloom.errors import SpecError
 from tokenloom.output import Json, print_line, printable
@@ -21,17 +23,21 @@ def verify(reference: str, deep: bool, spec: str | None, workers: int | None, qu
         StoreError: there is no such version, or the store can't be read.
         SpecError: the spec is wrong, or not what the version was built from.
     """
-    from tokenloom.flows.direct import verify_directly
-    from tokenloom.spec_file import load_spec
+    from tokenloom.flows.verify_direct import verify_directly
     from tokenloom.tasks.workers import chosen_num_workers
 
     if spec and not deep:
         raise SpecError("--spec: it says where sources are, which only --deep reads; give both")
-    loaded = load_spec(spec) if spec else None
     with showing_progress():
-        result = verify_directly(reference, deep, loaded, chosen_num_workers(workers))
+        result = verify_directly(reference, deep, _loaded(spec) if spec else None, chosen_num_workers(workers))
     _print(quiet, result, deep)
     return result
+
+
+def _loaded(spec: str) -> Any:
+    from tokenloom.spec_file import load_spec
+
+    return load_spec(spec)
 
 
 def _print(quiet: bool, result: Json, deep: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.damaging import Damager, Made, make_version, restored
 from tests.support import SUMMARY, build, count, make_spec, write_jsonl
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_direct import verify_directly
 
 
 @pytest.fixture(scope="module")

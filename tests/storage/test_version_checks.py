@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tests.storage.damaging import Made, make_version, restored
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.storage import shard as shard_module
 from tokenloom.storage.canonical import canonical_json, read_signed, sign
 from tokenloom.storage.documents import SCHEMA, open_documents
