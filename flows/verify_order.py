@@ -1,4 +1,4 @@
-"""The order of a verification's steps, written once: run by Prefect (verify_dataset.py) or directly (verify_direct.py)."""
+"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (verify_direct.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import SpecError
+from tokenloom.errors import FormatError, SpecError
 from tokenloom.storage.manifest import BUILD
 from tokenloom.storage.remote_errors import reason_of
 from tokenloom.storage.verification import Damage
@@ -122,12 +122,14 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
 
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
-
     try:
         spec = spec or _recorded_spec(subject)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
-    return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)
+    try:
+        return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)
+    except FormatError as error:  # a file of the tokenizer; its own job names it too
+        return [], [f"no document was encoded again: {error}"]
 
 
 def _recorded_spec(subject: Subject) -> BuildSpec:

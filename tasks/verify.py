@@ -27,6 +27,7 @@ from tokenloom.storage.verification import (
     check_listed,
     check_quarantine,
     check_tokens,
+    column_values,
 )
 from tokenloom.storage.version_checks import (
     check_tags,
@@ -44,7 +45,6 @@ from tokenloom.storage.versions import (
     why_missing,
 )
 from tokenloom.tasks import progress
-from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 
 NUM_SAMPLES = 1000
 _REPORT_BYTES = 2**25
@@ -188,14 +188,15 @@ def verify_files(jobs: Sequence[VerifyJob]) -> list[Checked]:
 
 
 def _verify_shard(job: ShardJob) -> Checked:
-    claim, seen, sampler = job.claim, _Seen(), _Sampler(job.num_samples)
+    claim, seen = job.claim, _Seen()
+    sampler = _Sampler(job.num_samples) if job.num_samples else None
     progress.report(progress.Working(f"reading {claim.path}"))
     header, problems = check_tokens(job.store, claim, seen.take)
     seen.told(claim.entry["documents"], claim.entry["tokens"])
     progress.report(progress.Working(f"reading {claim.docs_path}"))
-    table_problems = check_documents(job.store, claim, header, seen.take, sampler.take)
+    table_problems = check_documents(job.store, claim, header, seen.take, sampler.take if sampler else None)
     damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
-    rows: list[Any] = [] if damages else sampler.rows.tolist()
+    rows: list[Any] = sampler.rows.tolist() if sampler and not damages else []
     samples = [(str(claim.entry["name"]), tuple(row)) for row in rows]
     return Checked(2, seen.num_bytes, damages, samples)
 
@@ -238,23 +239,21 @@ class _Sampler:
     """Keeps the `count` documents of a table with the least hashes."""
 
     def __init__(self, count: int) -> None:
+        from tokenloom.tasks.shuffle import SAMPLE_DTYPE
+
         self._count = count
         self.rows = np.empty(0, SAMPLE_DTYPE)
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Look at a batch of a document table."""
-        if not self._count:
-            return
-        column = batch["content"]
-        content = np.frombuffer(column.buffers()[1], ">u8")[2 * column.offset :][: 2 * len(column)]
-        halves = content.reshape(-1, 2).astype(np.uint64)
-        keys = sample_keys(halves)
+        content = column_values(batch, "content")
+        keys = sample_keys(content)
         chosen = np.argsort(keys, kind="stable")[: self._count]
-        rows = np.empty(len(chosen), SAMPLE_DTYPE)
+        rows = np.empty(len(chosen), self.rows.dtype)
         rows["sample_key"] = keys[chosen]
-        rows["content_high"], rows["content_low"] = halves[chosen].T
-        for name, column_name in (("input_index", "input"), ("row", "row"), ("start", "start")):
-            rows[name] = batch[column_name].to_numpy()[chosen]
-        rows["num_tokens"] = batch["num_tokens"].to_numpy()[chosen]
+        rows["content_high"], rows["content_low"] = content[chosen].T
+        rows["input_index"] = column_values(batch, "input")[chosen]
+        for name in ("row", "start", "num_tokens"):
+            rows[name] = column_values(batch, name)[chosen]
         both = np.concatenate([self.rows, rows])
         self.rows = both[np.argsort(both["sample_key"], kind="stable")][: self._count]

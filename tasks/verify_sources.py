@@ -6,8 +6,9 @@ is gone since is told: it says nothing about the version.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # pydantic stays out of the worker processes
 
 _TOKENIZER = "tokenizer/"
 _JOB_SAMPLES = 50
+_MOST_TOLD = 3  # documents of a shard
 
 
 @dataclass(frozen=True)
@@ -71,44 +73,38 @@ def encode_jobs(subject: Subject, samples: Iterable[Sample], spec: BuildSpec) ->
         spec: says where the sources are.
     """
     assert subject.manifest is not None and subject.inputs is not None
-    chosen = sorted(samples, key=lambda sample: (sample[1], sample[0]))[:NUM_SAMPLES]
     by_input: defaultdict[int, list[Sample]] = defaultdict(list)
-    for sample in chosen:
+    for sample in sorted(samples, key=lambda sample: (sample[1], sample[0]))[:NUM_SAMPLES]:
         by_input[_field(sample, "input_index")].append(sample)
-    store = subject.store
-    found, warnings = find_inputs(spec, store if isinstance(store, Store) else None)
+    found, warnings = find_inputs(spec, subject.store if isinstance(subject.store, Store) else None)
     by_path = {(file.source, file.path): file for file in found}
-    manifest, jobs = subject.manifest, []
-    tokenizer_files = {
-        name.removeprefix(_TOKENIZER): read_listed(subject.store, manifest, name)
-        for name in manifest["files"]
-        if name.startswith(_TOKENIZER)
-    }
-    transform = spec.documents.transform.function if spec.documents.transform else None
+    make_job = _job_maker(subject.store, subject.manifest, spec)
+    jobs = []
     for index, mine in sorted(by_input.items()):
         known = subject.inputs[index]
         file = by_path.get((known["source"], known["path"]))
         if file is None or file.fingerprint != known["fingerprint"]:
-            why = "source gone" if file is None else "source changed"
-            warnings.append(
-                f"{why}: {known['source']}: {known['path']}; {len(mine):,} of its documents are not compared"
-            )
+            what = f"{known['source']}: {known['path']}; {len(mine):,} of its documents are not compared"
+            warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
         mine.sort(key=lambda sample: _field(sample, "row"))
-        for start in range(0, len(mine), _JOB_SAMPLES):
-            jobs.append(
-                EncodeJob(
-                    subject.store,
-                    manifest["version"],
-                    file,
-                    manifest["spec"]["tokenizer"],
-                    tokenizer_files,
-                    manifest["tokenizer"]["fingerprint"],
-                    transform,
-                    mine[start : start + _JOB_SAMPLES],
-                )
-            )
+        parts = [mine[start : start + _JOB_SAMPLES] for start in range(0, len(mine), _JOB_SAMPLES)]
+        jobs += [make_job(file=file, samples=part) for part in parts]
     return jobs, warnings
+
+
+def _job_maker(store: AnyStore, manifest: dict[str, Any], spec: BuildSpec) -> Callable[..., EncodeJob]:
+    """Return what makes a job of a file and samples; raises FormatError if a file of the tokenizer is damaged."""
+    names = [name for name in manifest["files"] if name.startswith(_TOKENIZER)]
+    return partial(
+        EncodeJob,
+        store=store,
+        version=manifest["version"],
+        definition=manifest["spec"]["tokenizer"],
+        tokenizer_files={name.removeprefix(_TOKENIZER): read_listed(store, manifest, name) for name in names},
+        tokenizer_fingerprint=manifest["tokenizer"]["fingerprint"],
+        transform=spec.documents.transform.function if spec.documents.transform else None,
+    )
 
 
 def encode_again(jobs: Sequence[EncodeJob]) -> list[Encoded]:
@@ -119,61 +115,70 @@ def encode_again(jobs: Sequence[EncodeJob]) -> list[Encoded]:
 def _encode_again(job: EncodeJob) -> Encoded:
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     wanted = {_field(sample, "row"): sample for sample in job.samples}
-    headers: dict[str, ShardHeader] = {}
-    problems: defaultdict[str, list[str]] = defaultdict(list)
-    found = 0
+    comparison = _Comparison(job)
+    num_found, warnings = 0, []
     try:
         tokenizer = _tokenizer(job)
         for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
-            mine = [wanted[row] for row in rows]
-            _compare(job, tokenizer, headers, texts, mine, place, problems)
-            found += len(rows)
+            comparison.take(tokenizer, texts, [wanted[row] for row in rows], place)
+            num_found += len(rows)
             progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
+        if num_found != len(wanted):
+            warnings.append(f"{job.file.url}: {len(wanted) - num_found} of its rows can't be read any more")
     except (InputError, TokenizerError) as error:
-        return Encoded(found, _damages(job, problems), [f"not compared: {error}"])
-    gone = len(wanted) - found
-    warnings = [f"{job.file.url}: {gone} of its rows can't be read any more"] if gone else []
-    return Encoded(found, _damages(job, problems), warnings)
+        warnings.append(f"not compared: {error}")
+    if comparison.num_unsteady:
+        warnings.append(
+            f"documents.transform {job.transform} gives other texts: {comparison.num_unsteady:,} not compared"
+        )
+    return Encoded(num_found - comparison.num_unsteady, comparison.damages(), warnings)
 
 
-def _damages(job: EncodeJob, problems: dict[str, list[str]]) -> list[Damage]:
-    return [
-        Damage(version_path(job.version, name), "; ".join(mine[:3] + [f"and {len(mine) - 3} more"] * (len(mine) > 3)))
-        for name, mine in sorted(problems.items())
-    ]
+class _Comparison:
+    """Compares documents with what stands in the shards."""
+
+    def __init__(self, job: EncodeJob) -> None:
+        self._job = job
+        self._headers: dict[str, ShardHeader] = {}
+        self._problems: defaultdict[str, list[str]] = defaultdict(list)
+        self.num_unsteady = 0  # documents of which the transform makes another text than it did
+
+    def take(self, tokenizer: Tokenizer, texts: pa.Array, samples: list[Sample], place: Place) -> None:
+        """Encode texts; those of `samples`, in the same order."""
+        texts = texts.fill_null("")
+        content = content_hashes(*text_bytes(texts)).tolist()
+        encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
+        ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
+        for sample, hashes, again in zip(samples, content, ids, strict=True):
+            where = f"{place(_field(sample, 'row'))}, token {_field(sample, 'start')}"
+            is_same = hashes == [_field(sample, "content_high"), _field(sample, "content_low")]
+            if not is_same and self._job.transform:
+                self.num_unsteady += 1
+            elif not is_same:
+                self._problems[sample[0]].append(f"{where}: its source gives another text")
+            elif not np.array_equal(self._stored(sample), again):
+                self._problems[sample[0]].append(f"{where}: encoded again, its ids differ")
+
+    def _stored(self, sample: Sample) -> Any:
+        """Return the ids of a document as they stand in its shard."""
+        store, path = self._job.store, version_path(self._job.version, sample[0])
+        if path not in self._headers:
+            self._headers[path] = read_header(partial(store.read_range, path), store.place(path))
+        header = self._headers[path]
+        start = header.tokens_start + _field(sample, "start") * header.token_bytes
+        end = start + _field(sample, "num_tokens") * header.token_bytes
+        return np.frombuffer(store.read_range(path, start, end), header.dtype)
+
+    def damages(self) -> list[Damage]:
+        """Return the shards whose documents differ, with the first of them."""
+        return [
+            Damage(version_path(self._job.version, name), "; ".join([*told[:_MOST_TOLD], *_more(told)]))
+            for name, told in sorted(self._problems.items())
+        ]
 
 
-def _compare(
-    job: EncodeJob,
-    tokenizer: Tokenizer,
-    headers: dict[str, ShardHeader],
-    texts: pa.Array,
-    samples: list[Sample],
-    place: Place,
-    problems: defaultdict[str, list[str]],
-) -> None:
-    """Compare texts' hashes and ids with what stands in the shards; texts and samples are in the same order."""
-    texts = texts.fill_null("")
-    content = content_hashes(*text_bytes(texts)).tolist()
-    encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
-    ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
-    for sample, hashes, again in zip(samples, content, ids, strict=True):
-        name, where = sample[0], f"{place(_field(sample, 'row'))}, token {_field(sample, 'start')}"
-        if hashes != [_field(sample, "content_high"), _field(sample, "content_low")]:
-            problems[name].append(f"{where}: its source gives another text")
-        elif not np.array_equal(_stored(job, headers, sample), again):
-            problems[name].append(f"{where}: encoded again, its ids differ")
-
-
-def _stored(job: EncodeJob, headers: dict[str, ShardHeader], sample: Sample) -> Any:
-    """Return the ids of a document as they stand in its shard."""
-    path = version_path(job.version, sample[0])
-    if path not in headers:
-        headers[path] = read_header(partial(job.store.read_range, path), job.store.place(path))
-    header = headers[path]
-    start = header.tokens_start + _field(sample, "start") * header.token_bytes
-    end = start + _field(sample, "num_tokens") * header.token_bytes
-    return np.frombuffer(job.store.read_range(path, start, end), header.dtype)
+def _more(told: list[str]) -> list[str]:
+    return [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
 
 
 def _tokenizer(job: EncodeJob) -> Tokenizer:
@@ -188,8 +193,6 @@ def _tokenizer(job: EncodeJob) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _load_tokenizer(definition: bytes, files: tuple[tuple[str, bytes], ...]) -> Tokenizer:
-    import json
-
     return load_tokenizer(json.loads(definition), dict(files))
 
 

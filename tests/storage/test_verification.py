@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.storage.damaging import Damager, Made, make_version, restored
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, upload
 from tests.support import SUMMARY, build, count, make_spec, write_jsonl
 from tokenloom.flows.verify_direct import verify_directly
 
@@ -80,3 +83,39 @@ def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> No
         num_damages += 1
     assert damaged(made.reference) == set()
     SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")
+
+
+def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
+    made: Made, s3_url: str, s3_proxy: FaultyProxy
+) -> None:
+    upload(s3_url, Path(made.spec.store), "whole")
+    result = verify_directly(f"s3://{BUCKET}/whole/data", True, None, 1)
+    local = verified(made.reference, deep=True)
+    assert result == local | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
+    assert result["damages"] == []
+
+
+def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
+    made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    shutil.copytree(made.spec.store, tmp_path / "store")
+    folder = tmp_path / "store" / "data" / "versions" / made.version
+    (folder / "train/000000.tok").unlink()
+    (folder / "train/000001.tok").write_bytes((folder / "train/000002.tok").read_bytes())
+    (folder / "train/000002.docs").write_bytes((folder / "train/000002.docs").read_bytes()[:-100])
+    (folder / "quarantine.jsonl").write_bytes(b"")
+    (tmp_path / "store/data/tags/prod/00000001.json").write_bytes(b"{}")
+    upload(s3_url, tmp_path / "store", "damaged")
+    local = verified(f"{tmp_path}/store/data")
+    remote = verified(f"s3://{BUCKET}/damaged/data")
+    assert len(local["damages"]) == 5
+    assert remote["damages"] == local["damages"]
+
+
+def test_a_remote_store_that_fails_in_between_is_asked_again(
+    made: Made, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.storage.remote.FIRST_WAIT_SECONDS", 0.01)
+    upload(s3_url, Path(made.spec.store), "shaky")
+    s3_proxy.plan("503", "ok", "cut", "drop", "ok", "500")
+    assert verified(f"s3://{BUCKET}/shaky/data")["damages"] == []

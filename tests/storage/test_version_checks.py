@@ -38,21 +38,23 @@ def made(whole: Made) -> Iterator[Made]:
         yield whole
 
 
-def _path(made: Made, name: str) -> Path:
+def version_file(made: Made, name: str) -> Path:
+    """Return where a file of the version lies."""
     return made.store.local(f"versions/{made.version}/{name}")
 
 
-def _sign_again(made: Made, change: Change) -> None:
-    path = _path(made, "manifest.json")
+def sign_again(made: Made, change: Change) -> None:
+    """Change the manifest, whose checksum is right then."""
+    path = version_file(made, "manifest.json")
     manifest = read_signed(path.read_bytes(), "")
     change(manifest)
     path.write_bytes(sign(manifest))
 
 
-def _entry(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The first shard of train, the one that the tests change."""
-    entry: dict[str, Any] = manifest["splits"]["train"]["shards"][0]
-    return entry
+def first_shard(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what a manifest says of the first shard of train, the one that the tests change."""
+    shard: dict[str, Any] = manifest["splits"]["train"]["shards"][0]
+    return shard
 
 
 def _what(made: Made) -> dict[str, str]:
@@ -86,35 +88,35 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change, told: str) -> None:
-    _sign_again(made, change)
+    sign_again(made, change)
     what = _what(made)
     assert "manifest.json" in what
     assert re.search(told, what["manifest.json"]), what
 
 
 def test_inputs_of_another_version_are_named(made: Made) -> None:
-    value = json.loads(_path(made, "inputs.json").read_bytes())
+    value = json.loads(version_file(made, "inputs.json").read_bytes())
     value["inputs"][0]["fingerprint"] = "xxh3_128:" + "0" * 32
     data = canonical_json(value)
-    _path(made, "inputs.json").write_bytes(data)
-    _sign_again(made, lambda m: m["files"].update({"inputs.json": hashlib.sha256(data).hexdigest()}))
+    version_file(made, "inputs.json").write_bytes(data)
+    sign_again(made, lambda m: m["files"].update({"inputs.json": hashlib.sha256(data).hexdigest()}))
     assert "spec, inputs and tokenizer make version" in _what(made)["manifest.json"]
 
 
 def test_a_quarantine_of_other_counts_is_named(made: Made) -> None:
-    path = _path(made, "quarantine.jsonl")
+    path = version_file(made, "quarantine.jsonl")
     data = path.read_bytes() * 2
     path.write_bytes(data)
-    _sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
+    sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
     assert _what(made) == {"quarantine.jsonl": "it lists 2 rows, the manifest says 1"}
 
 
 Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
 
 
-def _write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
+def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
     """Change header, tokens or offsets of the first shard; all checksums, and the manifest, say what is there then."""
-    path = _path(made, "train/000000.tok")
+    path = version_file(made, "train/000000.tok")
     shard = open_shard(path)
     header, tokens, offsets = shard.header, shard.tokens.copy(), shard.document_offsets.copy()
     header = change(header, tokens, offsets)
@@ -124,7 +126,7 @@ def _write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHead
     data = shard_module._pack_header(header) + section + offsets.tobytes()
     path.write_bytes(data)
     new = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    _sign_again(made, lambda m: _entry(m).update(new))
+    sign_again(made, lambda m: first_shard(m).update(new))
 
 
 def _header(**fields: Any) -> Callable[[ShardHeader, Any, Any], ShardHeader]:
@@ -158,7 +160,7 @@ def _value(where: str, index: int, value: int) -> Callable[[ShardHeader, Any, An
 def test_a_shard_that_contradicts_the_manifest_or_itself_is_named(
     made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader], told: str
 ) -> None:
-    _write_shard(made, change)
+    write_shard(made, change)
     what = _what(made)
     assert set(what) == {"train/000000.tok"}
     assert told in what["train/000000.tok"]
@@ -170,7 +172,7 @@ def test_counts_of_another_shard_are_named(made: Made) -> None:
         for field in ("tokens", "documents"):
             first[field], second[field] = second[field], first[field]
 
-    _sign_again(made, exchange)
+    sign_again(made, exchange)
     what = _what(made)
     assert "its header says tokens" in what["train/000000.tok"]
     assert "its header says documents" in what["train/000001.tok"]
@@ -179,7 +181,7 @@ def test_counts_of_another_shard_are_named(made: Made) -> None:
 
 def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]) -> None:
     """Change a column of the first document table; the manifest says its SHA-256 then."""
-    path = _path(made, "train/000000.docs")
+    path = version_file(made, "train/000000.docs")
     table = open_documents(path)
     values = table[column].to_pylist()
     change(values)
@@ -192,8 +194,8 @@ def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]
 
 
 def _publish_documents(made: Made, data: bytes) -> None:
-    _path(made, "train/000000.docs").write_bytes(data)
-    _sign_again(made, lambda m: _entry(m).update(docs_sha256=hashlib.sha256(data).hexdigest()))
+    version_file(made, "train/000000.docs").write_bytes(data)
+    sign_again(made, lambda m: first_shard(m).update(docs_sha256=hashlib.sha256(data).hexdigest()))
 
 
 def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
@@ -257,8 +259,8 @@ def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:
 
 def test_what_is_not_listed_is_a_note_and_no_damage(made: Made) -> None:
     strangers = [
-        _path(made, "notes.txt"),
-        _path(made, "train/more.tok"),
+        version_file(made, "notes.txt"),
+        version_file(made, "train/more.tok"),
         made.store.local("tags/latest/notes.txt"),
     ]
     for stranger in strangers:
