@@ -85,14 +85,40 @@ def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> No
     SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")
 
 
+@pytest.mark.parametrize("keeps_work", [True, False])
+def test_the_next_step_of_a_damaged_file_makes_it_whole(tmp_path: Path, keeps_work: bool) -> None:
+    made = make_version(tmp_path)
+    before = {name: made.store.local(name).read_bytes() for name in made.files}
+    if not keeps_work:
+        shutil.rmtree(made.store.local("work"))
+    manifest = f"versions/{made.version}/manifest.json"
+    of_each_kind = {Path(name).suffix + Path(name).stem[:3]: name for name in made.files if "versions/" in name}
+    assert len(of_each_kind) == 6
+    for name in of_each_kind.values():
+        data = before[name]
+        made.store.local(name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        (row,) = verified(made.reference)["damages"]
+        assert row["file"] == name
+        what = "delete it" if name == manifest else "delete it and the manifest.json of its version"
+        assert f"{what} and build again, which makes the same bytes" in row["next_step"]
+        for path in {name, manifest}:
+            made.store.local(path).unlink()
+        assert build(made.spec).version == made.version
+        assert {name: made.store.local(name).read_bytes() for name in made.files} == before
+
+
 def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
-    made: Made, s3_url: str, s3_proxy: FaultyProxy
+    made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     upload(s3_url, Path(made.spec.store), "whole")
-    result = verify_directly(f"s3://{BUCKET}/whole/data", True, None, 1)
-    local = verified(made.reference, deep=True)
-    assert result == local | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
+    result = verify_directly(f"s3://{BUCKET}/whole/data", False, None, 1)
+    assert result == verified(made.reference) | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
     assert result["damages"] == []
+    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(20)])
+    build(make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}]))
+    upload(s3_url, tmp_path / "store", "small")
+    result = verified(f"s3://{BUCKET}/small/data", deep=True)
+    assert (result["damages"], result["documents_encoded_again"]) == ([], 20)
 
 
 def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
