@@ -74,7 +74,7 @@ def taken(*commands: list[str]) -> Taken:
     """Run commands beside each other until all have ended."""
     begin, before = time.perf_counter(), os.times()
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
-    if any([process.wait() for process in processes]):
+    if sum(process.wait() for process in processes):
         raise SystemExit(f"{' '.join(commands[0])}: failed")
     after = os.times()
     cpu = after.children_user - before.children_user + after.children_system - before.children_system

@@ -102,7 +102,7 @@ def _next_step(file: str) -> str:
     if file.startswith("tags/"):
         return "restore it from a copy; deleting the newest entry of a log lets the one before it count again"
     and_manifest = "" if file.endswith("/manifest.json") else " and the manifest.json of its version"
-    return f"restore it from a copy, or delete it{and_manifest} and build again, which makes the same bytes"
+    return f"restore it from a copy, or delete it{and_manifest} and build again from the same inputs, which makes the same bytes"
 
 
 def _check_spec(spec: BuildSpec, manifest: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ def test_the_next_step_of_a_damaged_file_makes_it_whole(tmp_path: Path, keeps_wo
         (row,) = verified(made.reference)["damages"]
         assert row["file"] == name
         what = "delete it" if name == manifest else "delete it and the manifest.json of its version"
-        assert f"{what} and build again, which makes the same bytes" in row["next_step"]
+        assert f"{what} and build again from the same inputs, which makes the same bytes" in row["next_step"]
         for path in {name, manifest}:
             made.store.local(path).unlink()
         assert build(made.spec).version == made.version
