@@ -101,8 +101,8 @@ def _by_file(damages: list[Damage]) -> list[dict[str, str]]:
 def _next_step(file: str) -> str:
     if file.startswith("tags/"):
         return "restore it from a copy; deleting the newest entry of a log lets the one before it count again"
-    and_manifest = "" if file.endswith("/manifest.json") else " and the manifest.json of its version"
-    return f"restore it from a copy, or delete it{and_manifest} and build again from the same inputs, which makes the same bytes"
+    what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
+    return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
 def _check_spec(spec: BuildSpec, manifest: dict[str, Any]) -> None:

@@ -9,8 +9,9 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
 from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.shard_verification import ShardClaim
 from tokenloom.storage.tags import TagEntry
-from tokenloom.storage.verification import Damage, ShardClaim, bare_message
+from tokenloom.storage.verification import Damage, bare_message
 from tokenloom.storage.versions import VERSION_PATTERN, is_published, version_path
 
 _HEADER_OF_TOKENIZER = {
@@ -40,17 +41,31 @@ def listed_names(manifest: dict[str, Any]) -> dict[str, str]:
     return {**tokens, **documents, **manifest["files"]}
 
 
-def manifest_problems(store: AnyStore, manifest: dict[str, Any], version: str) -> list[str]:
-    """Return where the manifest of `version`, whose checksum is right, contradicts itself."""
+def check_shape(store: AnyStore, manifest: dict[str, Any], version: str) -> None:
+    """Raise FormatError if a manifest, whose checksum is right, can't be that of `version`, or lacks a field.
+
+    Args:
+        store: the dataset's folder.
+        manifest: as its file says.
+        version: whose folder it lies in.
+    """
     try:
         if manifest["version"] != version:
-            return [f"it is the manifest of {manifest['version']}"]
-        return list(_manifest_problems(store, manifest))
+            raise FormatError(f"it is the manifest of {manifest['version']}")
+        list(manifest_problems(manifest))
+        shard_claims(manifest, None)
+        for name in listed_names(manifest):
+            store.place(version_path(version, name))
+    except FormatError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        return [f"a field is missing or of another kind ({type(error).__name__}: {error})"]
+        raise FormatError(f"a field is missing or of another kind ({type(error).__name__}: {error})") from error
+    except StoreError as error:
+        raise FormatError(str(error)) from error
 
 
-def _manifest_problems(store: AnyStore, manifest: dict[str, Any]) -> Iterator[str]:
+def manifest_problems(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield where a manifest contradicts itself."""
     splits, rows = manifest["splits"], manifest["rows"]
     for split, value in splits.items():
         for field in ("tokens", "documents"):
@@ -68,12 +83,6 @@ def _manifest_problems(store: AnyStore, manifest: dict[str, Any]) -> Iterator[st
         yield f"{rows['quarantined']:,} rows quarantined, and {QUARANTINE} is {_listed(manifest, QUARANTINE)}"
     if INPUTS not in manifest["files"]:
         yield f"{INPUTS} is not listed"
-    for name in listed_names(manifest):
-        try:
-            store.place(version_path(manifest["version"], name))
-        except StoreError as error:
-            yield str(error)
-    shard_claims(manifest, None)
 
 
 def _listed(manifest: dict[str, Any], name: str) -> str:

@@ -19,17 +19,10 @@ from tokenloom.storage.canonical import read_signed
 from tokenloom.storage.keys import sample_keys
 from tokenloom.storage.manifest import NAME, QUARANTINE, read_manifest
 from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.verification import (
-    Damage,
-    ShardClaim,
-    bare_message,
-    check_documents,
-    check_listed,
-    check_quarantine,
-    check_tokens,
-    column_values,
-)
+from tokenloom.storage.shard_verification import ShardClaim, check_documents, check_tokens, column_values
+from tokenloom.storage.verification import Damage, bare_message, check_listed, check_quarantine
 from tokenloom.storage.version_checks import (
+    check_shape,
     check_tags,
     inputs_problems,
     manifest_problems,
@@ -166,9 +159,13 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
         damages.append(Damage(path, bare_message(error, store.place(path))))
         return None
     manifest = read_manifest(data, store.place(path))
-    problems = manifest_problems(store, manifest, version)
-    damages += [Damage(path, problem) for problem in problems]
-    return None if problems else manifest
+    try:
+        check_shape(store, manifest, version)
+    except FormatError as error:
+        damages.append(Damage(path, str(error)))
+        return None
+    damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
+    return manifest
 
 
 def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
