@@ -92,6 +92,25 @@ class DocumentTableWriter:
             self.sha256 = file_sha256(self._file)
 
 
+def first_documents(file: Any, count: int) -> list[dict[str, Any]]:
+    """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
+
+    Args:
+        file: the table's file, open for reading.
+        count: rows, at least 0.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        table = pa.ipc.open_file(file)
+        for index in range(table.num_record_batches):
+            rows += table.get_batch(index).slice(0, count - len(rows)).to_pylist()
+            if len(rows) >= count:
+                break
+    except pa.ArrowException as error:
+        raise FormatError(f"no readable document table ({error}); restore it") from error
+    return rows
+
+
 def open_documents(path: str | Path) -> pa.Table:
     """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` where a source names one.
 

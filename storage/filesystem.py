@@ -4,7 +4,7 @@ A file appears under its name complete or not at all: it is written under a uniq
 then renamed (`replace`) or linked (`create`, which fails if the name is taken), and the folder is synced. Work
 files (spills, their records) are not synced: a damaged one is found by its checksums and made again.
 
-Local folders in this release; all writing goes through `Store`, so another kind of store is one more class.
+All writing goes through `Store`, or its twin for remote stores (remote.py), which has the same methods.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 
 TMP = "work/tmp"
+BLOCK_BYTES = 4 * 2**20
 _STALE_SECONDS = 24 * 3600
 _ADVICE = {
     errno.ENOSPC: "free space on that file system",
@@ -35,7 +37,7 @@ _ADVICE = {
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """Turn a failure to write `path` into a StoreError that says why and what to do.
 
     A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
@@ -89,9 +91,10 @@ class Store:
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is none."""
         try:
-            return self.local(path).stat().st_size
+            status = self.local(path).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system; None if it does not tell."""
@@ -108,6 +111,24 @@ class Store:
             return sorted(os.listdir(self.local(folder)))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def lengths(self, folder: str) -> dict[str, int]:
+        """Return the lengths of the files in `folder` by name, sorted; none if it does not exist."""
+        try:
+            with os.scandir(self.local(folder)) as entries:
+                return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of many small files, None for one that is missing; raises StoreError."""
+
+        def read(path: str) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return self.read(path)
+            return None
+
+        return [read(path) for path in paths]
 
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
@@ -128,6 +149,13 @@ class Store:
             FormatError: the file is shorter than `end`.
             StoreError: it can't be read.
         """
+        data = self._up_to(path, start, end)
+        if len(data) < end - start:
+            raise FormatError(f"{self.local(path)}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
+        return data
+
+    def _up_to(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file, or those up to its end."""
         place = self.local(path)
         try:
             with place.open("rb", buffering=0) as file:
@@ -140,9 +168,14 @@ class Store:
         except OSError as error:
             advice = _ADVICE.get(error.errno or 0, "mend that")
             raise StoreError(f"{place}: can't be read: {error.strerror}; {advice}") from error
-        if len(data) < end - start:
-            raise FormatError(f"{place}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
         return data
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """Yield the bytes of the file at `path`, BLOCK_BYTES at most at a time; errors as `read`."""
+        start = 0
+        while block := self._up_to(path, start, start + BLOCK_BYTES):
+            yield block
+            start += len(block)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a file that must not exist yet; of several writers exactly one succeeds.
@@ -152,7 +185,7 @@ class Store:
         _again_if_deleted(lambda: self._create(self.local(path), data))
 
     def _create(self, final: Path, data: bytes) -> None:
-        with _told(final):
+        with told(final):
             make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
@@ -182,7 +215,7 @@ class Store:
             durable: sync file and folder, so that it outlives a loss of power; False for work files.
         """
         final = self.local(path)
-        with _told(final):
+        with told(final):
             make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
@@ -200,7 +233,7 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if there is one."""
-        with _told(self.local(path)):
+        with told(self.local(path)):
             self.local(path).unlink(missing_ok=True)
 
     def remove_stale_temporaries(self) -> None:
@@ -213,6 +246,10 @@ class Store:
                     path.unlink()
             except FileNotFoundError:  # its writer has just renamed it
                 continue
+
+    def exclusion_problem(self) -> str | None:
+        """Return None: several builds at a time are safe, as of several links of one name one succeeds."""
+        return None
 
     def _temporary_name(self, name: str) -> Path:
         folder = self.local(TMP)

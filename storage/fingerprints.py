@@ -16,7 +16,7 @@ import xxhash
 
 from tokenloom.errors import InputError, StoreError, WorkError
 from tokenloom.storage.canonical import read_signed, sign
-from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore
 
 PATH = "work/fingerprints.json"
 _CHUNK_BYTES = 2**22
@@ -39,16 +39,16 @@ class FingerprintMemory:
     """Fingerprints of local files, remembered in the store between builds.
 
     Args:
-        store: the dataset's store, None for no memory; a missing or damaged memory is an empty one.
+        store: the dataset's store; a missing or damaged memory is an empty one.
     """
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
         self._changed = False
-        self._known: dict[str, Any] = {}
-        if store:
-            with suppress(FileNotFoundError, ValueError):
-                self._known = read_signed(store.read(PATH), PATH)["files"]
+        try:
+            self._known: dict[str, Any] = read_signed(store.read(PATH), PATH)["files"]
+        except (FileNotFoundError, ValueError):
+            self._known = {}
 
     def local(self, path: str) -> tuple[str, list[int]]:
         """Return the fingerprint of a local file, "xxh3_128:" and 32 hexadecimal digits, and its stamp.
@@ -69,7 +69,7 @@ class FingerprintMemory:
 
     def save(self) -> None:
         """Write what was learnt into the store, if anything was."""
-        if self._changed and self._store:
+        if self._changed:
             with suppress(StoreError, WorkError):  # only a cache: the next build reads the files again
                 self._store.replace(PATH, sign({"files": self._known}), durable=False)
 

@@ -259,10 +259,11 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._finish()
+        if error is None and not self.record:
+            self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Write what stands behind and before the tokens; the file is complete then."""
         padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)
         self._tokens_hash.update(padding)
         write_all(self._file, padding)

@@ -31,15 +31,26 @@ from tokenloom.storage.version_checks import (
 )
 from tokenloom.storage.versions import (
     VERSION_PATTERN,
+    dataset_store,
     parse_reference,
     read_inputs,
-    readable_store,
     version_path,
     why_missing,
 )
 from tokenloom.tasks import progress
 
 NUM_SAMPLES = 1000
+SAMPLE_DTYPE = np.dtype(
+    [
+        ("sample_key", "<u8"),
+        ("content_high", "<u8"),
+        ("content_low", "<u8"),
+        ("input_index", "<u4"),
+        ("row", "<u8"),
+        ("start", "<u8"),
+        ("num_tokens", "<u4"),
+    ]
+)
 _REPORT_BYTES = 2**25
 Sample = tuple[str, tuple[int, ...]]  # name of the `.tok` file, row of SAMPLE_DTYPE
 
@@ -123,7 +134,7 @@ def open_version(reference: str) -> Subject:
         FormatError: the manifest is of a newer format.
     """
     parsed = parse_reference(reference)
-    store = readable_store(parsed.store, parsed.dataset)
+    store = dataset_store(parsed.store, parsed.dataset)
     damages, warnings = check_tags(store)
     version: str | None = parsed.name
     if not VERSION_PATTERN.match(parsed.name):
@@ -236,8 +247,6 @@ class _Sampler:
     """Keeps the `count` documents of a table with the least hashes."""
 
     def __init__(self, count: int) -> None:
-        from tokenloom.tasks.shuffle import SAMPLE_DTYPE
-
         self._count = count
         self.rows = np.empty(0, SAMPLE_DTYPE)
 

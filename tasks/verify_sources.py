@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, TokenizerError
 from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import content_hashes
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import ShardHeader, read_header, token_dtype
@@ -28,8 +27,7 @@ from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, find_inputs
 from tokenloom.tasks.reread import read_rows
 from tokenloom.tasks.rules import Place
-from tokenloom.tasks.shuffle import SAMPLE_DTYPE
-from tokenloom.tasks.verify import NUM_SAMPLES, Sample, Subject
+from tokenloom.tasks.verify import NUM_SAMPLES, SAMPLE_DTYPE, Sample, Subject
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -76,7 +74,7 @@ def encode_jobs(subject: Subject, samples: Iterable[Sample], spec: BuildSpec) ->
     by_input: defaultdict[int, list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: (sample[1], sample[0]))[:NUM_SAMPLES]:
         by_input[_field(sample, "input_index")].append(sample)
-    found, warnings = find_inputs(spec, subject.store if isinstance(subject.store, Store) else None)
+    found, warnings = find_inputs(spec, subject.store)
     by_path = {(file.source, file.path): file for file in found}
     make_job = _job_maker(subject.store, subject.manifest, spec)
     jobs = []

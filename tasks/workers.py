@@ -214,11 +214,18 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
-    with progress.listening(lambda event: connection.send(("event", event))):
+    sending = threading.Lock()  # uploads tell from threads of their own
+
+    def listen(event: progress.Event) -> None:
+        with sending:
+            connection.send(("event", event))
+
+    with progress.listening(listen):
         while True:
             answer = _answer(jobs.get())
             try:
-                connection.send_bytes(answer)
+                with sending:
+                    connection.send_bytes(answer)
             except OSError:
                 os._exit(1)  # the parent is gone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import numpy as np
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
-from tokenloom.storage.documents import open_documents
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.shard import open_shard
+from tokenloom.storage.documents import first_documents
+from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.shard import read_header
+from tokenloom.storage.store_file import StoreFile
 from tokenloom.storage.versions import (
     NAME_PATTERN,
     dataset_store,
     load_manifest,
+    open_store,
     parse_reference,
     published_versions,
     read_inputs,
@@ -146,30 +149,31 @@ def run_build(spec: Any, workers: int | None, direct: bool) -> Json:
 
 def ls(store: str, quiet: bool) -> Json:
     """List the datasets of a store, or the versions of a dataset."""
-    if "://" in store:
-        raise StoreError("ls lists local stores only; `tokenloom inspect STORE/DATASET@TAG` reads remote ones too")
-    folder = Path(store).expanduser().absolute()
-    if not folder.is_dir():
+    folder = open_store(store)
+    names = set(folder.names(""))
+    if not names and not folder.exists(""):
         raise StoreError(f"{store}: no such store or dataset; a build makes it")
-    if (folder / "versions").is_dir() or (folder / "tags").is_dir():
-        return _list_versions(dataset_store(str(folder.parent), folder.name), quiet)
-    names = sorted(path.name for path in folder.iterdir() if NAME_PATTERN.match(path.name))
-    datasets = [row for name in names if (row := _dataset_row(dataset_store(str(folder), name)))]
-    cells = [[*(row[key] for key in ("dataset", "versions")), row["damage"] or row["latest"]] for row in datasets]
+    if names & {"versions", "tags"}:
+        return _list_versions(folder, quiet)
+    found = [
+        _dataset_row(dataset_store(str(folder.root), name), name) for name in sorted(filter(NAME_PATTERN.match, names))
+    ]
+    datasets = [row for row in found if row]
+    cells = [[row["dataset"], row["versions"], row["damage"] or row["latest"]] for row in datasets]
     print_table(quiet, ["dataset", "versions", "latest"], cells)
-    return {"store": str(folder), "datasets": datasets}
+    return {"store": str(folder.root), "datasets": datasets}
 
 
-def _dataset_row(store: Store) -> Json | None:
+def _dataset_row(store: AnyStore, name: str) -> Json | None:
     """Return what `ls` says of a dataset, None if nothing was ever published in it."""
     versions = published_versions(store)
     latest, damage = _named_by(store, "latest")
     if not versions and latest is None and damage is None:
         return None
-    return {"dataset": store.root.name, "versions": len(versions), "latest": latest, "damage": damage}
+    return {"dataset": name, "versions": len(versions), "latest": latest, "damage": damage}
 
 
-def _named_by(store: Store, tag: str) -> tuple[str | None, str | None]:
+def _named_by(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
     """Return the version that a tag names, or what is damaged about it."""
     try:
         newest = tags.newest(store, tag)
@@ -178,7 +182,7 @@ def _named_by(store: Store, tag: str) -> tuple[str | None, str | None]:
     return newest.version if newest else None, None
 
 
-def _list_versions(store: Store, quiet: bool) -> Json:
+def _list_versions(store: AnyStore, quiet: bool) -> Json:
     named: dict[str, list[str]] = {}
     damages = []
     for tag in store.names("tags"):
@@ -196,10 +200,10 @@ def _list_versions(store: Store, quiet: bool) -> Json:
     damages += [v["damage"] for v in versions if v["damage"]]
     for damage in damages:
         print_line(quiet, printable(damage))
-    return {"dataset": store.root.name, "versions": versions, "damages": damages}
+    return {"dataset": str(store.root).rpartition("/")[2], "versions": versions, "damages": damages}
 
 
-def _version_row(store: Store, version: str, names: list[str]) -> Json:
+def _version_row(store: AnyStore, version: str, names: list[str]) -> Json:
     """Return what `ls` says of a version; of a damaged one only that it is."""
     row: Json = {"version": version, "tags": names, "tokens": None, "documents": None, "bytes": None, "damage": None}
     try:
@@ -245,19 +249,18 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
     from tokenloom.reader.decoding import version_tokenizer
 
     store, manifest = resolve(parse_reference(reference))
-    if not isinstance(store, Store):
-        raise StoreError(f"{reference}: peek reads local stores only; `tokenloom inspect` reads remote ones too")
     if split not in manifest["splits"]:
         raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
     inputs = read_inputs(store, manifest)
     tokenizer = version_tokenizer(store, manifest)
     documents: list[Json] = []
     for entry in manifest["splits"][split]["shards"]:
-        path = store.local(version_path(manifest["version"], entry["name"]))
-        shard = open_shard(path)
-        table = open_documents(path.with_suffix(".docs")).slice(0, count - len(documents))
-        for row in table.to_pylist():
-            ids = np.asarray(shard.tokens[row["start"] : row["start"] + row["num_tokens"] - 1])
+        path = version_path(manifest["version"], entry["name"])
+        header = read_header(partial(store.read_range, path), store.place(path))
+        for row in first_documents(StoreFile(store, f"{path[:-4]}.docs"), count - len(documents)):
+            start = header.tokens_start + row["start"] * header.token_bytes
+            end = start + (row["num_tokens"] - 1) * header.token_bytes
+            ids = np.frombuffer(store.read_range(path, start, end), header.dtype)
             place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
             place |= {"content": row["content"].hex(), "id": row.get("id")}
             text = printable(tokenizer.decode(ids[: 4 * chars])[:chars])
