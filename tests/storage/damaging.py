@@ -14,12 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.support import build, make_spec, write_jsonl, write_parquet
+from tests.support import build, local_store, make_spec, write_jsonl, write_parquet
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import tags
 from tokenloom.storage.filesystem import Store
-from tokenloom.storage.versions import dataset_store, load_manifest
+from tokenloom.storage.versions import load_manifest
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Made:
     @property
     def store(self) -> Store:
         """The dataset's folder."""
-        return dataset_store(self.spec.store, "data")
+        return local_store(self.spec.store, "data")
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
-from tests.support import SUMMARY, build, count, listed_files, make_spec, write_jsonl
-from tokenloom.storage.versions import dataset_store
+from tests.support import SUMMARY, build, count, listed_files, local_store, make_spec, write_jsonl
 from tokenloom.tasks import progress
 
 
@@ -19,7 +18,7 @@ def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "store", [source], shard_tokens=2000)
     result = build(spec)
     expected = listed_files(spec, result.version)
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     spills = sorted(store.local("work/spills").glob("*.spill"))
     whole = {path: path.read_bytes() for path in spills}
     assert len(spills) == 2
