@@ -133,7 +133,7 @@ class RemoteStore:
                 raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
             raise EOFError(f"{len(data)} bytes of [{start}, {end}) came")
 
-        return self._calls.again(place, attempt)
+        return self._calls.again(place, attempt, num_bytes=end - start)
 
     def blocks(self, path: str) -> Iterator[bytes]:
         """Yield the bytes of the file at `path`, at most BLOCK_BYTES at a time; errors as read_range."""

@@ -86,7 +86,7 @@ class RemoteCalls:
             name: of the method.
             args: of the method; options too.
             doing: "read" or "written", for messages.
-            num_bytes: that go up.
+            num_bytes: that are moved, for which there is more time.
 
         Raises FileNotFoundError, FileExistsError, FormatError (it is shorter than asked), StoreError.
         """

@@ -15,6 +15,7 @@ from tokenloom.storage.remote import AnyStore, RemoteStore
 
 _LARGE_BYTES = 16 * 2**20  # of a block where more is expected to be read
 _SMALL_BYTES = 2**20  # elsewhere
+_GAP_BYTES = 2**16  # between ranges that are read as one
 _NUM_KEPT = 4
 
 
@@ -39,9 +40,15 @@ class StoreFile(io.RawIOBase):
         self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Say that these ranges [start, end) will be read: each in blocks as large as may be, and nothing beside it."""
+        """Say that these ranges [start, end) will be read: in blocks as large as may be, and little beside them."""
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(ranges):
+            if joined and start - joined[-1][1] <= _GAP_BYTES:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((start, end))
         self._expected = [
-            (at, min(at + _LARGE_BYTES, end)) for start, end in ranges for at in range(start, end, _LARGE_BYTES)
+            (at, min(at + _LARGE_BYTES, end)) for start, end in joined for at in range(start, end, _LARGE_BYTES)
         ]
 
     def readinto(self, buffer: Any) -> int:
