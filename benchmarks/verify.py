@@ -33,9 +33,8 @@ for path in sys.argv[1:]:
 """
 
 
-def build_version(folder: Path, num_bytes: float) -> tuple[str, list[Path]]:
-    """Build a version of about `num_bytes`; return its reference and its files."""
-    texts = python_sources()
+def build_version(folder: Path, texts: list[str], num_bytes: float) -> tuple[str, list[Path]]:
+    """Build a version of about `num_bytes` from texts; return its reference and its files."""
     sources = -(-int(num_bytes) // sum(len(text.encode()) for text in texts))
     corpus = write_corpus(folder / "corpus", texts)
     again = ", ".join(f"{{kind: parquet, path: {corpus[0].parent}/*.parquet, name: s{i}}}" for i in range(sources))
@@ -108,10 +107,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How fast verify reads.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--gigabytes", type=float, default=8.0, help="size of the version, about")
+    parser.add_argument("--tiny", action="store_true", help="a version of some KB, whose figures tell nothing")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TOKENLOOM_BENCH_DIR")) as name:
-        reference, files = build_version(Path(name), arguments.gigabytes * GB)
+        texts = [f"text {i}" for i in range(400)] if arguments.tiny else python_sources()
+        reference, files = build_version(Path(name), texts, 10_000 if arguments.tiny else arguments.gigabytes * GB)
         figures = measure(reference, files, arguments.rounds)
         num_bytes = sum(path.stat().st_size for path in files)
     print(f"{len(files)} files, {num_bytes / GB:.2f} GB, in the system's cache")
