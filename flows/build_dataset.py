@@ -41,7 +41,8 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
         message = f"up to date: {result['reference']} is published already"
         return Completed(message=message, data=result)  # type: ignore[return-value]  # Prefect returns its data
     report.tell_published(spec.dataset, result)
-    report.show_result(result)
+    with using_credentials(spec.credentials):
+        report.show_result(result)
     return result
 
 

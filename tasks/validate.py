@@ -97,6 +97,7 @@ def check_documents(job: CheckJob) -> int:
         _compare(job, texts, [wanted[row] for row in rows], place)
         found += len(rows)
     if found != len(wanted):
+        check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
     return found
 

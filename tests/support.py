@@ -63,14 +63,13 @@ def local_store(store: str, dataset: str) -> Store:
 
 def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:
     """Return {name: SHA-256} of every file that the version's manifest lists, and the manifest itself."""
-    store = local_store(spec.store, spec.dataset)
-    folder = store.local(version_path(version))
+    store = dataset_store(spec.store, spec.dataset)
     manifest = load_manifest(store, version)
     names = ["manifest.json", *manifest["files"]]
     for split in manifest["splits"].values():
         for shard in split["shards"]:
             names += [shard["name"], shard["name"].removesuffix(".tok") + ".docs"]
-    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    hashes = {name: hashlib.sha256(store.read(version_path(version, name))).hexdigest() for name in names}
     return {name: value for name, value in hashes.items() if name.endswith(suffix)}
 
 
