@@ -48,7 +48,7 @@ class RemoteStore:
         if not mark or "::" in root:
             raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
         self.root = root.rstrip("/")
-        self._calls = RemoteCalls(self.protocol, tries, total_seconds, read_seconds)
+        self._calls = RemoteCalls(self.root, tries, total_seconds, read_seconds)
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.root!r})"

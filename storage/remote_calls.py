@@ -68,14 +68,14 @@ class RemoteCalls:
     """The calls of one store; pickles small.
 
     Args:
-        protocol: of its URL: s3, gs, abfs or what else fsspec knows.
+        url: of it or of what lies in it: s3://, gs://, abfs:// or what else fsspec knows.
         tries: of one call before giving up, at least 1.
         total_seconds: time limit of the tries of one call and the waits between them.
         read_seconds: time limit of one try; one that moves many bytes has more.
     """
 
-    def __init__(self, protocol: str, tries: int, total_seconds: float, read_seconds: float) -> None:
-        self.protocol = protocol
+    def __init__(self, url: str, tries: int, total_seconds: float, read_seconds: float) -> None:
+        self.url, self.protocol = url, url.partition("://")[0]
         self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
 
     def call(self, place: str, name: str, *args: Any, doing: str = "read", num_bytes: int = 0, **options: Any) -> Any:
@@ -101,7 +101,7 @@ class RemoteCalls:
         for number in range(1, self.tries + 1):
             seconds = min(self.read_seconds + more, max(0.1, end - time.monotonic()))
             try:
-                return attempt(partial(_run, _system_of(self.protocol, self.read_seconds), seconds))
+                return attempt(partial(_run, _system_of(self.url, self.read_seconds), seconds))
             except (StoreError, FormatError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
@@ -139,7 +139,7 @@ class RemoteCalls:
 
 def listing_calls(url: str) -> RemoteCalls:
     """Return the calls of the object store that a URL names, for listings, which may take thousands of requests."""
-    return RemoteCalls(url.partition("://")[0], 5, 3600.0, 600.0)
+    return RemoteCalls(url, 5, 3600.0, 600.0)
 
 
 def is_object(url: str) -> bool:
@@ -158,22 +158,32 @@ def _sleep(seconds: float) -> None:
         time.sleep(min(left, _LOOK_SECONDS))
 
 
-def _system_of(protocol: str, read_seconds: float) -> Any:
+def _system_of(url: str, read_seconds: float) -> Any:
     """Return the file system of this process: the event loop of a parent's does not run in a forked child."""
+    protocol = url.partition("://")[0]
+    options = _options_of(protocol, url)
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    key = os.getpid(), protocol, read_seconds, environment, repr(fsspec.config.conf.get(protocol))
+    key = os.getpid(), protocol, read_seconds, environment, repr((options, fsspec.config.conf.get(protocol)))
     with _making:
         if key not in _systems:
-            _systems[key] = _make_system(protocol, read_seconds)
+            _systems[key] = _make_system(protocol, read_seconds, options)
         return _systems[key]
 
 
-def _make_system(protocol: str, read_seconds: float) -> Any:
+def _options_of(protocol: str, url: str) -> dict[str, Any]:
+    """Return what a URL says of its file system, such as a host or an account."""
+    try:
+        options: dict[str, Any] = fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(url)
+    except (ImportError, ValueError):  # told when it is made
+        return {}
+    return options
+
+
+def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
     """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
-    options: dict[str, Any] = {}
     if protocol in S3:
         timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
-        options = {"config_kwargs": timeouts | {"retries": {"total_max_attempts": 1}}}
+        options = options | {"config_kwargs": timeouts | {"retries": {"total_max_attempts": 1}}}
     try:
         system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:

@@ -45,16 +45,23 @@ def upload(calls: RemoteCalls, place: str, path: str) -> None:
     num_bytes = os.stat(path).st_size
     part_bytes = max(PART_BYTES, -(-num_bytes // _MAX_PARTS))
     for _ in range(_MAX_UPLOADS):
-        try:
+        with _naming_bucket(place):
             etag = _put(calls, place, path, num_bytes, part_bytes)
-        except FileNotFoundError as error:
-            raise StoreError(f"{place}: can't be written: there is no such bucket or container; make it") from error
         if etag and etag == _etag(path, num_bytes, part_bytes):
             return
         if _is_there(calls, place, path, num_bytes):
             return
         _logger.warning("%s: what the store holds is not what was sent; it is sent again", place)
     raise StoreError(f"{place}: arrived wrong {_MAX_UPLOADS} times; see whether something between changes what is sent")
+
+
+@contextlib.contextmanager
+def _naming_bucket(place: str) -> Iterator[None]:
+    """Say what is missing if the store says of a write that something is."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{place}: can't be written: there is no such bucket or container; make it") from error
 
 
 def _put(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
@@ -169,7 +176,8 @@ def create(calls: RemoteCalls, place: str, data: bytes) -> None:
     Raises FileExistsError if there is one, StoreError if it can't be written.
     """
     try:
-        calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
+        with _naming_bucket(place):
+            calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
     except FileExistsError:
         # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
         if calls.call(place, "cat_file", place, start=0) != data:
@@ -206,7 +214,7 @@ def remove_stale(calls: RemoteCalls, root: str) -> None:
         for begun in _uploads(calls, root, bucket, f"{prefix}/"):
             if begun["Initiated"] < before:
                 _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
-    except StoreError as error:  # a right of its own, which a build does not need
+    except (StoreError, FileNotFoundError) as error:  # a right of its own, which a build does not need
         _logger.info("%s: unfinished uploads can't be listed: %s", root, reason_of(error))
 
 
