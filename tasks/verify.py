@@ -18,7 +18,7 @@ from tokenloom.storage import tags
 from tokenloom.storage.canonical import read_signed
 from tokenloom.storage.keys import sample_keys
 from tokenloom.storage.manifest import NAME, QUARANTINE, read_manifest
-from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard_verification import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification import Damage, bare_message, check_listed, check_quarantine
 from tokenloom.storage.version_checks import (
@@ -192,7 +192,17 @@ def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) ->
 
 def verify_files(jobs: Sequence[VerifyJob]) -> list[Checked]:
     """Read the files of some jobs; run in a worker."""
-    return [_verify_shard(job) if isinstance(job, ShardJob) else _verify_file(job) for job in jobs]
+    return [_verify(job) for job in jobs]
+
+
+def _verify(job: VerifyJob) -> Checked:
+    """Read the files of a job; from a remote store twice before they are called damaged, as a network changes bits."""
+    found = _verify_once(job)
+    return _verify_once(job) if found.damages and isinstance(job.store, RemoteStore) else found
+
+
+def _verify_once(job: VerifyJob) -> Checked:
+    return _verify_shard(job) if isinstance(job, ShardJob) else _verify_file(job)
 
 
 def _verify_shard(job: ShardJob) -> Checked:

@@ -19,9 +19,10 @@ import pytest
 
 from tests.s3_kill_driver import wrong_in_store
 from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, keys, upload
+from tests.storage.s3_server import BUCKET, keys, put, upload
 from tests.support import build, count, listed_files, make_spec, write_jsonl, write_parquet
 from tokenloom.errors import InputError, StoreError
+from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec import BuildSpec
@@ -190,6 +191,24 @@ def test_an_object_that_changes_while_it_is_read_ends_the_build(
     ):
         build(spec)
     assert dataset_store(spec.store, "data").names("tags/latest") == []
+
+
+def test_verify_through_a_bad_network_finds_no_damage_but_the_one_that_is_there(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
+) -> None:
+    names = write_inputs(tmp_path / "in")
+    spec = spec_of(str(tmp_path / "in"), names, fresh_store())
+    version = build(spec).version
+    s3_proxy.fail(0.1, seed=3)
+    found = verify_directly(f"{spec.store}/data", True, None, 0)
+    assert (found["damages"], found["documents_encoded_again"]) == ([], 302)
+    s3_proxy.fail(0.0, seed=3)
+    s3_proxy.plan("ok", "ok", "flip", "ok", "flip")
+    assert verify_directly(f"{spec.store}/data", False, None, 0)["damages"] == []
+    key = f"{spec.store.removeprefix(f's3://{BUCKET}/')}/data/versions/{version}/train/000000.tok"
+    put(s3_url, key, b"damaged")
+    (damage,) = verify_directly(f"{spec.store}/data", False, None, 0)["damages"]
+    assert damage["file"].endswith("train/000000.tok")
 
 
 # ---- listings
