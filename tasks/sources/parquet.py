@@ -106,6 +106,7 @@ class Reader:
                 for i in leaves
                 if file.schema.column(i).physical_type == "BYTE_ARRAY"
                 and any(g.column(i).total_uncompressed_size < _REPEATED_ROW_BYTES * g.num_rows for g in groups)
+                and not any(code.startswith("DELTA") for g in groups for code in g.column(i).encodings)  # not built
             ]
 
     def _may_keep(self, file: pq.ParquetFile, group: int) -> bool:
