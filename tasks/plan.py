@@ -21,6 +21,7 @@ from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import read_exclusions
 from tokenloom.tasks.inputs import InputFile, list_inputs
 from tokenloom.tasks.rules import load_transform
+from tokenloom.tasks.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
@@ -149,7 +150,8 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
     Raises InputError if it is damaged or lacks the text column.
     """
     progress.report(progress.Working(f"cutting {file.url} into partitions"))
-    return make_reader(file.options).partitions(file.url)
+    with bounded(file.options["max_bytes"], file.url):
+        return make_reader(file.options).partitions(file.url)
 
 
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:

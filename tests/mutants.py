@@ -47,6 +47,7 @@ STRICTER = (
     "bytes after its end of stream",
     "no end of stream after its last record batch",
     "its first bytes are those of",
+    "no magic header",  # of bz2: what stands behind the first stream is none
 )
 
 
@@ -68,6 +69,7 @@ class Outcome:
     peak: int = 0
     is_lost: bool = False
     is_hang: bool = False
+    fault: str = ""
 
 
 @dataclass
@@ -131,6 +133,8 @@ class Children:
                 self._pool = WorkerPool(1)
                 return Outcome(None, is_hang=True, said=str(error))
             return Outcome(None, is_lost=True, said=str(error))
+        except Exception as error:  # noqa: BLE001  (an error that no user should see is counted, all of them)
+            return Outcome(None, fault=f"{type(error).__name__}: {error}")
         finally:
             timer.cancel()
 
@@ -141,9 +145,11 @@ class Children:
 
 def template(message: str, path: str) -> str:
     """Return a message without what differs from file to file."""
-    message = re.sub(r"(?s)b?'[^']*'|b?\"[^\"]*\"", "'...'", message.replace(path, "FILE").split("\n")[0])
-    message = re.sub(r"0x[0-9a-f]+|-?\d[\d,.]*", "N", message)
-    return re.sub(r"[^\x20-\x7e]+", "?", message)[:110]
+    message = " ".join(message.replace(path, "FILE").split())
+    message = re.sub(r"(?<!\w)b?'[^']*'|b?\"[^\"]*\"", "'...'", message)
+    message = re.sub(r"0x[0-9a-f]+|(?<![A-Za-z])-?\d[\d,.]*", "N", message)
+    message = re.sub(r"(?<=no JSON: ).*?(?=; mend)|(?<=thrift: ).*|(?<=don't know what type: ).*", "...", message)
+    return re.sub(r"[^\x20-\x7e]+", "?", message)[:120]
 
 
 def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally) -> None:
@@ -152,6 +158,8 @@ def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally
     is_whole = plain.texts is not None and (plain.texts, plain.num_rows) == (good.texts, good.num_rows)
     if ours.is_hang:
         tally.wrong.append(f"more than {SECONDS} s")
+    elif ours.fault:
+        tally.wrong.append(ours.fault)
     elif ours.peak > MEMORY:
         tally.wrong.append(f"{ours.peak:,} bytes of memory")
     elif ours.texts is not None:
@@ -238,13 +246,14 @@ def table(tallies: dict[str, Tally]) -> str:
 
 
 def main() -> None:
-    """Run `count` mutants a format; keep those that went wrong where the second argument says."""
+    """Run `count` mutants a format; keep those that went wrong where the second argument says; the third is a seed."""
     keep = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else SEED
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        tallies = run(int(sys.argv[1]), Path(folder), keep=keep)
-    print(f"pyarrow {pa.__version__}, seed {SEED}\n")
+        tallies = run(int(sys.argv[1]), Path(folder), seed, keep)
+    print(f"pyarrow {pa.__version__}, seed {seed}\n")
     print(table(tallies))
     for tally in tallies.values():
         print("\n".join(tally.wrong), file=sys.stderr)
