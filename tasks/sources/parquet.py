@@ -164,13 +164,14 @@ class Reader:
         batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
         read = 0
         while True:
+            position = 0
             try:
-                skipped = 0
                 for batch in file.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False):
-                    again = min(len(batch), read - skipped)
-                    skipped += again
-                    read += len(batch) - again
-                    yield batch.slice(again) if again else batch
+                    fresh = batch.slice(max(0, read - position))
+                    position += len(batch)
+                    read += len(fresh)
+                    if len(fresh):
+                        yield fresh
             except MemoryError:
                 if batch_rows == 1:
                     raise
