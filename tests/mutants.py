@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tests.good_files import GoodFile, good_files
@@ -32,9 +33,11 @@ from tokenloom.errors import InputError, WorkerLost
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import cut_file
 from tokenloom.tasks.rules import RulesJob
+from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tasks.workers import WorkerPool
 from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.base import text_bytes
 
 SEED = 20261121
 SECONDS = 60
@@ -88,23 +91,42 @@ def _reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
+def _batches(case: Case) -> Iterator[Rows]:
+    options = {"text": "text", "separator": None, "max_bytes": MAX_BYTES, "on_error": "fail", **case.options}
+    file = InputFile("source", Path(case.path).name, case.path, 1, "xxh3_128:0", options, {})
+    rules = RulesJob(0, None, options["max_bytes"], options["on_error"], None, True, 0, [("train", 1.0)])
+    for part in cut_file(file):
+        job = TokenizeJob("", "", file, part.start, part.end, 1, part.num_rows, rules, {"kind": "byte"}, "")
+        yield from read_documents(job, load_tokenizer({"kind": "byte"}))
+
+
 def read_as_built(case: Case) -> Outcome:
     """Read a file by the steps of a build, in a worker; errors other than InputError are raised."""
     _reset_peak()
-    options = {"text": "text", "separator": None, "max_bytes": MAX_BYTES, "on_error": "fail", **case.options}
-    file = InputFile("source", Path(case.path).name, case.path, 1, "xxh3_128:0", options, {})
-    rules = RulesJob(0, None, MAX_BYTES, "fail", None, True, 0, [("train", 1.0)])
     texts: list[str] = []
     num_rows = 0
     try:
-        for part in cut_file(file):
-            job = TokenizeJob("", "", file, part.start, part.end, 1, part.num_rows, rules, {"kind": "byte"}, "")
-            for rows in read_documents(job, load_tokenizer({"kind": "byte"})):
-                num_rows += rows.num_read
-                texts += rows.texts.to_pylist()
+        for rows in _batches(case):
+            num_rows += rows.num_read
+            texts += rows.texts.to_pylist()
     except InputError as error:
         return Outcome(None, said=str(error), peak=peak_bytes())
     return Outcome(texts, num_rows, peak=peak_bytes())
+
+
+def count_as_built(case: Case) -> Outcome:
+    """Read a file as `read_as_built` does and keep no texts; `texts` are the numbers of documents and of bytes."""
+    _reset_peak()
+    num_rows = num_documents = num_bytes = 0
+    try:
+        for rows in _batches(case):
+            num_rows += rows.num_read
+            num_documents += len(rows.rows)
+            num_bytes += int(np.diff(text_bytes(rows.texts)[1]).sum())
+            del rows
+    except InputError as error:
+        return Outcome(None, said=str(error), peak=peak_bytes())
+    return Outcome([str(num_documents), str(num_bytes)], num_rows, peak=peak_bytes())
 
 
 def read_plainly(case: Case) -> Outcome:

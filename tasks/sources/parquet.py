@@ -172,6 +172,7 @@ class Reader:
                     read += len(fresh)
                     if len(fresh):
                         yield fresh
+                    del batch, fresh  # not while the next one is decoded
             except MemoryError:
                 if batch_rows == 1:
                     raise
