@@ -44,7 +44,12 @@ def zstd(data: bytes) -> bytes:
     return bytes(pa.compress(data, "zstd", asbytes=True))
 
 
-PACKS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstd}
+def gzipped(data: bytes) -> bytes:
+    """Return `data` in a member of gzip, the same bytes at any time."""
+    return gzip.compress(data, mtime=0)
+
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {".gz": gzipped, ".bz2": bz2.compress, ".zst": zstd}
 
 
 def real_texts() -> list[list[str]]:
@@ -133,7 +138,7 @@ def _json(texts: list[list[str]]) -> Iterator[GoodFile]:
         yield GoodFile(f"{i}.json", "json", array, options)
         suffix, pack = list(PACKS.items())[i % len(PACKS)]
         yield GoodFile(f"{i}.jsonl{suffix}", "json", lines, options, pack)
-    yield GoodFile("array.json.gz", "json", array, options, gzip.compress)
+    yield GoodFile("array.json.gz", "json", array, options, gzipped)
 
 
 def _text(texts: list[list[str]]) -> Iterator[GoodFile]:

@@ -72,9 +72,9 @@ def run(count: int, value: int = 0) -> bytes:
     return varint(count << 1) + bytes([value])
 
 
-def levels(count: int, value: int) -> bytes:
-    """Return definition or repetition levels, all alike, as a data page of version 1 holds them."""
-    data = run(count, value)
+def levels(first: int, count: int, value: int) -> bytes:
+    """Return `count` definition or repetition levels as a data page of version 1 holds them: `first`, then `value`s."""
+    data = run(1, first) + run(count - 1, value)
     return struct.pack("<I", len(data)) + data
 
 

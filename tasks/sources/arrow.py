@@ -189,8 +189,10 @@ def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator
     reader = _reader(source, url, is_file)
     fields = reader.schema.names
     tops = list(dict.fromkeys(name if name in fields else name.split(".")[0] for name in names))
-    if not (is_file and _lies_mapped(source, reader)):
-        reader = _reader(source, url, is_file, [i for i, field in enumerate(fields) if field in tops])
+    included = [i for i, field in enumerate(fields) if field in tops]
+    has_all = is_file and _lies_mapped(source, reader)
+    if not has_all:
+        reader = _reader(source, url, is_file, included)
     index = 0
     while not is_file or index < reader.num_record_batches:
         try:
@@ -201,6 +203,9 @@ def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator
         except MemoryError:
             raise  # told with the limit: see memory.py
         except (pa.ArrowException, OSError) as error:
+            if has_all:  # another column may be what is damaged
+                reader, has_all = _reader(source, url, is_file, included), False
+                continue
             raise InputError(f"{url}, record batch {index}: can't be read: {error}; {_MEND}") from error
         yield batch.select(tops)
         index += 1

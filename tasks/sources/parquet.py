@@ -76,6 +76,7 @@ class Reader:
         """See SourceReader.partitions; `start` and `end` count row groups."""
         with self._open(url) as file:
             leaves = _leaves(file, [self._columns.text])
+            _check_counts(file, url, leaves)
             groups = [
                 (_leaf_bytes(file, i, leaves), file.metadata.row_group(i).num_rows)
                 for i in range(file.metadata.num_row_groups)
@@ -211,6 +212,21 @@ def _leaves(file: pq.ParquetFile, names: list[str]) -> list[int]:
     """Return the positions of the leaf columns under dotted names."""
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
     return [i for i, path in enumerate(paths) if any(path == name or path.startswith(name + ".") for name in names)]
+
+
+def _check_counts(file: pq.ParquetFile, url: str, leaves: list[int]) -> None:
+    """Check that a footer says of each row group as many rows as values; of too few the rest would not be read."""
+    for group in range(file.metadata.num_row_groups):
+        row_group = file.metadata.row_group(group)
+        for i in leaves:
+            num_values = row_group.column(i).num_values
+            if row_group.num_rows > num_values or (
+                row_group.num_rows < num_values and file.schema.column(i).max_repetition_level == 0
+            ):
+                raise InputError(
+                    f"{url}, row group {group}: its footer says {row_group.num_rows:,} rows, and {num_values:,} values "
+                    f"of {file.schema.column(i).path!r}: it is damaged; mend or leave out the file"
+                )
 
 
 def _leaf_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:

@@ -88,7 +88,7 @@ def _claims() -> dict[str, bytes]:
     few, most = raw.plain([b"hello", b"world"]), raw.MOST
     data, dictionary = raw.DATA_PAGE, raw.DICTIONARY_PAGE
     references = raw.page(data, 10, b"\1" + raw.run(10), raw.RLE_DICTIONARY)
-    lists = raw.levels(most, 1) + raw.levels(most, 1) + b"\1" + raw.run(most)
+    lists = raw.levels(0, most, 1) + raw.levels(1, most, 1) + b"\1" + raw.run(most)
     return {
         "values of a page": raw.file_of([raw.page(data, most, few, raw.PLAIN)], most),
         "values of a page, few rows": raw.file_of([raw.page(data, most, few, raw.PLAIN)], 2, num_values=most),
