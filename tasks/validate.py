@@ -25,6 +25,7 @@ from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.memory import bounded, each_bounded
 from tokenloom.tasks.rules import Place, transformed
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 from tokenloom.tasks.sources import make_reader
@@ -102,8 +103,11 @@ def check_documents(job: CheckJob) -> int:
     place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    for start, end in reader.locate(job.file.url, sorted(wanted)):
-        for batch in reader.read(job.file.url, start, end):
+    with bounded(job.file.options["max_bytes"], job.file.url):
+        ranges = reader.locate(job.file.url, sorted(wanted))
+    for start, end in ranges:
+        batches = reader.read(job.file.url, start, end)
+        for batch in each_bounded(batches, job.file.options["max_bytes"], job.file.url):
             here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
             if len(here):
                 texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)

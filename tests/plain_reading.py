@@ -27,18 +27,18 @@ def plain_rows(name: str, data: bytes, options: dict[str, Any]) -> list[str | No
         data: its bytes.
         options: of the source.
     """
-    kind = options["kind"]
+    kind, column = options["kind"], options.get("text", "text")
     if kind == "parquet":
         file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
-        return _texts(file.read(columns=["text"], use_threads=False))
+        return _texts(file.read(columns=[column], use_threads=False))
     if kind == "arrow":
-        return _texts(_arrow(data))
+        return _texts(_arrow(data, column))
     data = decompressed(name, data)
     if kind == "csv":
-        return _csv(data)
+        return _csv(data, column)
     if kind == "text":
         return _documents(data.decode(), options.get("separator"))
-    return _json(data)
+    return _json(data, column)
 
 
 def decompressed(name: str, data: bytes) -> bytes:
@@ -64,17 +64,17 @@ def _members(data: bytes, make: Callable[[], Any]) -> bytes:
     return out
 
 
-def _arrow(data: bytes) -> pa.Table:
-    """Return the column of the text alone: another may be damaged."""
+def _arrow(data: bytes, column: str) -> pa.Table:
+    """Return one column alone: another may be damaged."""
     open_it = pa.ipc.open_file if data.startswith(b"ARROW1") else pa.ipc.open_stream
-    index = open_it(pa.BufferReader(data)).schema.get_field_index("text")
+    index = open_it(pa.BufferReader(data)).schema.get_field_index(column)
     options = pa.ipc.IpcReadOptions(included_fields=[index], use_threads=False)
     return open_it(pa.BufferReader(data), options=options).read_all()
 
 
 def _texts(table: pa.Table) -> list[str | None]:
     table.validate(full=True)
-    return [_joined(value) for value in table.column("text").to_pylist()]
+    return [_joined(value) for value in table.column(0).to_pylist()]
 
 
 def _joined(value: Any) -> str | None:
@@ -90,13 +90,13 @@ def _joined(value: Any) -> str | None:
     return value
 
 
-def _json(data: bytes) -> list[str | None]:
+def _json(data: bytes, key: str) -> list[str | None]:
     content = data.removeprefix(b"\xef\xbb\xbf")
     if content.lstrip().startswith(b"["):
         values = json.loads(content.decode("utf-8", _SURROGATES))
     else:
         values = [json.loads(line.decode()) for line in content.split(b"\n") if line.strip()]
-    return [_joined(value["text"]) for value in values]
+    return [_joined(value[key]) for value in values]
 
 
 def _documents(text: str, separator: str | None) -> list[str | None]:
@@ -105,10 +105,10 @@ def _documents(text: str, separator: str | None) -> list[str | None]:
     return [part.strip("\r\n") for part in text.split(separator) if part.strip("\r\n")]
 
 
-def _csv(data: bytes) -> list[str | None]:
+def _csv(data: bytes, column: str) -> list[str | None]:
     text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", _SURROGATES)
     rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
     header = rows[0]
-    if header.count("text") != 1 or any(len(row) != len(header) for row in rows):
+    if header.count(column) != 1 or any(len(row) != len(header) for row in rows):
         raise ValueError("rows that do not fit the header")
-    return [_joined(row[header.index("text")]) for row in rows[1:]]
+    return [_joined(row[header.index(column)]) for row in rows[1:]]

@@ -13,7 +13,7 @@ from typing import Any
 MAGIC = b"PAR1"
 BYTE_ARRAY, REQUIRED, REPEATED, UTF8 = 6, 0, 2, 0
 PLAIN, RLE, DELTA_LENGTH, DELTA_BYTES, RLE_DICTIONARY = 0, 3, 6, 7, 8
-UNCOMPRESSED, ZSTD = 0, 6
+UNCOMPRESSED, SNAPPY, GZIP, BROTLI, ZSTD, LZ4 = 0, 1, 2, 4, 6, 7
 DATA_PAGE, DICTIONARY_PAGE = 0, 2
 MOST = 2**31 - 1
 
@@ -95,6 +95,7 @@ def file_of(
     num_bytes: int | None = None,
     codec: int = UNCOMPRESSED,
     is_list: bool = False,
+    histogram: Sequence[int] | None = None,
 ) -> bytes:
     """Return a file with the pages, of a dictionary first if there are two.
 
@@ -105,6 +106,7 @@ def file_of(
         num_bytes: uncompressed bytes of the column, by the footer.
         codec: of the column.
         is_list: the column is of repeated strings.
+        histogram: of definition levels, in the column's size statistics.
     """
     body = b"".join(pages)
     chunk = {
@@ -119,6 +121,8 @@ def file_of(
     }
     if len(pages) > 1:
         chunk[11] = 4
+    if histogram is not None:
+        chunk[16] = {3: list(histogram)}
     leaf = {1: I32(BYTE_ARRAY), 3: I32(REPEATED if is_list else REQUIRED), 4: b"text", 6: I32(UTF8)}
     group = {1: [{2: 4, 3: chunk}], 2: chunk[6], 3: num_rows}
     footer = struct_of({1: I32(1), 2: [{4: b"schema", 5: I32(1)}, leaf], 3: num_rows, 4: [group]})
