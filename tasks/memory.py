@@ -24,7 +24,7 @@ _is_bounded = False
 
 def bound_this_process() -> None:
     """From now on `bounded` sets a limit in this process."""
-    global _is_bounded  # noqa: PLW0603
+    global _is_bounded
     _is_bounded = True
 
 

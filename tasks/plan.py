@@ -20,8 +20,8 @@ from tokenloom.storage.versions import dataset_store, is_published
 from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import read_exclusions
 from tokenloom.tasks.inputs import InputFile, list_inputs
-from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.memory import bounded
+from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer

@@ -24,8 +24,8 @@ from tokenloom.storage.shard import Shard, open_shard, token_dtype
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
-from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.memory import bounded, each_bounded
+from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rules import Place, transformed
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE
 from tokenloom.tasks.sources import make_reader

@@ -34,7 +34,9 @@ Result = TypeVar("Result")
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-_COUNTED = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
+_COUNTED = {
+    "MIMALLOC_ARENA_EAGER_COMMIT": "0"
+}  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
 
 
 def chosen_num_workers(asked: int | None) -> int:

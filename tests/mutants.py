@@ -258,7 +258,16 @@ def table(tallies: dict[str, Tally]) -> str:
     for name, tally in tallies.items():
         refused, lost = tally.refused.total(), tally.lost.total()
         total = tally.right + refused + lost + len(tally.wrong)
-        counts = [name, total, tally.right, tally.changed, refused, lost, len(tally.wrong), f"{tally.peak / 1e6:.0f} MB"]
+        counts = [
+            name,
+            total,
+            tally.right,
+            tally.changed,
+            refused,
+            lost,
+            len(tally.wrong),
+            f"{tally.peak / 1e6:.0f} MB",
+        ]
         lines.append("| " + " | ".join(map(str, counts)) + " |")
     for name, tally in tallies.items():
         lines += ["", f"| {name}: refused with | count |", "|---|---|"]

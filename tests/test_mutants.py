@@ -1,4 +1,4 @@
-"""Hostile input: mutants of good files, lying files and the data folder's files give the right rows or a named error."""
+"""Hostile input: mutants, lying files and the data folder's files give the right rows or an error that names them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -51,11 +52,9 @@ def test_mutants_give_the_rows_of_a_plain_reading_or_a_named_error(tmp_path: Pat
 def test_a_flipped_bit_in_any_page_with_a_checksum_is_found_and_named(
     compression: str, version: str, use_dictionary: bool, tmp_path: Path, children: Children
 ) -> None:
-    table, sink = program_table(), io.BytesIO()
+    table, sink = pa.table({"text": real_texts()[0][:NUM_ROWS]}), io.BytesIO()
     options: dict[str, Any] = {"compression": compression, "data_page_version": version}
-    pq.write_table(
-        table, sink, row_group_size=8, write_page_checksum=True, use_dictionary=use_dictionary, **options
-    )
+    pq.write_table(table, sink, row_group_size=8, write_page_checksum=True, use_dictionary=use_dictionary, **options)
     whole, num_pages = sink.getvalue(), 0
     metadata = pq.ParquetFile(sink).metadata
     assert read(children, tmp_path / "a.parquet", whole).texts == table["text"].to_pylist()
@@ -72,13 +71,6 @@ def test_a_flipped_bit_in_any_page_with_a_checksum_is_found_and_named(
                 assert "CRC checksum" in found.said
             num_pages += 1
     assert num_pages == metadata.num_row_groups * (2 if use_dictionary else 1) == 5 * (2 if use_dictionary else 1)
-
-
-def program_table() -> Any:
-    """Return a table of texts that a dictionary holds."""
-    import pyarrow as pa
-
-    return pa.table({"text": real_texts()[0][:NUM_ROWS]})
 
 
 TEN = raw.page(raw.DATA_PAGE, 10, b"\1" + raw.run(10), raw.RLE_DICTIONARY)

@@ -152,7 +152,9 @@ class Reader:
             yield _not_read(0, bad)
             return
         if read != num_rows:
-            raise InputError(f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend or leave out the file")
+            raise InputError(
+                f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend or leave out the file"
+            )
 
     def _batches(self, url: str, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group, in smaller batches if those that its footer suggests are too large.

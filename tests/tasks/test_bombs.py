@@ -62,7 +62,9 @@ ONE = raw.page(raw.DICTIONARY_PAGE, 1, raw.plain([b"hello"]), raw.PLAIN)
 
 def test_references_to_one_text_are_rows(tmp_path: Path, children: Children) -> None:
     num_rows = count(2, 50) * MILLION
-    data = raw.file_of([ONE, raw.page(raw.DATA_PAGE, num_rows, b"\1" + raw.run(num_rows), raw.RLE_DICTIONARY)], num_rows)
+    data = raw.file_of(
+        [ONE, raw.page(raw.DATA_PAGE, num_rows, b"\1" + raw.run(num_rows), raw.RLE_DICTIONARY)], num_rows
+    )
     assert len(data) < 200
     found = outcome(children, tmp_path / "a.parquet", data)
     assert (found.num_rows, found.texts) == (num_rows, [str(num_rows), str(5 * num_rows)]), found
@@ -152,7 +154,7 @@ def test_a_page_of_more_than_the_limit_is_refused_and_one_of_less_is_read(
 
 def _large(num_rows: int) -> pa.Table:
     """Return a table of texts of 1 MB each that lie one behind the other."""
-    offsets = pa.py_buffer(np.arange(0, (num_rows + 1) * MILLION, MILLION, np.int64))
+    offsets = pa.py_buffer(MILLION * np.arange(num_rows + 1, dtype=np.int64))
     texts = pa.py_buffer(np.full(num_rows * MILLION, ord("x"), np.uint8))
     return pa.table({"text": pa.LargeStringArray.from_buffers(num_rows, offsets, texts)})
 
@@ -207,7 +209,7 @@ def test_a_line_without_end_is_refused_by_its_length(
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
 def test_a_line_without_end_is_skipped_in_little_memory(name: str, tmp_path: Path, children: Children) -> None:
     data = _packed("zst", b'{"text": "', b"x", count(1, 10)) + zstd(b'"}\n<|>{"text": "good"}')
-    options = {"separator": "<|>"} if name == "a.txt" else {}
+    options: dict[str, Any] = {"separator": "<|>"} if name == "a.txt" else {}
     found = outcome(children, tmp_path / f"{name}.zst", data, on_error="skip", **options)
     assert found.num_rows == 2
     assert found.peak < 300 * MILLION
