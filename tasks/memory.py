@@ -18,7 +18,7 @@ from tokenloom.errors import InputError
 Item = TypeVar("Item")
 
 _BASE_BYTES = 1_000_000_000
-_LEAST_BYTES = 500_000_000  # to read with, whatever a tokenizer or a transform holds already
+_LEAST_BYTES = 500_000_000  # of it to read with
 _is_bounded = False
 
 
@@ -32,12 +32,14 @@ def bound_this_process() -> None:
 def bounded(max_bytes: int, place: str) -> Iterator[None]:
     """In the block this process may hold 1 GB and 4 x `max_bytes`; raises InputError where that is not enough.
 
+    More only where a tokenizer or a transform took more than half of the 1 GB before.
+
     Args:
         max_bytes: of the largest document, documents.max_bytes.
         place: file and range that is read, for the message.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = max(_BASE_BYTES + 4 * max_bytes, _data_bytes() + _LEAST_BYTES) if _is_bounded else None
+    most = max(_BASE_BYTES, _data_bytes() + _LEAST_BYTES) + 4 * max_bytes if _is_bounded else None
     try:
         if most is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))

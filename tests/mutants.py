@@ -43,7 +43,7 @@ SEED = 20261121
 SECONDS = 60
 MAX_BYTES = 10**6  # of a document
 MEMORY = 10**9 + 4 * MAX_BYTES
-Texts = list[str | None]
+_RARE = 3  # messages of fewer mutants share a line of the table
 
 # Where a refusal is right although a plain reading finds all rows: what stands behind or before them is not read over.
 STRICTER = (
@@ -170,8 +170,10 @@ def template(message: str, path: str) -> str:
     message = " ".join(message.replace(path, "FILE").split())
     message = re.sub(r"(?<!\w)b?'[^']*'|b?\"[^\"]*\"", "'...'", message)
     message = re.sub(r"0x[0-9a-f]+|(?<![A-Za-z])-?\d[\d,.]*", "N", message)
-    message = re.sub(r"(?<=no JSON: ).*?(?=; mend)|(?<=thrift: ).*|(?<=don't know what type: ).*", "...", message)
-    return re.sub(r"[^\x20-\x7e]+", "?", message)[:120]
+    message = re.sub(r"(?<=are: ).*?(?=\. Set)", "...", message)  # names that the file gave
+    reason = r"(?<=decoded: |be read: |et file: |ow file: |no JSON: |damaged: )[^;.]*|(?<=broken )\w+: [^;]*"
+    message = re.sub(reason, lambda found: " ".join(found[0].split()[:3]) + " ...", message)
+    return re.sub(r"[^\x20-\x7e]+", "?", message)[:140]
 
 
 def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally) -> None:
@@ -271,8 +273,10 @@ def table(tallies: dict[str, Tally]) -> str:
         lines.append("| " + " | ".join(map(str, counts)) + " |")
     for name, tally in tallies.items():
         lines += ["", f"| {name}: refused with | count |", "|---|---|"]
-        for said, count in (tally.refused + tally.lost).most_common():
-            lines.append(f"| `{said.replace('|', '/')}` | {count} |")
+        said = (tally.refused + tally.lost).most_common()
+        lines += [f"| `{message.replace('|', '/')}` | {count} |" for message, count in said if count >= _RARE]
+        rare = [count for _, count in said if count < _RARE]
+        lines += [f"| {len(rare)} other messages | {sum(rare)} |"] if rare else []
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tokenloom.errors import InputError
+from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns
@@ -47,6 +48,7 @@ class Reader:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = Columns(options)
+        self._max_bytes = int(options.get("max_bytes", 0))
 
     def place(self, url: str, row: int) -> str:
         """See SourceReader.place."""
@@ -76,7 +78,7 @@ class Reader:
         with _open_source(url) as source:
             is_file = _has_footer(source, url)
             names = self._columns.needed(_reader(source, url, is_file).schema, url)
-            yield _batches(source, url, is_file, names)
+            yield _batches(source, url, is_file, names, self._max_bytes)
 
     def _num_rows(self, url: str) -> tuple[list[int], list[int]]:
         """Return the rows and the bytes of each record batch."""
@@ -184,7 +186,7 @@ def _check_names(fields: pa.Schema | pa.StructType) -> None:
             _check_names(field.type)
 
 
-def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(source: Any, url: str, is_file: bool, names: list[str], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the record batches with the columns that hold the dotted `names`; checks the end of a stream."""
     reader = _reader(source, url, is_file)
     fields = reader.schema.names
@@ -200,8 +202,8 @@ def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator
         except StopIteration:
             _check_end(source, url)
             return
-        except MemoryError:
-            raise  # told with the limit: see memory.py
+        except MemoryError as error:
+            raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
         except (pa.ArrowException, OSError) as error:
             if has_all:  # another column may be what is damaged
                 reader, has_all = _reader(source, url, is_file, included), False

@@ -180,7 +180,7 @@ def test_a_buffer_that_claims_what_it_does_not_hold_is_refused(
     data = sink.getvalue()
     length = struct.pack("<q", 60_000)  # stands before the packed texts
     assert data.count(length + b"\x28\xb5\x2f\xfd") == 1
-    refused(children, tmp_path / "a.arrow", data.replace(length, struct.pack("<q", claimed)), "mend")
+    refused(children, tmp_path / "a.arrow", data.replace(length, struct.pack("<q", claimed)), "record batch 0")
 
 
 # Compressed text without end
