@@ -172,8 +172,8 @@ def template(message: str, path: str) -> str:
     message = re.sub(r"0x[0-9a-f]+|(?<![A-Za-z])-?\d[\d,.]*", "N", message)
     message = re.sub(r"(?<=are: ).*?(?=\. Set)", "...", message)  # names that the file gave
     reason = r"(?<=decoded: |be read: |et file: |ow file: |no JSON: |damaged: )[^;.]*|(?<=broken )\w+: [^;]*"
-    message = re.sub(reason, lambda found: " ".join(found[0].split()[:3]) + " ...", message)
-    return re.sub(r"[^\x20-\x7e]+", "?", message)[:140]
+    message = re.sub(reason, lambda found: " ".join(found[0].split()[:3]).rstrip(":(. ") + " ...", message)
+    return re.sub(r"[^\x20-\x7e]+", "?", re.sub(r" \.\.\..*", " ...", message))
 
 
 def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally) -> None:
@@ -276,7 +276,7 @@ def table(tallies: dict[str, Tally]) -> str:
         said = (tally.refused + tally.lost).most_common()
         lines += [f"| `{message.replace('|', '/')}` | {count} |" for message, count in said if count >= _RARE]
         rare = [count for _, count in said if count < _RARE]
-        lines += [f"| {len(rare)} other messages | {sum(rare)} |"] if rare else []
+        lines += [f"| {len(rare)} rarer messages | {sum(rare)} |"] if rare else []
     return "\n".join(lines)
 
 
