@@ -131,26 +131,25 @@ class Reader:
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
         num_rows = file.metadata.row_group(group).num_rows
+        batches = self._batches(url, file, group)
         read = 0
-        try:
-            for batch in self._batches(url, file, group):
+        while True:
+            try:
+                if (batch := next(batches, None)) is None:
+                    break
                 check_batch(batch)
-                yield from self._columns.rows(batch, first_row + read, url)
-                read += len(batch)
-                del batch  # not while the next one is decoded
-        except MemoryError as error:
-            raise InputError(f"{_place(url, group, read)}: {no_memory(self._max_bytes)}") from error
-        except (pa.ArrowException, OSError, OverflowError) as error:
-            bad = BadRow(
-                f"{_place(url, group, read)}: can't be decoded: {_said(error)}. Mend or leave out the file",
-                first_row + read,
-                "bad_page",
-                num_rows - read,
-            )
-            if not self._skips:
-                raise bad from error
-            yield _not_read(0, bad)
-            return
+            except MemoryError as error:
+                raise InputError(f"{_place(url, group, read)}: {no_memory(self._max_bytes)}") from error
+            except (pa.ArrowException, OSError, OverflowError) as error:
+                message = f"{_place(url, group, read)}: can't be decoded: {_said(error)}. Mend or leave out the file"
+                bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
+                if not self._skips:
+                    raise bad from error
+                yield _not_read(0, bad)
+                return
+            yield from self._columns.rows(batch, first_row + read, url)
+            read += len(batch)
+            del batch  # not while the next one is decoded
         if read != num_rows:
             raise InputError(
                 f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend or leave out the file"

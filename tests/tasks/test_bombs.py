@@ -235,7 +235,7 @@ def test_depth_is_refused(name: str, opening: str, tmp_path: Path, children: Chi
 def test_a_line_whose_values_take_many_times_its_bytes_is_refused(tmp_path: Path, children: Children) -> None:
     """Three bytes of JSON are a list of 64: a line of them that max_bytes allows is more than memory."""
     max_bytes = count(24 * MILLION, 2**28)
-    for name, end in (("a.jsonl.zst", b"]}\n"), ("a.json.zst", b"]}]")):
+    for name, end in [("a.jsonl.zst", b"]}\n"), ("a.json.zst", b"]}]")][: count(1, 2)]:
         head = (b"[" if "json." in name else b"") + b'{"text": "a", "b": [[]'
         data = _packed("zst", head, b",[]", count(5, 40) / 100) + zstd(end)
         refused(children, tmp_path / name, data, "memory", max_bytes=max_bytes)
