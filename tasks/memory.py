@@ -38,17 +38,18 @@ def bounded(max_bytes: int, place: str) -> Iterator[None]:
         max_bytes: of the largest document, documents.max_bytes.
         place: file and range that is read, for the message.
     """
+    if not _is_bounded:
+        yield
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = max(_BASE_BYTES, _data_bytes() + _LEAST_BYTES) + 4 * max_bytes if _is_bounded else None
+    most = max(_BASE_BYTES, _data_bytes() + _LEAST_BYTES) + 4 * max_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
     try:
-        if most is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
         yield
     except MemoryError as error:
         raise InputError(f"{place}: {no_memory(max_bytes)}") from error
     finally:
-        if most is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def each_bounded(items: Iterator[Item], max_bytes: int, place: str) -> Iterator[Item]:

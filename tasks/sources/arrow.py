@@ -202,7 +202,7 @@ def _batches(source: Any, url: str, is_file: bool, names: list[str], max_bytes: 
         except StopIteration:
             _check_end(source, url)
             return
-        except MemoryError as error:
+        except pa.ArrowMemoryError as error:
             raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
         except (pa.ArrowException, OSError) as error:
             if has_all:  # another column may be what is damaged

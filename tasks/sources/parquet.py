@@ -138,7 +138,7 @@ class Reader:
                 if (batch := next(batches, None)) is None:
                     break
                 check_batch(batch)
-            except MemoryError as error:
+            except pa.ArrowMemoryError as error:
                 raise InputError(f"{_place(url, group, read)}: {no_memory(self._max_bytes)}") from error
             except (pa.ArrowException, OSError, OverflowError) as error:
                 message = f"{_place(url, group, read)}: can't be decoded: {_said(error)}. Mend or leave out the file"
@@ -175,7 +175,7 @@ class Reader:
                     if len(fresh):
                         yield fresh
                     del batch, fresh  # not while the next one is decoded
-            except MemoryError:
+            except pa.ArrowMemoryError:
                 if batch_rows == 1:
                     raise
                 batch_rows = max(1, batch_rows // _FEWER)
