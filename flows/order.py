@@ -24,8 +24,9 @@ from tokenloom.tasks.estimate import (
 from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, first_jobs, shuffle_jobs, tokenize_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
+from tokenloom.tasks.records import record_path
 from tokenloom.tasks.shuffle import shuffle_shard
-from tokenloom.tasks.tokenization import record_path, tokenize_first, tokenize_partition
+from tokenloom.tasks.tokenization import tokenize_first, tokenize_partition
 from tokenloom.tasks.validate import check_documents, validate_build
 
 # Runs a step alone in this process: (name, step) -> its result.
@@ -53,6 +54,8 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     if plan.published:
         return finish_build(plan, published=False, num_encoded=0)
     plan.store.remove_stale_temporaries()
+    if problem := plan.store.exclusion_problem():
+        progress.report(progress.Message(problem))
     progress.report(progress.StepStarted("cut", 0))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
     repairs: Counter[str | None] = Counter()

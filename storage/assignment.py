@@ -10,17 +10,18 @@ from functools import lru_cache
 
 from tokenloom.errors import FormatError, WorkError
 from tokenloom.storage.canonical import read_signed, sign
-from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore
 
 _NAME = "assignment.json"
 
 
 @dataclass(frozen=True)
 class SpillEntry:
-    """One spill to read, in the total order of inputs: partition name, index in it, index into the inputs."""
+    """One spill to read, in the total order of inputs: partition name, index in it, length, index into the inputs."""
 
     name: str
     index: int
+    num_bytes: int
     input_index: int
 
 
@@ -64,18 +65,18 @@ def candidate_path(version: str, name: str) -> str:
     return f"work/candidates/{version}/{name}"
 
 
-def write_assignment(store: Store, version: str, assignment: Assignment) -> None:
+def write_assignment(store: AnyStore, version: str, assignment: Assignment) -> None:
     """Write the assignment of a version that is being built."""
     store.replace(candidate_path(version, _NAME), sign(asdict(assignment)), durable=False)
 
 
-def read_assignment(store: Store, version: str) -> Assignment:
+def read_assignment(store: AnyStore, version: str) -> Assignment:
     """Return the assignment of a version that is being built; raises WorkError if it is gone or damaged."""
     path = candidate_path(version, _NAME)
     try:
         return _parse(store.read(path))
     except (FileNotFoundError, FormatError) as error:
-        raise WorkError(f"{store.local(path)}: it is missing or damaged; it is made again") from error
+        raise WorkError(f"{store.place(path)}: it is missing or damaged; it is made again") from error
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.filesystem import check_regular
 from tokenloom.storage.shard import file_sha256
 
 SCHEMA = pa.schema(
@@ -92,12 +93,32 @@ class DocumentTableWriter:
             self.sha256 = file_sha256(self._file)
 
 
+def first_documents(file: Any, count: int) -> list[dict[str, Any]]:
+    """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
+
+    Args:
+        file: the table's file, open for reading.
+        count: rows, at least 0.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        table = pa.ipc.open_file(file)
+        for index in range(table.num_record_batches):
+            rows += table.get_batch(index).slice(0, count - len(rows)).to_pylist()
+            if len(rows) >= count:
+                break
+    except pa.ArrowException as error:
+        raise FormatError(f"no readable document table ({error}); restore it") from error
+    return rows
+
+
 def open_documents(path: str | Path) -> pa.Table:
     """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` where a source names one.
 
     Raises FormatError if it is damaged.
     """
     try:
+        check_regular(Path(path))
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{path}: no readable document table ({error}); restore it") from error

@@ -10,6 +10,7 @@ from tokenloom.storage.canonical import read_signed, sha256_of
 FORMAT_VERSION = 1
 NAME = "manifest.json"
 INPUTS = "inputs.json"
+QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
 

@@ -1,48 +1,27 @@
-"""The folder of one dataset in a remote store, read through fsspec: the read-only twin of `Store`.
+"""The folder of one dataset in a remote store, read and written through fsspec: the twin of `Store`.
 
 Files are read in ranges, each a request of its own with a time limit, so that a stalled server ends in an error and a
-lost connection costs one range. What can pass is tried again here and not by the libraries below, so that it is logged.
+lost connection costs one range. They are written to a local temporary first and go up from there (uploads.py); an
+object store shows an object when it is complete, so a name stands for all of its bytes or for nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import threading
-import time
-import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import wait
-from typing import Any, TypeVar
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.remote_errors import SECRET_URL, harmless, kind_of, reason_of, redacted
-
-T = TypeVar("T")
+from tokenloom.storage import uploads
+from tokenloom.storage.filesystem import Store, told, write_all
+from tokenloom.storage.remote_calls import RemoteCalls
+from tokenloom.storage.remote_errors import SECRET_URL, redacted
 
 BLOCK_BYTES = 4 * 2**20
-FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
-_CONNECT_SECONDS = 10.0
-_LOOK_SECONDS = 0.1  # between looks whether the program ends
-_EXTRAS = {"s3": "'tokenloom[s3]'", "s3a": "'tokenloom[s3]'"}
-_logger = logging.getLogger("tokenloom")
-
-# Closing a connection that a fork copied would unhook it from the parent's event loop too: they share one epoll. So
-# the child never lets go of what it inherited.
-_living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: equal ones are many
-_inherited: list[Any] = []
-_making = threading.Lock()  # one file system a store, though several threads begin at once
-
-
-def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
-    _inherited.extend(_living.values())
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_READERS = 16  # requests at a time where many small files are read
 
 
 class RemoteStore:
@@ -52,7 +31,7 @@ class RemoteStore:
 
     Args:
         root: a URL such as s3://bucket/store/dataset, without credentials.
-        tries: requests made for one range or listing before giving up, at least 1.
+        tries: requests made for one range, part or listing before giving up, at least 1.
         total_seconds: time limit of those requests and the waits between them.
         read_seconds: time limit of one request.
 
@@ -69,14 +48,10 @@ class RemoteStore:
         if not mark or "::" in root:
             raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
         self.root = root.rstrip("/")
-        self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
-        self._made: tuple[int, Any] | None = None  # process, file system
+        self._calls = RemoteCalls(self.root, tries, total_seconds, read_seconds)
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.root!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_made": None}
 
     def place(self, path: str) -> str:
         """Return the URL of `path`, for messages; raises StoreError for a name that would leave the store."""
@@ -86,27 +61,57 @@ class RemoteStore:
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder stands at `path`; raises StoreError if the store does not answer."""
-        return self._info(path) is not None
+        return self.info(path) is not None
 
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is none; raises StoreError."""
-        info = self._info(path)
+        info = self.info(path)
         return int(info["size"]) if info and info["type"] == "file" else None
+
+    def free_bytes(self) -> None:
+        """Return None: a remote store does not tell what room it has."""
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder` as they are now, none if it does not exist; raises StoreError."""
+        return sorted(self._listed(folder))
+
+    def lengths(self, folder: str) -> dict[str, int]:
+        """Return the lengths of the files in `folder` by name, sorted; one request a thousand. Raises StoreError."""
+        found = self._listed(folder)
+        return {name: int(info["size"]) for name, info in sorted(found.items()) if info["type"] == "file"}
+
+    def _listed(self, folder: str) -> dict[str, dict[str, Any]]:
+        place = self.place(folder)
         try:
-            found = self._again(folder, lambda system, path, left: _run(system, "ls", left, path, detail=False))
+            found = self._calls.call(place, "ls", place, detail=True)
         except FileNotFoundError:
-            return []
-        own = self.place(folder).rpartition("://")[2].strip("/")
-        paths = [path.strip("/") for path in found]
+            return {}
+        own = place.rpartition("://")[2].strip("/")
+        named = {info["name"].strip("/"): info for info in found}
         # Some stores hold an empty object for the folder itself.
-        return sorted({path.rpartition("/")[2] for path in paths if path != own})
+        return {name.rpartition("/")[2]: info for name, info in named.items() if name != own}
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
-        return b"".join(self.blocks(path))
+        """Return the bytes of the file at `path`, in one request; raises FileNotFoundError, StoreError."""
+        place = self.place(path)
+        try:
+            data: bytes = self._calls.call(place, "cat_file", place, start=0)  # else s3fs asks for the length first
+        except FormatError:  # no store gives a range of an empty file
+            if self.num_bytes(path) != 0:
+                raise
+            return b""
+        return data
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of many small files, None for one that is missing; raises StoreError."""
+
+        def read(path: str) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return self.read(path)
+            return None
+
+        with ThreadPoolExecutor(_READERS) as threads:
+            return list(threads.map(read, paths))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the file at `path`, all of them.
@@ -118,16 +123,17 @@ class RemoteStore:
         """
         if start >= end:
             return b""
+        place = self.place(path)
 
-        def attempt(system: Any, full: str, left: float) -> bytes:
-            data: bytes = _run(system, "cat_file", left, full, start=start, end=end)
+        def attempt(run: Callable[..., Any]) -> bytes:
+            data: bytes = run("cat_file", place, start=start, end=end)
             if len(data) == end - start:
                 return data
-            if (num_bytes := _run(system, "info", left, full)["size"]) < end:
-                raise FormatError(f"{self.place(path)}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
+            if (num_bytes := run("info", place)["size"]) < end:
+                raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
             raise EOFError(f"{len(data)} bytes of [{start}, {end}) came")
 
-        return self._again(path, attempt)
+        return self._calls.again(place, attempt, num_bytes=end - start)
 
     def blocks(self, path: str) -> Iterator[bytes]:
         """Yield the bytes of the file at `path`, at most BLOCK_BYTES at a time; errors as read_range."""
@@ -137,106 +143,57 @@ class RemoteStore:
         for start in range(0, num_bytes, BLOCK_BYTES):
             yield self.read_range(path, start, min(start + BLOCK_BYTES, num_bytes))
 
-    def _info(self, path: str) -> dict[str, Any] | None:
+    def info(self, path: str) -> dict[str, Any] | None:
+        """Return what the store says of `path` (fsspec's "size", "type" and its own), None if nothing is there."""
+        place = self.place(path)
         try:
-            info: dict[str, Any] = self._again(path, lambda system, full, left: _run(system, "info", left, full))
+            info: dict[str, Any] = self._calls.call(place, "info", place)
         except FileNotFoundError:
             return None
         return info
 
-    def _again(self, path: str, attempt: Callable[[Any, str, float], T]) -> T:
-        """Return `attempt(file system, full path, seconds left)`, tried again while the error may pass."""
-        place, end = self.place(path), time.monotonic() + self.total_seconds
-        for number in range(1, self.tries + 1):
-            try:
-                left = min(self.read_seconds, max(0.1, end - time.monotonic()))
-                return attempt(self._system(), place, left)
-            except (StoreError, FormatError):
-                raise
-            except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
-                pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
-                is_last = number == self.tries or time.monotonic() + pause >= end or is_ending()
-                if kind_of(error) != "passing" or is_last:
-                    raise _explained(error, place, number) from harmless(error)
-                _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.tries)
-            _sleep(pause)
-        raise AssertionError("the last try returns or raises")
+    def create(self, path: str, data: bytes) -> None:
+        """Write a file that must not exist yet; of several writers exactly one succeeds, see exclusion_problem.
 
-    def _system(self) -> Any:
-        """Return the file system of this process: the event loop of a parent's does not run in a forked child."""
-        with _making:
-            if self._made is None or self._made[0] != os.getpid():
-                self._made = (os.getpid(), _make_system(self.protocol, self.read_seconds))
-            return self._made[1]
+        Raises FileExistsError if there is a file at `path`, StoreError if it can't be written.
+        """
+        uploads.create(self._calls, self.place(path), data)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
+        with self.writing(path, durable=durable) as file:
+            write_all(file, data)
+
+    @contextmanager
+    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
+        """Open a local temporary for writing and reading, which goes up to `path` when the block ends well.
+
+        It lies in TMPDIR. `durable` says nothing here: what a store has taken, it keeps.
+        """
+        place = self.place(path)
+        with told(Path(tempfile.gettempdir())):
+            temporary = tempfile.NamedTemporaryFile("w+b", prefix="tokenloom-")  # noqa: SIM115  (entered below)
+        with temporary as file:
+            with told(Path(file.name)):
+                yield file
+                file.flush()
+            uploads.upload(self._calls, place, file.name)
+
+    def remove(self, path: str) -> None:
+        """Delete the file at `path` if there is one."""
+        with suppress(FileNotFoundError):
+            self._calls.call(self.place(path), "rm_file", self.place(path), doing="written")
+
+    def remove_stale_temporaries(self) -> None:
+        """Give up uploads that killed processes began more than a day ago, where the store keeps their parts."""
+        uploads.remove_stale(self._calls, self.root)
+
+    def exclusion_problem(self) -> str | None:
+        """Return why several builds at a time are not safe here: None where the store refuses to create a name twice.
+
+        Raises StoreError if the store can't be written.
+        """
+        return uploads.exclusion_problem(self._calls, self.place("work/tmp"))
 
 
 AnyStore = Store | RemoteStore
-
-
-def is_ending() -> bool:
-    """Return whether the program ends: its end waits for this thread, whose requests can't succeed any more."""
-    return not threading.main_thread().is_alive()
-
-
-def _sleep(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not is_ending():
-        time.sleep(min(left, _LOOK_SECONDS))
-
-
-def _make_system(protocol: str, read_seconds: float) -> Any:
-    """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
-    import fsspec
-
-    options: dict[str, Any] = {}
-    if protocol in ("s3", "s3a"):
-        timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
-        options = {"config_kwargs": timeouts | {"retries": {"total_max_attempts": 1}}}
-    try:
-        system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
-    except ImportError as error:
-        package = _EXTRAS.get(protocol)
-        advice = f"pip install {package}" if package else str(error)
-        raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
-    except ValueError as error:
-        raise StoreError(f"store {protocol}://: {reason_of(error)}") from error
-    if protocol in ("s3", "s3a"):
-        system.retries = 1
-    _living[id(system)] = system
-    return system
-
-
-def _run(system: Any, name: str, seconds: float, *args: Any, **options: Any) -> Any:
-    """Call a method of a file system; one that is asynchronous is given up after `seconds`, or at the program's end."""
-    if not system.async_impl:
-        return getattr(system, name)(*args, **options)
-    call = getattr(system, f"_{name}")(*args, **options)
-    future, end = asyncio.run_coroutine_threadsafe(call, system.loop), time.monotonic() + seconds
-    try:
-        while not wait([future], timeout=min(_LOOK_SECONDS, max(0.0, end - time.monotonic()))).done:
-            if is_ending() or time.monotonic() >= end:
-                raise TimeoutError(f"no answer in {seconds:.1f} s")
-        return future.result()
-    finally:
-        future.cancel()
-
-
-def _explained(error: Exception, place: str, number: int) -> Exception:
-    """Return the error to raise for one of a store's libraries after `number` tries."""
-    kind = kind_of(error)
-    if kind == "missing":
-        return FileNotFoundError(place)
-    if kind == "shorter":
-        return FormatError(f"{place}: it is shorter than what was asked of it: cut short?")
-    if kind == "forbidden":
-        return StoreError(
-            f"{place}: no right to read it, or no credentials ({reason_of(error)}); give credentials of a user who may "
-            "list and read that store in the environment, for s3:// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or "
-            "AWS_PROFILE"
-        )
-    if kind == "passing":
-        return StoreError(
-            f"{place}: the store did not answer well in {number} tries ({reason_of(error)}); see whether it can be "
-            "reached from here, and run the same command again"
-        )
-    return StoreError(f"{place}: can't be read ({reason_of(error)}); see whether the URL is right")

@@ -14,7 +14,7 @@ from typing import Literal
 
 import fsspec
 
-Kind = Literal["missing", "forbidden", "shorter", "passing", "other"]
+Kind = Literal["missing", "exists", "forbidden", "shorter", "passing", "other"]
 
 # The same as in spec_base.py, from which storage must not import: a password, or a token or signature.
 SECRET_URL = re.compile(
@@ -86,6 +86,8 @@ def harmless(error: BaseException) -> BaseException | None:
 
 def kind_of(error: BaseException) -> Kind:
     """Return what an error of a store means: "passing" if the same request may succeed a little later."""
+    if any(isinstance(link, FileExistsError) or _http_status(link) == 412 for link in _chain(error)):
+        return "exists"
     if any(_is_busy(_http_status(link)) for link in _chain(error)):
         return "passing"  # some stores say FileNotFoundError then
     for link in _chain(error):
@@ -120,7 +122,7 @@ def mark_passing(error: BaseException, passing: bool) -> None:
 
 
 def _is_busy(status: int) -> bool:
-    return (status >= 500 and status != 501) or status in (408, 429)
+    return (status >= 500 and status != 501) or status in (408, 409, 429)  # 409: two conditional writes met
 
 
 def _is_network(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.filesystem import write_all
+from tokenloom.storage.filesystem import check_regular, write_all
 
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
@@ -176,6 +176,7 @@ class Shard:
         if verify not in ("open", "full"):
             raise ValueError(f'verify is "open" or "full", not {verify!r}')
         self.path = Path(path)
+        check_regular(self.path)
         with self.path.open("rb") as file:
             try:
                 # Windows of the map stay valid while an array over them lives; it is never closed by hand.
@@ -259,10 +260,11 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._finish()
+        if error is None and not self.record:
+            self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Write what stands behind and before the tokens; the file is complete then."""
         padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)
         self._tokens_hash.update(padding)
         write_all(self._file, padding)

@@ -25,9 +25,10 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import WorkError
+from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.canonical import canonical_json
 from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import token_dtype
 
 SPILL_FORMAT = 2
@@ -50,6 +51,7 @@ _FIXED = struct.Struct("<8sIIIIQQQ")
 _BLOCK_BYTES = 2**20
 _SAMPLE_ROWS = 1024
 _CHECKSUM_BYTES = 16
+_HEAD_BYTES = 2**16  # read at once: nearly every header is shorter
 
 
 def spill_path(name: str, index: int) -> str:
@@ -76,7 +78,7 @@ class SpillDocuments:
 
 
 def write_spill(
-    store: Store, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
+    store: AnyStore, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
 ) -> dict[str, Any]:
     """Sort `documents` and write them as one spill.
 
@@ -180,48 +182,45 @@ def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArra
 
 
 class Spill:
-    """One spill open for reading in ranges; raises WorkError where its bytes are not what was written.
+    """One spill to be read in ranges; raises WorkError where its bytes are not what was written.
+
+    Holds its header alone, and no file open.
 
     Args:
         store: the dataset's store.
         name: of the partition's spills.
         index: of this spill in the partition.
+        num_bytes: its length, as the partition's record says.
     """
 
-    def __init__(self, store: Store, name: str, index: int) -> None:
+    def __init__(self, store: AnyStore, name: str, index: int, num_bytes: int) -> None:
         self.name = name
-        self._path = store.local(spill_path(name, index))
-        try:
-            self._file = self._path.open("rb")
-        except FileNotFoundError as error:
-            raise self._error("it is missing") from error
-        try:
-            self._read_header()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> Spill:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
+        self._read_header()
 
     def _error(self, what: str) -> WorkError:
-        return WorkError(f"{self._path}: {what}; the partition is encoded again", self.name)
+        return WorkError(f"{self._store.place(self._path)}: {what}; the partition is encoded again", self.name)
+
+    def _read_range(self, start: int, end: int) -> bytes:
+        try:
+            return self._store.read_range(self._path, start, end)
+        except FileNotFoundError as error:
+            raise self._error("it is missing") from error
+        except FormatError as error:
+            raise self._error("it is shorter than it was") from error
+        except StoreError as error:
+            if isinstance(self._store, Store):  # the disk has lost it
+                raise self._error(f"it can't be read: {error}") from error
+            raise
 
     def _read_header(self) -> None:
-        fixed = self._file.read(_FIXED.size)
-        if len(fixed) < _FIXED.size or fixed[:8] != MAGIC:
+        head = self._read_range(0, min(_HEAD_BYTES, self._num_bytes))
+        if len(head) < _FIXED.size or head[:8] != MAGIC:
             raise self._error("it is no spill")
-        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack(fixed)
-        if self._path.stat().st_size != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
+        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack_from(head)
+        if self._num_bytes != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
             raise self._error("its length is not what its header says")
-        head = fixed + self._file.read(header_bytes - _FIXED.size)
+        head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
         if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
             raise self._error("its header is damaged")
         info_end = _FIXED.size + json_bytes
@@ -276,11 +275,8 @@ class Spill:
     def _read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of the body, every block they touch checked."""
         first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
-        self._file.seek(self._body_start + first * _BLOCK_BYTES)
-        try:
-            data = memoryview(self._file.read(min(last * _BLOCK_BYTES, self._body_bytes) - first * _BLOCK_BYTES))
-        except OSError as error:
-            raise self._error(f"it can't be read: {error.strerror}") from error
+        block_start, block_end = first * _BLOCK_BYTES, min(last * _BLOCK_BYTES, self._body_bytes)
+        data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))
         for block in range(first, last):
             piece = data[(block - first) * _BLOCK_BYTES : (block - first + 1) * _BLOCK_BYTES]
             if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):

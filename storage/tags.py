@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import read_signed, sign
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import AnyStore
 
 _ENTRY = re.compile(r"^(\d{8})\.json$")
@@ -62,7 +61,7 @@ def log(store: AnyStore, tag: str) -> list[TagEntry]:
     return [read_entry(store, tag, n) for n in range(1, newest_number(store, tag) + 1)]
 
 
-def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
+def move(store: AnyStore, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
     """Let `tag` name `version`, if its newest entry is still number `seen_number`.
 
     Raises FileExistsError if somebody else moved it since.
@@ -75,7 +74,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     return read_entry(store, tag, number)
 
 
-def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str | None:
+def move_by_build(store: AnyStore, tag: str, version: str, seen_number: int) -> str | None:
     """Move `tag` to a version that was just built, unless that would undo what a person or a newer build did.
 
     It stays if it moved since number `seen_number` was read, or if its newest entry was made by hand and
@@ -94,7 +93,8 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     try:
         move(store, tag, version, seen_number, BUILD_REASON)
     except FileExistsError:
-        return f"{tag} was moved at the same moment by somebody else"
+        moved = read_entry(store, tag, seen_number + 1)
+        return None if moved.version == version else f"{tag} was moved to {moved.version} at the same moment"
     return None
 
 

@@ -52,35 +52,21 @@ def parse_reference(text: str) -> Reference:
     return Reference(store, dataset, name)
 
 
-def dataset_store(store: str, dataset: str) -> Store:
-    """Return the folder of a dataset to write to, in the store at `store`: an absolute or relative local path.
+def dataset_store(store: str, dataset: str) -> AnyStore:
+    """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
 
-    Raises StoreError for a bad name, and for the URL of a remote store: those are only read, see readable_store.
+    Raises StoreError for a bad name, and for a URL that carries a secret.
     """
-    _check_name(dataset)
-    if _is_remote(store):
-        raise StoreError(
-            f"store {redacted(store)}: this release writes to local folders only; build into one, copy DATASET/versions"
-            " and then DATASET/tags to the remote store, and read them from there"
-        )
-    if "://" in store:
-        return Store(f"{store}/{dataset}")
-    return Store(Path(store).expanduser().absolute() / dataset)
-
-
-def readable_store(store: str, dataset: str) -> AnyStore:
-    """Return the folder of a dataset to read from: a local path, or a URL that fsspec knows; raises StoreError."""
-    _check_name(dataset)
-    return RemoteStore(f"{store}/{dataset}") if _is_remote(store) else dataset_store(store, dataset)
-
-
-def _check_name(dataset: str) -> None:
     if not NAME_PATTERN.match(dataset):
         raise StoreError(f"{dataset!r} is no dataset's name: a-z, then up to 63 of a-z 0-9 . _ -, no 16 hex digits")
+    return open_store(f"{store}/{dataset}")
 
 
-def _is_remote(store: str) -> bool:
-    return "://" in store and not store.startswith("file://")
+def open_store(root: str) -> AnyStore:
+    """Return the folder at `root`, a local path or a URL that fsspec knows, as a store."""
+    if "://" not in root:
+        return Store(Path(root).expanduser().absolute())
+    return Store(root) if root.startswith("file://") else RemoteStore(root)
 
 
 def version_path(version: str, name: str = "") -> str:
@@ -117,19 +103,20 @@ def resolve(reference: Reference) -> tuple[AnyStore, dict[str, Any]]:
         StoreError: there is no such dataset, tag or version.
         FormatError: tag log or manifest are damaged.
     """
-    store = readable_store(reference.store, reference.dataset)
+    store = dataset_store(reference.store, reference.dataset)
     if VERSION_PATTERN.match(reference.name):
         return store, load_manifest(store, reference.name)
     entry = tags.newest(store, reference.name)
     if entry is None:
-        raise StoreError(f"{reference}: {_why_missing(store, reference)}")
+        raise StoreError(f"{reference}: {why_missing(store, reference)}")
     return store, load_manifest(store, entry.version)
 
 
-def _why_missing(store: AnyStore, reference: Reference) -> str:
+def why_missing(store: AnyStore, reference: Reference) -> str:
+    """Return why `reference` names no version: what is not there, and what is."""
     if not store.exists(""):
         return f"no dataset {reference.dataset!r} in {reference.store}"
-    known = [name for name in store.names("tags") if tags.newest(store, name)]
+    known = [name for name in store.names("tags") if tags.newest_number(store, name)]
     return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"
 
 
@@ -157,10 +144,14 @@ def check_lengths(store: AnyStore, manifest: dict[str, Any]) -> None:
     for split in manifest["splits"].values():
         for shard in split["shards"]:
             wanted |= {shard["name"]: shard["bytes"], shard["name"].removesuffix(".tok") + ".docs": None}
+    version = version_path(manifest["version"])
+    folders = {name.rpartition("/")[0] for name in wanted}
+    lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}
     for name, num_bytes in wanted.items():
-        found = store.num_bytes(version_path(manifest["version"], name))
+        folder, _, file = name.rpartition("/")
+        found = lengths[folder].get(file)
         if found is None or found != (found if num_bytes is None else num_bytes):
-            place = store.place(version_path(manifest["version"]))
+            place = store.place(version)
             raise FormatError(
                 f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "
                 f"{place}/{NAME} and build again, which makes the same bytes"

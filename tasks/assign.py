@@ -11,7 +11,7 @@ from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, wri
 from tokenloom.storage.keys import equal_part
 from tokenloom.tasks.exclusion import write_exclusions
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.tokenization import read_record
+from tokenloom.tasks.records import read_records
 
 
 def assign_shards(plan: BuildPlan) -> Assignment:
@@ -26,15 +26,16 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     rows = {"read": 0, "filtered": 0, "not_read": 0, "quarantined": 0}
     spills = []
     sources: dict[str, list[dict[str, Any]]] = {}
+    found = read_records(plan.store, (partition.spill for partition in plan.partitions))
     for partition in plan.partitions:
-        record = read_record(plan.store, partition.spill)
+        record = found.get(partition.spill)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
         sources.setdefault(plan.inputs[partition.input_index].source, []).append(record)
         counts = record | {"quarantined": record["quarantine"]["rows"]}
         rows = {name: rows[name] + counts[name] for name in rows}
         for index, spill in enumerate(record["spills"]):
-            spills.append(SpillEntry(partition.spill, index, partition.input_index))
+            spills.append(SpillEntry(partition.spill, index, spill["bytes"], partition.input_index))
             for i, (name, _) in enumerate(shares):
                 totals[name]["documents"] += spill["documents"][i]
                 totals[name]["tokens"] += spill["tokens"][i]

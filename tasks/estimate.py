@@ -17,8 +17,9 @@ from tokenloom.storage.spill import TABLE_DTYPE
 from tokenloom.tasks.assign import cut_split
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.records import read_records
 from tokenloom.tasks.sources.files import following_position
-from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents, read_record
+from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents
 from tokenloom.tokenizers.base import text_bytes
 
 _NUM_SAMPLES = 16
@@ -114,13 +115,14 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
 def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
     """Return what a build makes, from samples of its sources and the records of what is encoded."""
     total, new, seconds = _Amount(), _Amount(), 0.0
+    records = read_records(plan.store, plan.cached)
     by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
         mine = {part.spill for part in parts}
         rates = _Rates([(job, sample) for job, sample in samples if job.spill in mine])
         for part in parts:
             if part.spill not in by_spill and part.spill in plan.cached:
-                by_spill[part.spill] = _recorded(plan, part)
+                by_spill[part.spill] = _recorded(plan, part, records.get(part.spill))
             elif part.spill not in by_spill:
                 text = rates.text_bytes * part.num_bytes
                 by_spill[part.spill] = rates.amount.times(text)
@@ -181,8 +183,8 @@ class _Rates:
         self.seconds = ratio(sum(sample.seconds for sample in found), encoded) + read_seconds
 
 
-def _recorded(plan: BuildPlan, partition: Partition) -> _Amount:
-    record: dict[str, Any] = read_record(plan.store, partition.spill) or {"spills": []}
+def _recorded(plan: BuildPlan, partition: Partition, record: dict[str, Any] | None) -> _Amount:
+    record = record or {"spills": []}
     amount = _Amount(*(sum(sum(spill[name]) for spill in record["spills"]) for name in ("documents", "tokens")))
     if plan.inputs[partition.input_index].options.get("id"):
         rest = amount.num_bytes(token_dtype(plan.tokenizer["vocab_size"]).itemsize, _DOCUMENT_BYTES[0])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.assignment import candidate_path
-from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 
 _NAME = "excluded.bin"
@@ -60,19 +60,19 @@ def _content_of(line: str) -> bytes:
     return bytes.fromhex(value)
 
 
-def write_exclusions(store: Store, version: str, excluded: NDArray[np.uint64]) -> None:
+def write_exclusions(store: AnyStore, version: str, excluded: NDArray[np.uint64]) -> None:
     """Write the excluded contents where the shuffle of a version finds them."""
     data = np.ascontiguousarray(excluded, "<u8").tobytes()
     store.replace(candidate_path(version, _NAME), data + xxhash.xxh3_128_digest(data), durable=False)
 
 
-def load_exclusions(store: Store, version: str) -> NDArray[np.uint64]:
+def load_exclusions(store: AnyStore, version: str) -> NDArray[np.uint64]:
     """Return the excluded contents of a version that is being built; raises WorkError if they are damaged."""
     path = candidate_path(version, _NAME)
     try:
         return _parse(store.read(path))
     except (FileNotFoundError, ValueError) as error:
-        raise WorkError(f"{store.local(path)}: it is missing or damaged; it is made again") from error
+        raise WorkError(f"{store.place(path)}: it is missing or damaged; it is made again") from error
 
 
 @lru_cache(maxsize=1)

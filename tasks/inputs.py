@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import fsspec
-
 from tokenloom.errors import InputError
 from tokenloom.storage.canonical import sha256_of
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
+from tokenloom.storage.remote import AnyStore
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import PINNED
+from tokenloom.tasks.sources.files import PINNED, info_of
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec import BuildSpec
@@ -36,7 +35,7 @@ class InputFile:
     stamps: dict[str, list[int]]
 
 
-def list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
+def list_inputs(spec: BuildSpec, store: AnyStore) -> list[InputFile]:
     """Return the input files of all sources, in the order of the sources, then of paths.
 
     Args:
@@ -54,6 +53,24 @@ def list_inputs(spec: BuildSpec, store: Store) -> list[InputFile]:
     ]
     memory.save()
     return inputs
+
+
+def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list[str]]:
+    """Return what list_inputs does, and why a source's files could not be found; writes nothing.
+
+    Args:
+        spec: with absolute paths.
+        store: where fingerprints may be remembered.
+    """
+    memory = FingerprintMemory(store)
+    found: list[InputFile] = []
+    problems = []
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        try:
+            found += _source_inputs(name, source, source.reading_options() | reading_rules(spec), memory)
+        except InputError as error:
+            problems.append(f"source {name}: {error}")
+    return found, problems
 
 
 def _source_inputs(name: str, source: Source, options: dict[str, Any], memory: FingerprintMemory) -> list[InputFile]:
@@ -90,13 +107,27 @@ def check_unchanged(file: InputFile) -> None:
     else:
         changed = file.url if _remote_fingerprint(file.url) != file.fingerprint else None
     if changed:
-        raise InputError(f"{changed}: it changed while the build ran; build again when it is complete")
+        raise _changed(changed)
+
+
+def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
+    """Raise InputError if one of a build's inputs is not what it was; objects of a store are listed, not asked for."""
+    listed: dict[str, str | None] = {}
+    remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        if name in remote:
+            found = make_reader(source.reading_options() | reading_rules(spec)).files(source.pattern())
+            listed |= {file.url: file.fingerprint for file in found}
+    for file in files:
+        if file.source not in remote:
+            check_unchanged(file)
+        elif listed.get(file.url) != file.fingerprint:
+            raise _changed(file.url)
+
+
+def _changed(url: str) -> InputError:
+    return InputError(f"{url}: it changed while the build ran; build again when it is complete")
 
 
 def _remote_fingerprint(url: str) -> str:
-    filesystem, path = fsspec.core.url_to_fs(url)
-    filesystem.invalidate_cache()  # the listing of the plan
-    try:
-        return remote_fingerprint(filesystem.info(path), url)
-    except OSError as error:
-        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
+    return remote_fingerprint(info_of(url), url)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.assignment import SpillEntry
 from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.spill import TABLE_DTYPE, Spill, take_documents
 from tokenloom.tasks.exclusion import is_excluded
 
@@ -64,7 +66,7 @@ class MergeRules:
 
 
 def merge_documents(
-    store: Store, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, rules: MergeRules
+    store: AnyStore, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, rules: MergeRules
 ) -> Piece:
     """Read the documents of a split with keys in [start_key, end_key) from all spills.
 
@@ -76,15 +78,15 @@ def merge_documents(
     duplicates, excluded = LeftOut(), LeftOut()
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
     for entry in spills:
-        with Spill(store, entry.name, entry.index) as spill:
-            rows = spill.documents(split_index, start_key, end_key)
-            stays = _stays(rows, rules, excluded)
-            duplicates.add(rows[stays])
-            # At once: a million copies of one text in one file must not wait in memory for the merge.
-            if rules.deduplicate:
-                stays &= _is_first(rows)
-            if rules.has_ids:
-                ids.append(spill.ids(rows).filter(pa.array(stays)))
+        spill = _open(store, entry)
+        rows = spill.documents(split_index, start_key, end_key)
+        stays = _stays(rows, rules, excluded)
+        duplicates.add(rows[stays])
+        # At once: a million copies of one text in one file must not wait in memory for the merge.
+        if rules.deduplicate:
+            stays &= _is_first(rows)
+        if rules.has_ids:
+            ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
     position = np.repeat(np.arange(len(spills), dtype=np.uint32), [len(table) for table in tables[1:]])
     rows = np.concatenate(tables)
@@ -96,6 +98,18 @@ def merge_documents(
     duplicates.add(rows, sign=-1)
     joined = pa.concat_arrays(ids).take(pa.array(order)) if rules.has_ids else None
     return Piece(rows, position, joined, duplicates, excluded)
+
+
+def _open(store: AnyStore, entry: SpillEntry) -> Spill:
+    """Return a spill whose header is read once for the shards that a process makes, where reading is a request."""
+    if isinstance(store, Store):
+        return Spill(store, entry.name, entry.index, entry.num_bytes)
+    return _open_remote(store.root, entry)
+
+
+@lru_cache(maxsize=4096)  # headers, of about 1 KB
+def _open_remote(root: str, entry: SpillEntry) -> Spill:
+    return Spill(RemoteStore(root), entry.name, entry.index, entry.num_bytes)
 
 
 def _stays(rows: NDArray[Any], rules: MergeRules, excluded: LeftOut) -> NDArray[np.bool_]:
@@ -167,7 +181,7 @@ def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iter
 
 
 def gather_tokens(
-    store: Store, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any]
+    store: AnyStore, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.uint32]]]:
     """Yield (tokens, num_tokens) of the piece's documents in order, about _WRITE_TOKENS at a time.
 
@@ -184,8 +198,7 @@ def gather_tokens(
     element = np.empty(len(piece.rows), np.int64)  # of each document among the gaps and documents in source
     filled = num_elements = 0
     for run in runs:
-        with Spill(store, run.entry.name, run.entry.index) as spill:
-            source[filled : filled + run.end - run.start] = spill.tokens(run.start, run.end)
+        source[filled : filled + run.end - run.start] = _open(store, run.entry).tokens(run.start, run.end)
         element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
         filled, num_elements = filled + run.end - run.start, num_elements + len(run.lengths)
     lengths = np.concatenate([run.lengths for run in runs])

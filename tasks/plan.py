@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sha256_of
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.manifest import version_name
+from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.spill import SPILL_FORMAT
+from tokenloom.storage.store_file import sharing_files
 from tokenloom.storage.versions import dataset_store, is_published
 from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import read_exclusions
 from tokenloom.tasks.inputs import InputFile, list_inputs
 from tokenloom.tasks.memory import bounded
+from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.sources import PartitionRange, make_reader
-from tokenloom.tasks.tokenization import read_record
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
@@ -56,7 +57,7 @@ class BuildPlan:
     spec: BuildSpec
     identity: dict[str, Any]
     excluded: NDArray[np.uint64] | None
-    store: Store
+    store: AnyStore
     version: str
     published: bool
     seen_tag_number: int
@@ -150,7 +151,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
     Raises InputError if it is damaged or lacks the text column.
     """
     progress.report(progress.Working(f"cutting {file.url} into partitions"))
-    with bounded(file.options["max_bytes"], file.url):
+    with sharing_files(), bounded(file.options["max_bytes"], file.url):
         return make_reader(file.options).partitions(file.url)
 
 
@@ -161,7 +162,7 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
-    cached = frozenset(name for name in {p.spill for p in partitions} if read_record(plan.store, name))
+    cached = frozenset(read_records(plan.store, (part.spill for part in partitions)))
     return replace(plan, partitions=partitions, cached=cached)
 
 

@@ -6,6 +6,7 @@ plain values and must return at once.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,12 +62,30 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send every event of this process to `listener` while the block runs."""
+    """Send every event of this process to `listener` while the block runs, and warnings of the log as messages.
+
+    The listener may be called by several threads at once.
+    """
     _listeners.append(listener)
+    _logger.addHandler(_WARNINGS)  # once, however many listen
     try:
         yield
     finally:
         _listeners.remove(listener)
+        if not _listeners:
+            _logger.removeHandler(_WARNINGS)
+
+
+class _Warnings(logging.Handler):
+    """Hands on what a store's retries say."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Report a warning as a message."""
+        report(Message(record.getMessage()))
+
+
+_logger = logging.getLogger("tokenloom")
+_WARNINGS = _Warnings(logging.WARNING)
 
 
 def report(event: Event) -> None:

@@ -13,11 +13,11 @@ from tokenloom.errors import WorkError
 from tokenloom.storage import manifest, tags
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.canonical import canonical_json, sign
+from tokenloom.storage.manifest import QUARANTINE
 from tokenloom.storage.versions import check_lengths, load_manifest, version_path
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.quarantine import NAME as QUARANTINE
 from tokenloom.tasks.quarantine import quarantine_reasons, write_quarantine
-from tokenloom.tasks.tokenization import read_record
+from tokenloom.tasks.records import read_records
 from tokenloom.tasks.validate import row_counts
 
 _SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key", "samples")
@@ -111,9 +111,9 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     """
     if not assignment.rows["quarantined"]:
         return {}
-    listed = []
+    listed, found = [], read_records(plan.store, (part.spill for part in plan.partitions))
     for part in plan.partitions:
-        file, record = plan.inputs[part.input_index], read_record(plan.store, part.spill)
+        file, record = plan.inputs[part.input_index], found.get(part.spill)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {part.spill} are gone; they are made again", part.spill)
         listed.append((part.spill, file.source, file.path, record["quarantine"]))

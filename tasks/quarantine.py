@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -19,10 +18,9 @@ import xxhash
 
 from tokenloom.errors import BadRow, WorkError
 from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.filesystem import write_all
+from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.spill import FOLDER
-
-NAME = "quarantine.jsonl"
 
 
 def quarantine_path(spill: str) -> str:
@@ -38,7 +36,7 @@ class QuarantineWriter:
         spill: name of the partition's spills.
     """
 
-    def __init__(self, store: Store, spill: str) -> None:
+    def __init__(self, store: AnyStore, spill: str) -> None:
         self._store, self._path = store, quarantine_path(spill)
         self._stack = ExitStack()
         self._file: IO[bytes] | None = None
@@ -81,7 +79,7 @@ class QuarantineWriter:
         }
 
 
-def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
+def write_quarantine(store: AnyStore, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
     """Write the list of a version from those of its partitions; return its SHA-256.
 
     Args:
@@ -101,33 +99,41 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
     return digest.hexdigest()
 
 
-def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
+def quarantine_reasons(store: AnyStore, path: str) -> dict[str, dict[str, int]]:
     """Return how many rows the list of a version names, by source and reason."""
     counts: dict[str, Counter[str]] = {}
-    with store.local(path).open("rb") as file:
-        for row in map(json.loads, file):
-            counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+    for row in map(json.loads, _lines(store, path)):
+        counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
-def _read(store: Store, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _read(store: AnyStore, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not summary["rows"]:
         return
-    path, digest = store.local(quarantine_path(spill)), xxhash.xxh3_128()
+    place, digest = store.place(quarantine_path(spill)), xxhash.xxh3_128()
     try:
-        with path.open("rb") as file:
-            for line in file:
-                digest.update(line)
-                yield _parse(line, path, spill)
+        for line in _lines(store, quarantine_path(spill)):
+            digest.update(line)
+            yield _parse(line, place, spill)
     except FileNotFoundError as error:
-        raise WorkError(f"{path}: it is missing; it is made again", spill) from error
+        raise WorkError(f"{place}: it is missing; it is made again", spill) from error
     if digest.hexdigest() != summary["xxh3_128"]:
-        raise WorkError(f"{path}: it is damaged; it is made again", spill)
+        raise WorkError(f"{place}: it is damaged; it is made again", spill)
 
 
-def _parse(line: bytes, path: Path, spill: str) -> dict[str, Any]:
+def _lines(store: AnyStore, path: str) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends; of the last one what there is."""
+    rest = b""
+    for block in store.blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def _parse(line: bytes, place: str, spill: str) -> dict[str, Any]:
     try:
         row: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise WorkError(f"{path}: it is damaged; it is made again", spill) from error
+        raise WorkError(f"{place}: it is damaged; it is made again", spill) from error
     return row

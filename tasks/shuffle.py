@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, candidate_path, read_assignment
 from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.documents import DocumentTableWriter
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import equal_part, sample_keys
 from tokenloom.storage.packing import num_samples, sample_key
-from tokenloom.storage.shard import ShardWriter, token_dtype
-from tokenloom.storage.versions import version_path
+from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.shard import ShardWriter, open_shard, token_dtype
+from tokenloom.storage.versions import open_store, version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import load_exclusions
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
@@ -37,6 +38,7 @@ SAMPLE_DTYPE = np.dtype(
         ("row", "<u8"),
         ("start", "<u8"),
         ("num_tokens", "<u4"),
+        ("ids", "<u8"),  # xxh3_64 of its tokens as the shard's reader gives them
     ]
 )
 
@@ -72,7 +74,7 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the shard can't be written.
     """
-    store = Store(job.store)
+    store = open_store(job.store)
     assignment = read_assignment(store, job.version)
     shard = assignment.shards[job.position]
     if record := read_shard_record(store, job.version, shard.name):
@@ -88,7 +90,7 @@ def record_path(version: str, name: str) -> str:
     return candidate_path(version, name.replace("/", "-") + ".json")
 
 
-def read_shard_record(store: Store, version: str, name: str) -> dict[str, Any] | None:
+def read_shard_record(store: AnyStore, version: str, name: str) -> dict[str, Any] | None:
     """Return the record of a shard if its two files are there, else None."""
     try:
         record = read_signed(store.read(record_path(version, name)), name)
@@ -99,7 +101,7 @@ def read_shard_record(store: Store, version: str, name: str) -> dict[str, Any] |
     return record if same else None
 
 
-def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> dict[str, Any]:
+def _write_shard(store: AnyStore, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> dict[str, Any]:
     path = version_path(job.version, shard.name)
     measured = _Measured(job)
     excluded = load_exclusions(store, job.version) if job.excludes else None
@@ -117,6 +119,8 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
                 progress.report(progress.Advanced(len(num_tokens), part.nbytes, len(part), len(part)))
+        tokens.finish()
+        measured.read_samples(token_file.name)
     return {
         "name": shard.name,
         "split": shard.split,
@@ -185,6 +189,13 @@ class _Measured:
         if self._job.packs:
             self._lengths.append(num_tokens)
 
+    def read_samples(self, path: str) -> None:
+        """Note what the shard's own reader finds where the chosen documents are; `path` is of the local file."""
+        tokens = open_shard(path).tokens
+        for sample in self._samples:
+            start = int(sample["start"])
+            sample["ids"] = hash_of_ids(tokens[start : start + int(sample["num_tokens"])])
+
     def record(self) -> dict[str, Any]:
         """Return the measured part of the shard's record."""
         return {
@@ -208,6 +219,11 @@ class _Measured:
             sample_key(packing, seq_len): num_samples(packing, seq_len, self._num_tokens, offsets)
             for packing, seq_len in self._job.packs
         }
+
+
+def hash_of_ids(ids: NDArray[Any]) -> int:
+    """Return a hash of the ids of a document, of their stored type."""
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(ids).data.cast("B"))
 
 
 def _hexadecimal(key: int | None) -> str | None:

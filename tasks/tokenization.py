@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import FormatError, TokenizerError
-from tokenloom.storage.canonical import canonical_json, read_signed, sign
-from tokenloom.storage.filesystem import Store
+from tokenloom.errors import TokenizerError
+from tokenloom.storage.canonical import canonical_json, sign
 from tokenloom.storage.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
+from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import token_dtype
-from tokenloom.storage.spill import FOLDER, SpillDocuments, spill_path, write_spill
+from tokenloom.storage.spill import SpillDocuments, write_spill
+from tokenloom.storage.store_file import sharing_files
+from tokenloom.storage.versions import open_store
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.memory import each_bounded
-from tokenloom.tasks.quarantine import QuarantineWriter, quarantine_path
+from tokenloom.tasks.quarantine import QuarantineWriter
+from tokenloom.tasks.records import read_record, record_path
 from tokenloom.tasks.rules import RulesJob, keep_documents
 from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
@@ -74,28 +77,6 @@ class _Pending:
         return SpillDocuments(**joined)
 
 
-def record_path(spill: str) -> str:
-    """Return the path of a partition's record."""
-    return f"{FOLDER}/{spill}.json"
-
-
-def read_record(store: Store, spill: str) -> dict[str, Any] | None:
-    """Return a partition's record if it and all its spills are there, else None.
-
-    The record: {"read", "filtered", "not_read", "unseen", "quarantine": see QuarantineWriter.summary, "spills":
-    [{"bytes", "documents": [by split], "tokens": [by split]}]}; `not_read` rows are among the filtered ones.
-    """
-    try:
-        record = read_signed(store.read(record_path(spill)), record_path(spill))
-    except (FileNotFoundError, FormatError):
-        return None
-    spills = record["spills"]
-    lengths = [store.num_bytes(spill_path(spill, i)) for i in range(len(spills))]
-    listed = (store.num_bytes(quarantine_path(spill)) or 0) if record["quarantine"]["bytes"] else 0
-    wanted = [item["bytes"] for item in spills]
-    return record if lengths == wanted and listed == record["quarantine"]["bytes"] else None
-
-
 def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
     """Encode one partition into spills and return its record.
 
@@ -105,12 +86,12 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
         StoreError: a spill can't be written.
     """
-    store = Store(job.store)
+    store = open_store(job.store)
     if record := read_record(store, job.spill):
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.start}, {job.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    with QuarantineWriter(store, job.spill) as quarantine:
+    with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
         record = _encode_partition(store, job, tokenizer, quarantine)
     record["quarantine"] = quarantine.summary()
     check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
@@ -119,7 +100,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
 
 
 def _encode_partition(
-    store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
+    store: AnyStore, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
 ) -> dict[str, Any]:
     pending, tally = _Pending(), _Tally(job.num_bytes)
     record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "unseen": [], "spills": []}
@@ -175,7 +156,7 @@ def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     left = jobs[0].limit or 0
     for job in jobs:
         name = f"{job.spill}-{left}"
-        spills.append((name, read_record(Store(job.store), name) is not None))
+        spills.append((name, read_record(open_store(job.store), name) is not None))
         record = tokenize_partition(replace(job, limit=left, spill=name))
         left -= sum(sum(spill["documents"]) for spill in record["spills"])
         if left == 0:
@@ -235,7 +216,7 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
 
 
 def _spill(
-    store: Store, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments
+    store: AnyStore, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments
 ) -> dict[str, Any]:
     info = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
     return write_spill(store, job.spill, index, documents, len(job.rules.shares), info)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,15 @@ import pyarrow as pa
 
 from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.assignment import Assignment
-from tokenloom.storage.filesystem import Store
 from tokenloom.storage.keys import content_hashes
-from tokenloom.storage.shard import Shard, open_shard, token_dtype
+from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
-from tokenloom.tasks.inputs import InputFile, check_unchanged
-from tokenloom.tasks.memory import bounded, each_bounded
+from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.rules import Place, transformed
-from tokenloom.tasks.shuffle import SAMPLE_DTYPE
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.reread import read_rows
+from tokenloom.tasks.rules import Place
+from tokenloom.tasks.shuffle import SAMPLE_DTYPE, hash_of_ids
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -44,8 +41,6 @@ _NEXT_STEP = "nothing was published; please report this, with build.json of a ve
 class CheckJob:
     """Documents of one input to encode again: (shard name, row of SAMPLE_DTYPE) each."""
 
-    store: str
-    version: str
     file: InputFile
     definition: dict[str, Any]
     tokenizer_fingerprint: str
@@ -77,9 +72,7 @@ def choose_samples(
         can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
         for part in _parts(samples, num_jobs if can_cut else 1):
             file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
-            jobs.append(
-                CheckJob(str(plan.store.root), plan.version, file, plan.definition, fingerprint, transform, part)
-            )
+            jobs.append(CheckJob(file, plan.definition, fingerprint, transform, part))
     return jobs
 
 
@@ -98,35 +91,18 @@ def check_documents(job: CheckJob) -> int:
     wanted = {
         int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
     }
-    shards = {name: _open(job, name) for name, _ in job.samples}
-    reader = make_reader(job.file.options)
-    place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    with bounded(job.file.options["max_bytes"], job.file.url):
-        ranges = reader.locate(job.file.url, sorted(wanted))
-    for start, end in ranges:
-        batches = reader.read(job.file.url, start, end)
-        for batch in each_bounded(batches, job.file.options["max_bytes"], job.file.url):
-            here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
-            if len(here):
-                texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)
-                _compare(job, shards, texts, [wanted[int(i)] for i in batch.rows[here]], place)
-            found += len(here)
-            if found == len(wanted):
-                return found  # a file that is one partition need not be read to its end
+    for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
+        _compare(job, texts, [wanted[row] for row in rows], place)
+        found += len(rows)
     if found != len(wanted):
+        check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
     return found
 
 
-def _open(job: CheckJob, name: str) -> Shard:
-    return open_shard(Store(job.store).local(version_path(job.version, f"{name}.tok")))
-
-
-def _compare(
-    job: CheckJob, shards: dict[str, Shard], texts: pa.Array, samples: list[tuple[str, Any]], place: Place
-) -> None:
+def _compare(job: CheckJob, texts: pa.Array, samples: list[tuple[str, Any]], place: Place) -> None:
     """Raise CheckError unless the texts' hashes and ids are what stands in the shards; both in the same order."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     texts = texts.fill_null("")
@@ -135,14 +111,13 @@ def _compare(
     ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
     for (name, sample), hashes, again in zip(samples, content, ids, strict=True):
         start = int(sample["start"])
-        stored = shards[name].tokens[start : start + int(sample["num_tokens"])]
         same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
         where = place(int(sample["row"]))
         if not same_text:
             check_unchanged(job.file)
             why = _CHANGED if job.transform is None else _UNSTEADY
             raise CheckError(f"{where}: its text differs from shard {name} at token {start}; {why}")
-        if not np.array_equal(stored, again):
+        if len(again) != sample["num_tokens"] or hash_of_ids(again) != sample["ids"]:
             raise CheckError(f"{where}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
 
 
@@ -162,8 +137,7 @@ def validate_build(
         CheckError: something does not hold; it says what, with both numbers.
         InputError: an input changed while the build ran.
     """
-    for file in plan.inputs:
-        check_unchanged(file)
+    check_all_unchanged(plan.spec, plan.inputs)
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record["split"] == split]
         documents = sum(record["documents"] + record["duplicates"] + record["excluded"] for record in mine)
@@ -175,8 +149,11 @@ def validate_build(
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
+    folder = version_path(plan.version)
+    lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
     for record in records:
-        _check_shard(plan, record)
+        name = record["name"].rpartition("/")[2]
+        _check_shard(plan, record, lengths[record["split"]].get(f"{name}.tok", 0))
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     if not rows["kept"]:
         raise InputError(f"{plan.spec.documents.exclude}: it excludes every document (documents.exclude); check it")
@@ -204,12 +181,11 @@ def _check_equal(what: str, expected: int, found: int) -> None:
         raise CheckError(f"{what}: {expected:,} and {found:,} differ; {_NEXT_STEP}")
 
 
-def _check_shard(plan: BuildPlan, record: dict[str, Any]) -> None:
+def _check_shard(plan: BuildPlan, record: dict[str, Any], num_bytes: int) -> None:
     name = record["name"]
     vocab_size = plan.tokenizer["vocab_size"]
     if record["max_id"] >= vocab_size:
         raise CheckError(f"shard {name}: id {record['max_id']} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
     if record["bad_ends"]:
         raise CheckError(f"shard {name}: {record['bad_ends']} documents do not end with end-of-text; {_NEXT_STEP}")
-    num_bytes = plan.store.num_bytes(version_path(plan.version, f"{name}.tok"))
-    _check_equal(f"shard {name}: bytes written and on disk", record["bytes"], num_bytes or 0)
+    _check_equal(f"shard {name}: bytes written and in the store", record["bytes"], num_bytes)

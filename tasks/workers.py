@@ -92,6 +92,10 @@ class _Worker:
                 progress.report(value)
             kind, value = self._exchange()
         self.is_busy = False
+        if kind == "error" and isinstance(value, MemoryError):
+            raise WorkerLost(
+                f"a worker process has no memory left while {self._in_hand}; fewer --workers need less"
+            ) from value
         if kind == "error":
             raise value  # outside of what tells a lost worker: the function may raise EOFError itself
         return value
@@ -218,11 +222,18 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
-    with progress.listening(lambda event: connection.send(("event", event))):
+    sending = threading.Lock()  # uploads tell from threads of their own
+
+    def listen(event: progress.Event) -> None:
+        with sending:
+            connection.send(("event", event))
+
+    with progress.listening(listen):
         while True:
             answer = _answer(jobs.get())
             try:
-                connection.send_bytes(answer)
+                with sending:
+                    connection.send_bytes(answer)
             except OSError:
                 os._exit(1)  # the parent is gone
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.documents import open_documents
+from tokenloom.storage.filesystem import Store
 from tokenloom.storage.shard import open_shard
 from tokenloom.storage.versions import dataset_store, load_manifest, version_path
 from tokenloom.tasks.publish import BuildResult
@@ -53,16 +54,22 @@ def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
     return path
 
 
+def local_store(store: str, dataset: str) -> Store:
+    """Return the folder of a dataset in a local store."""
+    found = dataset_store(store, dataset)
+    assert isinstance(found, Store)
+    return found
+
+
 def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:
     """Return {name: SHA-256} of every file that the version's manifest lists, and the manifest itself."""
     store = dataset_store(spec.store, spec.dataset)
-    folder = store.local(version_path(version))
     manifest = load_manifest(store, version)
     names = ["manifest.json", *manifest["files"]]
     for split in manifest["splits"].values():
         for shard in split["shards"]:
             names += [shard["name"], shard["name"].removesuffix(".tok") + ".docs"]
-    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    hashes = {name: hashlib.sha256(store.read(version_path(version, name))).hexdigest() for name in names}
     return {name: value for name, value in hashes.items() if name.endswith(suffix)}
 
 
@@ -71,7 +78,7 @@ def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
 
     `ids` is an array without the end-of-text id at its end.
     """
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     manifest = load_manifest(store, version)
     inputs = json.loads(store.read(version_path(version, "inputs.json")))["inputs"]
     documents = []

@@ -21,14 +21,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import NEXT_STEP, assert_nothing_visible, assert_refused
-from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.support import (
+    build,
+    count,
+    listed_files,
+    local_store,
+    make_spec,
+    stored_documents,
+    write_jsonl,
+    write_parquet,
+)
 from tokenloom.cli import main
 from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.reader import TokenDataset
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.documents import SCHEMA, SCHEMA_WITH_ID, open_documents
 from tokenloom.storage.shard import open_shard
-from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.versions import load_manifest, version_path
 from tokenloom.tasks import shuffle
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.sources import files
@@ -78,7 +87,7 @@ def texts_of(spec: BuildSpec, result: BuildResult) -> list[str]:
 
 def build_json(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
     """Return the version's build.json."""
-    value = json.loads(dataset_store(spec.store, spec.dataset).read(version_path(result.version, "build.json")))
+    value = json.loads(local_store(spec.store, spec.dataset).read(version_path(result.version, "build.json")))
     assert isinstance(value, dict)
     return value
 
@@ -285,7 +294,7 @@ def test_filter_and_text_column_each_make_another_version_and_spills_of_their_ow
     for spec, result, item in zip(specs, results, options, strict=True):
         fresh = make_spec(tmp_path / "fresh" / result.version, [source(path, **item)])
         assert listed_files(fresh, build(fresh).version) == listed_files(spec, result.version)
-        manifest = load_manifest(dataset_store(spec.store, spec.dataset), result.version)
+        manifest = load_manifest(local_store(spec.store, spec.dataset), result.version)
         assert item.items() <= manifest["spec"]["sources"][0].items()
     assert build(specs[1]).published is False
 
@@ -295,7 +304,7 @@ def test_filter_and_text_column_each_make_another_version_and_spills_of_their_ow
 
 def carried_ids(spec: BuildSpec, version: str) -> list[str | None]:
     """Return the id of every document, in the order of stored_documents."""
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     folder = store.local(version_path(version))
     return [
         found
@@ -557,7 +566,7 @@ def test_the_path_of_the_exclusions_is_in_no_listed_file(tmp_path: Path) -> None
         data = (folder / name).read_bytes()
         assert b"requests-of-may" not in data
         assert b"confidential" not in data
-    assert "exclude" in load_manifest(dataset_store(spec.store, spec.dataset), result.version)["spec"]["documents"]
+    assert "exclude" in load_manifest(local_store(spec.store, spec.dataset), result.version)["spec"]["documents"]
 
 
 def test_a_build_after_a_removal_request_encodes_nothing(tmp_path: Path) -> None:
@@ -649,7 +658,7 @@ def test_the_version_of_a_transform_makes_another_version_and_encodes_again(modu
     assert len({result.version for result in results}) == 3
     assert [result.num_encoded for result in results] == [1, 1, 1]
     assert listed_files(specs[1], results[1].version, ".tok") == listed_files(specs[2], results[2].version, ".tok")
-    documents = load_manifest(dataset_store(specs[2].store, "data"), results[2].version)["spec"]["documents"]
+    documents = load_manifest(local_store(specs[2].store, "data"), results[2].version)["spec"]["documents"]
     assert documents == {"transform": {"function": f"{module}:change", "version": "2"}}
 
 

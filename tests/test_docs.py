@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from tests.support import build, make_spec, write_jsonl
+from tests.support import build, local_store, make_spec, write_jsonl
 from tokenloom.storage import open_shard
 from tokenloom.storage.canonical import sign
 from tokenloom.storage.documents import open_documents
 from tokenloom.storage.shard import ShardWriter, token_dtype
-from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.versions import load_manifest, version_path
 
 PAGE = Path(__file__).parents[1] / "docs" / "format.md"
 
@@ -47,7 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     sources = [{"kind": "jsonl", "path": str(source), "id": "text"}]
     spec = make_spec(folder / "store", sources, shard_tokens=20_000, documents={"on_error": "skip"})
     version = build(spec).version
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     built = Built(store.local(version_path(version)), store.root, load_manifest(store, version))
     assert len(built.shards) > 3
     return built

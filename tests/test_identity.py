@@ -15,12 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.support import (
+    build,
+    count,
+    listed_files,
+    local_store,
+    make_spec,
+    stored_documents,
+    write_jsonl,
+    write_parquet,
+)
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.documents import open_documents
 from tokenloom.storage.shard import open_shard
 from tokenloom.storage.tags import newest
-from tokenloom.storage.versions import dataset_store, load_manifest, published_versions, version_path
+from tokenloom.storage.versions import load_manifest, published_versions, version_path
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 SPLITS = {"train": 0.5, "validation": 0.25, "test": 0.25}
@@ -67,7 +76,7 @@ def cut(folder: Path, texts: Sequence[str], sizes: Sequence[int], group_rows: in
 
 def split_sequences(spec: BuildSpec, version: str) -> dict[str, tuple[list[int], list[int]]]:
     """Return {split: (all tokens, all keys)} of a version, its shards laid end to end."""
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     sequences = {}
     for split, entry in load_manifest(store, version)["splits"].items():
         tokens: list[int] = []
@@ -128,7 +137,7 @@ def test_copies_are_kept_and_counted_where_duplicates_are_allowed(tmp_path: Path
     documents = stored_documents(spec, version)
     assert Counter(map(text_of, documents)) == Counter(text for text in texts if text)
     assert len({(document["path"], document["row"]) for document in documents}) == 150
-    rows = load_manifest(dataset_store(spec.store, spec.dataset), version)["rows"]
+    rows = load_manifest(local_store(spec.store, spec.dataset), version)["rows"]
     assert rows == {"read": 152, "kept": 150, "duplicates": 0, "filtered": 2, "excluded": 0, "quarantined": 0}
 
 
@@ -239,14 +248,14 @@ def test_a_build_after_one_more_file_encodes_only_that_file(tmp_path: Path) -> N
     assert result.published
     assert result.num_encoded == 1
     assert {path: path.stat().st_mtime_ns for path in spills} == spills
-    assert len(published_versions(dataset_store(spec.store, spec.dataset))) == 2
+    assert len(published_versions(local_store(spec.store, spec.dataset))) == 2
     assert len(stored_documents(spec, result.version)) == 400
 
 
 def test_a_build_with_nothing_new_publishes_nothing(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "store", [parquet(cut(tmp_path / "data", TEXTS, [100], 20))])
     first = build(spec)
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     entry = newest(store, "latest")
     folder = store.local(version_path(first.version))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

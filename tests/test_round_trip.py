@@ -27,10 +27,10 @@ import sentencepiece
 import tiktoken
 import tokenizers
 
-from tests.support import FULL, build, make_spec, stored_documents, write_parquet
+from tests.support import FULL, build, local_store, make_spec, stored_documents, write_parquet
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.versions import load_manifest, version_path
 
 Place = tuple[str, int]
 
@@ -303,7 +303,7 @@ class Built:
 
 def _stored_ids(spec: BuildSpec, version: str, manifest: dict[str, Any]) -> Iterator[str | None]:
     """Yield the id of every document, in the order of stored_documents."""
-    folder = dataset_store(spec.store, spec.dataset).local(version_path(version))
+    folder = local_store(spec.store, spec.dataset).local(version_path(version))
     for split in manifest["splits"].values():
         for shard in split["shards"]:
             with pa.memory_map(str((folder / shard["name"]).with_suffix(".docs"))) as file:
@@ -315,7 +315,7 @@ def load_built(
     spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
 ) -> Built:
     """Return what stands in a version beside its source; documents have their `id` too."""
-    manifest = load_manifest(dataset_store(spec.store, spec.dataset), version)
+    manifest = load_manifest(local_store(spec.store, spec.dataset), version)
     pairs = zip(stored_documents(spec, version), _stored_ids(spec, version, manifest), strict=True)
     return Built(used, manifest, [document | {"id": found} for document, found in pairs], source, limit)
 

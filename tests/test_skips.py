@@ -26,17 +26,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import assert_nothing_visible
-from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl
+from tests.support import build, count, listed_files, local_store, make_spec, stored_documents, write_jsonl
 from tests.tasks.test_source_kinds import raw_table
 from tokenloom import cli
 from tokenloom.errors import BadRow, InputError, TokenloomError
 from tokenloom.flows import order
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.manifest import QUARANTINE as NAME
+from tokenloom.storage.versions import load_manifest, version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.quarantine import NAME
 from tokenloom.tasks.sources import files, jsonl, make_reader, text
 from tokenloom.tasks.sources.base import REASONS
 
@@ -57,7 +57,7 @@ def failing(spec: BuildSpec) -> BuildSpec:
 
 def listed_rows(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
     """Return the lines of a version's quarantine, checked against its manifest; none if there is no such file."""
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     manifest, path = load_manifest(store, version), store.local(version_path(version, NAME))
     lines = []
     if NAME in manifest["files"]:

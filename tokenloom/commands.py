@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import SpecError, StoreError
+from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
-from tokenloom.storage.documents import open_documents
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.shard import open_shard
+from tokenloom.storage.documents import first_documents
+from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.shard import read_header
+from tokenloom.storage.store_file import StoreFile
 from tokenloom.storage.versions import (
     NAME_PATTERN,
     dataset_store,
     load_manifest,
+    open_store,
     parse_reference,
     published_versions,
     read_inputs,
@@ -146,38 +149,70 @@ def run_build(spec: Any, workers: int | None, direct: bool) -> Json:
 
 def ls(store: str, quiet: bool) -> Json:
     """List the datasets of a store, or the versions of a dataset."""
-    if "://" in store:
-        raise StoreError("ls lists local stores only; `tokenloom inspect STORE/DATASET@TAG` reads remote ones too")
-    folder = Path(store).expanduser().absolute()
-    if not folder.is_dir():
+    folder = open_store(store)
+    names = set(folder.names(""))
+    if not names and not folder.exists(""):
         raise StoreError(f"{store}: no such store or dataset; a build makes it")
-    if (folder / "versions").is_dir() or (folder / "tags").is_dir():
-        return _list_versions(dataset_store(str(folder.parent), folder.name), quiet)
-    datasets = []
-    for name in sorted(path.name for path in folder.iterdir() if NAME_PATTERN.match(path.name)):
-        dataset = dataset_store(str(folder), name)
-        newest = tags.newest(dataset, "latest")
-        if newest or published_versions(dataset):
-            latest = newest.version if newest else None
-            datasets.append({"dataset": name, "versions": len(published_versions(dataset)), "latest": latest})
-    print_table(quiet, ["dataset", "versions", "latest"], [list(item.values()) for item in datasets])
-    return {"store": str(folder), "datasets": datasets}
+    if names & {"versions", "tags"}:
+        return _list_versions(folder, quiet)
+    found = [
+        _dataset_row(dataset_store(str(folder.root), name), name) for name in sorted(filter(NAME_PATTERN.match, names))
+    ]
+    datasets = [row for row in found if row]
+    cells = [[row["dataset"], row["versions"], row["damage"] or row["latest"]] for row in datasets]
+    print_table(quiet, ["dataset", "versions", "latest"], cells)
+    return {"store": str(folder.root), "datasets": datasets}
 
 
-def _list_versions(store: Store, quiet: bool) -> Json:
+def _dataset_row(store: AnyStore, name: str) -> Json | None:
+    """Return what `ls` says of a dataset, None if nothing was ever published in it."""
+    versions = published_versions(store)
+    latest, damage = _named_by(store, "latest")
+    if not versions and latest is None and damage is None:
+        return None
+    return {"dataset": name, "versions": len(versions), "latest": latest, "damage": damage}
+
+
+def _named_by(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
+    """Return the version that a tag names, or what is damaged about it."""
+    try:
+        newest = tags.newest(store, tag)
+    except FormatError:
+        return None, f"damaged: tags/{tag}; see `tokenloom verify`"
+    return newest.version if newest else None, None
+
+
+def _list_versions(store: AnyStore, quiet: bool) -> Json:
     named: dict[str, list[str]] = {}
+    damages = []
     for tag in store.names("tags"):
-        if entry := tags.newest(store, tag):
-            named.setdefault(entry.version, []).append(tag)
-    versions = []
-    for name in published_versions(store):
-        splits = load_manifest(store, name)["splits"].values()
-        counts = {key: sum(split[key] for split in splits) for key in ("tokens", "documents")}
-        num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
-        versions.append({"version": name, "tags": named.get(name, []), **counts, "bytes": num_bytes})
-    rows = [[v["version"], v["tokens"], v["documents"], v["bytes"], ", ".join(v["tags"])] for v in versions]
-    print_table(quiet, ["version", "tokens", "documents", "bytes", "tags"], rows)
-    return {"dataset": store.root.name, "versions": versions}
+        version, damage = _named_by(store, tag)
+        if version:
+            named.setdefault(version, []).append(tag)
+        damages += [damage] if damage else []
+    versions = [_version_row(store, name, named.get(name, [])) for name in published_versions(store)]
+    counts = ("tokens", "documents", "bytes")
+    rows = [
+        [v["version"], *(v[key] if v["damage"] is None else "damaged" for key in counts), ", ".join(v["tags"])]
+        for v in versions
+    ]
+    print_table(quiet, ["version", *counts, "tags"], rows)
+    damages += [v["damage"] for v in versions if v["damage"]]
+    for damage in damages:
+        print_line(quiet, printable(damage))
+    return {"dataset": str(store.root).rpartition("/")[2], "versions": versions, "damages": damages}
+
+
+def _version_row(store: AnyStore, version: str, names: list[str]) -> Json:
+    """Return what `ls` says of a version; of a damaged one only that it is."""
+    row: Json = {"version": version, "tags": names, "tokens": None, "documents": None, "bytes": None, "damage": None}
+    try:
+        splits = load_manifest(store, version)["splits"].values()
+    except FormatError as error:
+        place = f"{store.root}@{version}"
+        return row | {"damage": f"{error}; `tokenloom verify {place}` says what to do"}
+    counts = {key: sum(split[key] for split in splits) for key in ("tokens", "documents")}
+    return row | counts | {"bytes": sum(shard["bytes"] for split in splits for shard in split["shards"])}
 
 
 def inspect(reference: str, quiet: bool) -> Json:
@@ -214,19 +249,18 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
     from tokenloom.reader.decoding import version_tokenizer
 
     store, manifest = resolve(parse_reference(reference))
-    if not isinstance(store, Store):
-        raise StoreError(f"{reference}: peek reads local stores only; `tokenloom inspect` reads remote ones too")
     if split not in manifest["splits"]:
         raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
     inputs = read_inputs(store, manifest)
     tokenizer = version_tokenizer(store, manifest)
     documents: list[Json] = []
     for entry in manifest["splits"][split]["shards"]:
-        path = store.local(version_path(manifest["version"], entry["name"]))
-        shard = open_shard(path)
-        table = open_documents(path.with_suffix(".docs")).slice(0, count - len(documents))
-        for row in table.to_pylist():
-            ids = np.asarray(shard.tokens[row["start"] : row["start"] + row["num_tokens"] - 1])
+        path = version_path(manifest["version"], entry["name"])
+        header = read_header(partial(store.read_range, path), store.place(path))
+        for row in first_documents(StoreFile(store, f"{path[:-4]}.docs"), count - len(documents)):
+            start = header.tokens_start + row["start"] * header.token_bytes
+            end = start + (row["num_tokens"] - 1) * header.token_bytes
+            ids = np.frombuffer(store.read_range(path, start, end), header.dtype)
             place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
             place |= {"content": row["content"].hex(), "id": row.get("id")}
             text = printable(tokenizer.decode(ids[: 4 * chars])[:chars])

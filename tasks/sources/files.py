@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.storage.fingerprints import remote_fingerprint
+from tokenloom.storage.remote_calls import is_object, listing_calls
 from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
+from tokenloom.storage.store_file import StoreFile, open_url
 
 PINNED = "commit:"  # a fingerprint that begins so names what never changes
 _MAGIC = "*?["
@@ -91,15 +93,28 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     if magic is None:
         return root, [(stripped, _info(filesystem, stripped, pattern))]
     with naming(pattern):
-        found = sorted(filesystem.glob(stripped, detail=True).items())
+        if is_object(pattern):
+            found = sorted(listing_calls(pattern).call(pattern, "glob", stripped, detail=True).items())
+        else:
+            filesystem.invalidate_cache()  # of listings, which this process may have made for an earlier build
+            found = sorted(filesystem.glob(stripped, detail=True).items())
     if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
         raise InputError(f"{odd!a}: its name is no UTF-8, which the inputs of a version can't name; rename the file")
     return root, found
 
 
+def info_of(url: str) -> dict[str, Any]:
+    """Return what the file system of a URL says of it now; raises InputError if there is no such file."""
+    filesystem, name = filesystem_of(url)
+    return _info(filesystem, name, url)
+
+
 def _info(filesystem: Any, name: str, pattern: str) -> dict[str, Any]:
     with naming(pattern):
         try:
+            if is_object(pattern):
+                return dict(listing_calls(pattern).call(pattern, "info", name))
+            filesystem.invalidate_cache()
             return dict(filesystem.info(name))
         except FileNotFoundError as error:
             if kind_of(error) == "missing":
@@ -121,7 +136,7 @@ def found_file(path: str, name: str, pattern: str, info: dict[str, Any] | None =
     files = filesystem_of(pattern)[0]
     url = str(files.unstrip_protocol(name))
     with naming(url):
-        info = info or files.info(name)
+        info = info or _info(files, name, url)
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 
 
@@ -149,6 +164,8 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
     """Open a local path or a URL for reading; "::" in a local name is no chain of file systems."""
     if "://" not in url:
         return open(url, "rb")  # noqa: PTH123  (a str path, as fsspec gives it; the caller closes it)
+    if is_object(url):
+        return open_url(url)  # type: ignore[return-value]  # it has all of IO[bytes] that readers use
     opened: AbstractContextManager[IO[bytes]] = fsspec.open(url, "rb")
     return opened
 
@@ -160,6 +177,13 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
         for opened in _listeners:
             opened.append(file)
         yield file
+
+
+def expect(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
+    """Say which bytes of an open input will be read, so that a remote one is asked for these in few requests."""
+    raw = getattr(file, "raw", file)
+    if isinstance(raw, StoreFile):
+        raw.expect(ranges)
 
 
 @contextmanager
@@ -198,6 +222,9 @@ def input_bytes(url: str) -> int:
     with naming(url):
         if "://" not in url:
             return os.stat(url).st_size
+        if is_object(url):
+            with open_url(url) as file:
+                return file.size()
         filesystem, path = fsspec.core.url_to_fs(url)
         return int(filesystem.size(path))
 
@@ -233,7 +260,9 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
             # fsspec's files know no readline of so many bytes at most.
             yield file if is_local(url) else cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES))
             return
-        if input_bytes(url) == 0:
+        num_bytes = input_bytes(url)
+        expect(file, [(0, num_bytes)])
+        if num_bytes == 0:
             raise InputError(f"{url}: the file is empty, which no {codec} file is; make it again")
         try:
             stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)

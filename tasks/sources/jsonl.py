@@ -12,7 +12,7 @@ from typing import IO, Any
 from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
+from tokenloom.tasks.sources.files import compression, expect, input_bytes, open_decompressed
 from tokenloom.tasks.sources.json_values import array_values, parse_json, starts_array
 from tokenloom.tasks.sources.records import RecordReader
 
@@ -62,6 +62,7 @@ class Reader(RecordReader):
 
     def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes | BadRow, int]]:
         offset = start
+        expect(file, [(max(0, start - 1), end)])
         if start > 0:  # a line that begins before `start` belongs to the range before
             offset = start - 1
             file.seek(offset)

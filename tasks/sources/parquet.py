@@ -5,7 +5,7 @@ A filter is pushed down: row groups that cannot hold a row it keeps, by their st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import IO, Any
@@ -20,7 +20,7 @@ from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import FoundFile, find_files, open_input
+from tokenloom.tasks.sources.files import FoundFile, expect, find_files, open_input
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this, never whole
@@ -50,7 +50,10 @@ class Reader:
         return f"{url}, row {row}"
 
     @contextmanager
-    def _open(self, url: str, dictionary: list[str] | None = None) -> Iterator[pq.ParquetFile]:
+    def _open(
+        self, url: str, dictionary: list[str] | None = None, groups: Iterable[int] = ()
+    ) -> Iterator[pq.ParquetFile]:
+        """Open a file, of which these row groups will be read."""
         with open_input(url) as file:
             try:
                 opened = pq.ParquetFile(
@@ -69,7 +72,8 @@ class Reader:
                 raise InputError(
                     f"{url}: no readable parquet file: {_said(error)}. Mend or leave out the file"
                 ) from error
-            self._columns.needed(schema, url)
+            leaves = _leaves(opened, self._columns.needed(schema, url))
+            expect(file, [_chunk(opened.metadata.row_group(i).column(leaf)) for i in groups for leaf in leaves])
             yield opened
 
     def partitions(self, url: str) -> list[PartitionRange]:
@@ -85,7 +89,7 @@ class Reader:
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
-        with self._open(url, self._repeated(url, start, end)) as file:
+        with self._open(url, self._repeated(url, start, end), range(start, end)) as file:
             row = sum(file.metadata.row_group(i).num_rows for i in range(start))
             for group in range(start, end):
                 num_rows = file.metadata.row_group(group).num_rows
@@ -228,6 +232,14 @@ def _check_counts(file: pq.ParquetFile, url: str, leaves: list[int]) -> None:
                     f"{url}, row group {group}: its footer says {row_group.num_rows:,} rows, and {num_values:,} values "
                     f"of {file.schema.column(i).path!r}: it is damaged; mend or leave out the file"
                 )
+
+
+def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return where a column chunk lies in its file, [start, end)."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        start = min(start, column.dictionary_page_offset)
+    return start, start + column.total_compressed_size
 
 
 def _leaf_bytes(file: pq.ParquetFile, group: int, leaves: list[int]) -> int:

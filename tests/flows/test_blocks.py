@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from prefect.client.orchestration import get_client
 from prefect.filesystems import LocalFileSystem
 from prefect.settings import PREFECT_HOME
 
-from tests.storage.s3_server import BUCKET, put, s3_server
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, download, put, s3_server
 from tests.support import build, listed_files, make_spec, write_jsonl
-from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.direct import build_as_spec_says
 from tokenloom.spec import BuildSpec
@@ -57,12 +59,25 @@ def s3_spec(folder: Path, block: str) -> BuildSpec:
     return spec.with_workers(1)
 
 
+def secret_of(server: str) -> dict[str, str]:
+    """Return the options that open the server, with the planted secret."""
+    return {"key": "test", "secret": _PLANTED, "endpoint_url": server}
+
+
+def told_by_prefect() -> str:
+    """Return all logs, events, artifacts, and parameters and states of runs."""
+    with get_client(sync_client=True) as client:
+        post = client._client.post
+        return "".join(
+            post(f"/{what}/filter", json={}).text for what in ("logs", "events", "artifacts", "flow_runs", "task_runs")
+        )
+
+
 @pytest.mark.usefixtures("prefect_server", "options")
 def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
     tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    value = {"key": "test", "secret": _PLANTED, "endpoint_url": s3}
-    Secret(value=value).save("bucket", overwrite=True)
+    Secret(value=secret_of(s3)).save("bucket", overwrite=True)
     spec = s3_spec(tmp_path, "bucket")
     result = build_dataset(spec)
     write_jsonl(tmp_path / "local" / "a.jsonl", [f"document {i} of a bucket" for i in range(100)])
@@ -73,10 +88,32 @@ def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
     places = [*(tmp_path / "store").rglob("*"), *Path(PREFECT_HOME.value()).rglob("*")]
     found = [path for path in places if path.is_file() and _PLANTED.encode() in path.read_bytes()]
     assert found == []
-    with get_client(sync_client=True) as client:
-        told = client._client.post("/logs/filter", json={}).text + client._client.post("/events/filter", json={}).text
-        assert "tokenize" in told and _PLANTED not in told
-        assert _PLANTED not in "".join(str(run.parameters) for run in client.read_flow_runs())
+    told = told_by_prefect()
+    assert "tokenize" in told and _PLANTED not in told
+
+
+@pytest.mark.usefixtures("prefect_server", "options")
+def test_a_store_on_s3_holds_no_secret_and_no_failure_shows_one(
+    tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.storage.remote_calls.FIRST_WAIT_SECONDS", 0.01)
+    with FaultyProxy(s3) as proxy:
+        Secret(value=secret_of(proxy.url)).save("bucket", overwrite=True)
+        spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})
+        assert build_dataset(spec)["published"] is True
+        proxy.refused = "PUT"
+        with pytest.raises(StoreError, match="no right to write it") as refused:
+            build_dataset(spec.model_copy(update={"seed": 1}))
+        proxy.fail(1.0, seed=0)
+        with pytest.raises(TokenloomError) as failed:
+            build_dataset(spec.model_copy(update={"seed": 2}))
+    download(s3, "store", tmp_path / "copy")
+    files = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert any(path.name == "build.json" for path in files)
+    assert [path for path in files if _PLANTED.encode() in path.read_bytes()] == []
+    chain = "".join(traceback.format_exception(refused.value)) + "".join(traceback.format_exception(failed.value))
+    time.sleep(3)  # logs and events are sent from time to time
+    assert _PLANTED not in chain + caplog.text + told_by_prefect()
 
 
 @pytest.mark.usefixtures("prefect_server", "options")

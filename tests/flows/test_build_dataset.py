@@ -22,12 +22,11 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
 from tests.busy_server import serving
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.support import build, listed_files, local_store, make_spec, write_jsonl
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store
 from tokenloom.tasks import progress
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
@@ -149,7 +148,7 @@ def test_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
     def listen(event: progress.Event) -> None:
         if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
             waiting.pop()
-            for path in dataset_store(spec.store, spec.dataset).local("work/spills").glob("*.spill"):
+            for path in local_store(spec.store, spec.dataset).local("work/spills").glob("*.spill"):
                 path.write_bytes(path.read_bytes()[:-1] + b"?")
 
     with progress.listening(listen):

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, upload
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
@@ -124,6 +126,26 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(
     monkeypatch.undo()
     direct = _elsewhere(spec, tmp_path)
     assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_workers_that_share_nothing_but_s3_change_no_byte(
+    tmp_path: Path, s3_proxy: FaultyProxy, s3_url: str, address: str
+) -> None:
+    local = _spec(tmp_path)
+    upload(s3_url, tmp_path / "input", "cluster/input")
+    fields = {
+        "store": f"s3://{BUCKET}/cluster/store",
+        "sources": [{"kind": "jsonl", "path": f"s3://{BUCKET}/cluster/input/*.jsonl"}],
+        "runner": {"kind": "dask", "address": address},
+    }
+    spec = BuildSpec.model_validate(local.model_dump() | fields)
+    result = build_dataset(spec)
+    same = BuildSpec.model_validate(
+        spec.model_dump() | {"store": str(tmp_path / "direct"), "runner": {"kind": "process"}}
+    )
+    assert listed_files(spec, result["version"]) == listed_files(same, build(same, num_workers=2).version)
+    assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")
 
 
 @pytest.mark.usefixtures("prefect_server")

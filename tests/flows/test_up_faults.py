@@ -33,12 +33,12 @@ from tests.flows.running import (
     wait_until_final,
     wait_until_gone,
 )
-from tests.support import build, listed_files, write_parquet
+from tests.support import build, listed_files, local_store, write_parquet
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
 from tokenloom.server import HEARTBEAT_SECONDS
 from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.storage.versions import published_versions
 
 _SLOW = "tokenloom_test_slower"  # a module with a transform that takes its time
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -68,13 +68,13 @@ def slow_parameters(folder: Path, name: str) -> dict[str, Any]:
 def started(asked: dict[str, Any]) -> FlowRun:
     """Start a build and return its run once one of its two files is encoded."""
     run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=0)
-    spills = dataset_store(asked["spec"]["store"], asked["spec"]["dataset"]).local("work/spills")
+    spills = local_store(asked["spec"]["store"], asked["spec"]["dataset"]).local("work/spills")
     wait_until(lambda: list(spills.glob("*.json")))
     return flow_run(run.id)
 
 
 def published(asked: dict[str, Any]) -> list[str]:
-    return published_versions(dataset_store(asked["spec"]["store"], asked["spec"]["dataset"]))
+    return published_versions(local_store(asked["spec"]["store"], asked["spec"]["dataset"]))
 
 
 def process_named(mark: str, words: str) -> int:
@@ -97,7 +97,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
     folder, mark = up
     asked = slow_parameters(folder, "killed")
     run = started(asked)
-    (record,) = dataset_store(asked["spec"]["store"], "killed").local("work/spills").glob("*.json")
+    (record,) = local_store(asked["spec"]["store"], "killed").local("work/spills").glob("*.json")
     written = record.stat().st_mtime_ns
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)
     ended = wait_until_final(run.id)

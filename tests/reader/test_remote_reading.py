@@ -30,7 +30,7 @@ from tests.support import count
 from tokenloom.errors import StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage import remote
+from tokenloom.storage import remote, remote_calls
 from tokenloom.storage.cache_files import CacheFiles
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.shard import read_header
@@ -50,7 +50,7 @@ Batches = list[dict[str, Any]]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several requests a shard, little wait between tries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", _BLOCK_BYTES)
-    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @dataclass
@@ -236,7 +236,7 @@ def test_loaders_that_share_a_cache_download_each_shard_once(
 
 def read_epoch(reference: str, folder: str, name: str = "printed") -> None:
     """Be a process that reads: write a digest of each batch, then what the cache did, into a file."""
-    remote.FIRST_WAIT_SECONDS, remote.BLOCK_BYTES = 0.01, _BLOCK_BYTES
+    remote_calls.FIRST_WAIT_SECONDS, remote.BLOCK_BYTES = 0.01, _BLOCK_BYTES
     cache = ShardCache(Path(folder) / "cache")
     with (Path(folder) / name).open("w") as file:
         for batch in loader_of(TokenDataset(reference, seq_len=_T, cache=cache)):

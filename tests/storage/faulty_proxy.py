@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 import threading
 import time
 from collections import deque
@@ -16,15 +17,20 @@ SLOW_SECONDS = 0.15
 class FaultyProxy:
     """Forwards requests, and counts them; `with` runs it.
 
-    Faults: "ok", "503" or another status, "cut" (half of the body, then the end of the connection), "drop" (no answer),
-    "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "flip" (one bit of the body).
+    Faults: "ok", "503" or another status, "cut" (half of the body, then the end of the connection), "drop" (no answer,
+    and the store never sees it), "lost" (the store does it, and its answer is lost), "stall" (an answer after
+    STALL_SECONDS), "slow" (after SLOW_SECONDS), "flip" (one bit of the body).
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urlsplit(upstream).netloc
-        self.faults: dict[str, deque[str]] = {"GET": deque(), "HEAD": deque()}
+        self.faults: dict[str, deque[str]] = {"GET": deque(), "HEAD": deque(), "PUT": deque()}
         self.always = "ok"  # the fault of GETs of objects when none is planned
         self.seen: list[tuple[str, str, int]] = []  # method, path, bytes of the body sent
+        self.bytes_up = 0  # of all bodies that came
+        self.num_faults = 0
+        self.refused = ""  # a method that is answered with 403
+        self._rate, self._random, self.counting = 0.0, random.Random(0), threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -41,8 +47,18 @@ class FaultyProxy:
         """Let the next requests for objects get these faults, in order."""
         self.faults[method].extend(faults)
 
+    def fail(self, rate: float, seed: int) -> None:
+        """Let this share of all requests of any kind fail in one of many ways from now on."""
+        self._rate, self._random = rate, random.Random(seed)
+
     def next_fault(self, method: str, path: str) -> str:
-        """Return the fault of a request; listings and writes get none."""
+        """Return the fault of a request; listings and writes get none but those of `fail` and `refused`."""
+        with self.counting:
+            if method == self.refused:
+                return "403"
+            if self._rate and self._random.random() < self._rate:
+                self.num_faults += 1
+                return self._random.choice(("500", "503", "drop", "lost", "cut", "slow"))
         if method not in self.faults or "?list-type" in path or "?prefix" in path:
             return "ok"
         try:
@@ -76,22 +92,27 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
     def _answer(self, fault: str) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with self.server.proxy.counting:
+            self.server.proxy.bytes_up += len(data)
         if fault == "drop":
             self.close_connection = True
             return
         if fault.isdigit():
             self._send(int(fault), {}, b"")
             return
-        status, headers, body = self._forwarded()
+        status, headers, body = self._forwarded(data)
+        if fault == "lost":
+            self.close_connection = True
+            return
         if fault in ("stall", "slow"):
             time.sleep(STALL_SECONDS if fault == "stall" else SLOW_SECONDS)
         if fault == "flip" and body:
             body = body[:-1] + bytes([body[-1] ^ 1])
         self._send(status, headers, body, cut=fault == "cut")
 
-    def _forwarded(self) -> tuple[int, dict[str, str], bytes]:
+    def _forwarded(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)
-        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         connection.request(self.command, self.path, data or None, dict(self.headers))
         response = connection.getresponse()
         body = response.read()

@@ -6,14 +6,17 @@ python -m tests.storage.s3_server     prints its URL, serves until its standard 
 from __future__ import annotations
 
 import http.client
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 BUCKET = "corpora"
+_HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
 
 
 @contextmanager
@@ -38,8 +41,7 @@ def s3_server() -> Iterator[str]:
 def put(url: str, key: str, data: bytes = b"") -> None:
     """Write an object; with an empty key, make the bucket."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-    headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
-    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, headers)
+    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, _HEADERS)
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -51,6 +53,36 @@ def upload(url: str, folder: Path, key: str) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             put(url, f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+def download(url: str, key: str, folder: Path) -> None:
+    """Write every object under `key` below `folder`, as `aws s3 sync` does."""
+    for name in keys(url, f"{key}/"):
+        path = folder / name.removeprefix(f"{key}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_get(url, quote(f"/{BUCKET}/{name}")))
+
+
+def keys(url: str, prefix: str) -> list[str]:
+    """Return the keys of all objects that begin so."""
+    found: list[str] = []
+    while True:
+        after = f"&start-after={quote(found[-1], safe='')}" if found else ""
+        page = _get(url, f"/{BUCKET}?list-type=2&prefix={quote(prefix, safe='')}{after}").decode()
+        names = [unescape(name) for name in re.findall("<Key>(.*?)</Key>", page)]
+        found += names
+        if not names or "<IsTruncated>true" not in page:
+            return found
+
+
+def _get(url: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection.request("GET", path, headers=_HEADERS)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert response.status == 200, body
+    return body
 
 
 def _serve() -> None:

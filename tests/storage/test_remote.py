@@ -21,7 +21,7 @@ from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom import commands, spec_base
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import remote, remote_errors, tags
+from tokenloom.storage import remote, remote_calls, remote_errors, tags
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import RemoteStore
 from tokenloom.storage.versions import (
@@ -31,7 +31,6 @@ from tokenloom.storage.versions import (
     parse_reference,
     published_versions,
     read_inputs,
-    readable_store,
     resolve,
 )
 
@@ -39,7 +38,7 @@ from tokenloom.storage.versions import (
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait little between tries."""
-    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @dataclass
@@ -86,19 +85,22 @@ def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Publis
     assert published_versions(store) == [published.manifest["version"]]
 
 
-def test_inspect_reads_remote_versions_and_the_rest_refuses_them(published: Published, s3_proxy: FaultyProxy) -> None:
+def test_commands_say_of_a_remote_store_what_they_say_of_a_local_one(
+    published: Published, s3_proxy: FaultyProxy
+) -> None:
+    local = str(published.folder)
     assert commands.inspect(published.reference, quiet=True)["splits"] == published.manifest["splits"]
-    with pytest.raises(StoreError, match="peek reads local stores only"):
-        commands.peek(published.reference, "train", 1, 10, quiet=True)
-    with pytest.raises(StoreError, match="ls lists local stores only"):
-        commands.ls(published.url, quiet=True)
-
-
-def test_a_build_into_a_remote_store_is_refused_by_name(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", ["text"])
-    spec = make_spec(tmp_path, [{"kind": "parquet", "path": str(path)}])
-    with pytest.raises(StoreError, match=r"store s3://corpora/store: this release writes to local folders only"):
-        build(spec.model_copy(update={"store": "s3://corpora/store"}))
+    for path in ("", "/data"):
+        assert commands.ls(published.url + path, quiet=True) | {"store": ""} == commands.ls(
+            local + path, quiet=True
+        ) | {"store": ""}
+    found, expected = (
+        commands.peek(f"{store}/data", "train", 3, 10, quiet=True)["documents"] for store in (published.url, local)
+    )
+    assert found == expected
+    assert len(found) == 3
+    with pytest.raises(StoreError, match="no such store"):
+        commands.ls(f"{published.url}/none", quiet=True)
 
 
 def test_missing_dataset_tag_and_version_are_named(published: Published, s3_proxy: FaultyProxy) -> None:
@@ -114,7 +116,7 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
     published: Published, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     upload(s3_url, published.folder / "data" / "tags", "moving/data/tags")
-    store = readable_store(f"s3://{BUCKET}/moving", "data")
+    store = dataset_store(f"s3://{BUCKET}/moving", "data")
     assert tags.newest_number(store, "latest") == 1
     put(s3_url, "moving/data/tags/latest/00000002.json", store.read("tags/latest/00000001.json"))
     assert tags.newest_number(store, "latest") == 2
@@ -241,11 +243,10 @@ def test_a_missing_package_is_named() -> None:
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/store", "https://host/store?token=secret"])
 def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
-    for make in (readable_store, dataset_store):
-        with pytest.raises(StoreError) as caught:
-            make(url, "data")
-        assert "secret" not in str(caught.value)
-        assert "***" in str(caught.value)
+    with pytest.raises(StoreError) as caught:
+        dataset_store(url, "data")
+    assert "secret" not in str(caught.value)
+    assert "***" in str(caught.value)
     with pytest.raises(StoreError, match="is no reference") as caught:
         parse_reference(f"{url}/Data")
     assert "secret" not in str(caught.value)

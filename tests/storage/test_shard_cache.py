@@ -25,7 +25,7 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import cache_files, cache_limit, remote, shard_cache
+from tokenloom.storage import cache_files, cache_limit, remote, remote_calls, shard_cache
 from tokenloom.storage.filesystem import write_all
 from tokenloom.storage.remote import RemoteStore
 from tokenloom.storage.shard import open_shard
@@ -40,7 +40,7 @@ NUM_FILES = 6
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks a file, little wait between tries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
-    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -328,9 +328,9 @@ def test_a_program_ends_though_downloads_are_queued(
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage import remote\nfrom tokenloom.storage.remote import RemoteStore\n"
+        "from tokenloom.storage import remote, remote_calls\nfrom tokenloom.storage.remote import RemoteStore\n"
         "from tokenloom.storage.shard_cache import ShardCache\n"
-        "remote.BLOCK_BYTES = 20_000\nremote.FIRST_WAIT_SECONDS = 5\n"
+        "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 5\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
         f"requests = {[list(request[1:]) for request in files]!r}\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"

@@ -30,6 +30,11 @@ NAME = "0123456789abcdef"
 NUM_SPLITS = 3
 
 
+def open_spill(store: Store) -> Spill:
+    """Open the spill of these tests, whose length its record would tell."""
+    return Spill(store, NAME, 0, store.num_bytes(spill_path(NAME, 0)) or 0)
+
+
 def make_ids(random: np.random.Generator, num_documents: int) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Return the lengths and bytes of random ids, a third of them empty."""
     id_bytes = (random.integers(0, 9, num_documents) * (random.integers(0, 3, num_documents) > 0)).astype(np.uint32)
@@ -126,23 +131,23 @@ def test_any_range_equals_a_naive_filter(
         st.integers(0, 2**64),
         st.sampled_from([0, 1, LAST_KEY, 2**64, *documents.key.tolist(), *(documents.key[:20].astype(object) + 1)]),
     )
-    with Spill(write(tmp_path, documents), NAME, 0) as spill:
-        assert spill.dtype == np.dtype(dtype)
-        assert spill.info["backend"] == "test"
-        for split in range(NUM_SPLITS):
-            assert read(spill, split, 0, 2**64) == naive(documents, split, 0, 2**64)
-            start_key, end_key = sorted([data.draw(bounds), data.draw(bounds)])
-            if start_key < end_key:
-                assert read(spill, split, start_key, end_key) == naive(documents, split, start_key, end_key)
+    spill = open_spill(write(tmp_path, documents))
+    assert spill.dtype == np.dtype(dtype)
+    assert spill.info["backend"] == "test"
+    for split in range(NUM_SPLITS):
+        assert read(spill, split, 0, 2**64) == naive(documents, split, 0, 2**64)
+        start_key, end_key = sorted([data.draw(bounds), data.draw(bounds)])
+        if start_key < end_key:
+            assert read(spill, split, start_key, end_key) == naive(documents, split, start_key, end_key)
 
 
 def test_every_document_is_in_exactly_one_of_adjoining_ranges(tmp_path: Path) -> None:
     documents = make_documents(4000, 8, 1, np.uint16)
     edges = [0, *sorted({key << 56 for key in range(1, 256, 3)}), LAST_KEY, 2**64]
-    with Spill(write(tmp_path, documents), NAME, 0) as spill:
-        for split in range(NUM_SPLITS):
-            joined = [row for a, b in itertools.pairwise(edges) for row in read(spill, split, a, b)]
-            assert joined == naive(documents, split, 0, 2**64)
+    spill = open_spill(write(tmp_path, documents))
+    for split in range(NUM_SPLITS):
+        joined = [row for a, b in itertools.pairwise(edges) for row in read(spill, split, a, b)]
+        assert joined == naive(documents, split, 0, 2**64)
 
 
 def test_any_range_of_tokens_is_what_was_written(tmp_path: Path) -> None:
@@ -150,11 +155,11 @@ def test_any_range_of_tokens_is_what_was_written(tmp_path: Path) -> None:
     order = np.lexsort((documents.key, documents.split))
     everything = take_documents(documents.tokens, documents.num_tokens, order)
     random = np.random.default_rng(0)
-    with Spill(write(tmp_path, documents), NAME, 0) as spill:
-        for _ in range(200):
-            start, end = sorted(random.integers(0, len(everything), 2, endpoint=True).tolist())
-            assert np.array_equal(spill.tokens(start, end), everything[start:end])
-        assert np.array_equal(spill.tokens(0, len(everything)), everything)
+    spill = open_spill(write(tmp_path, documents))
+    for _ in range(200):
+        start, end = sorted(random.integers(0, len(everything), 2, endpoint=True).tolist())
+        assert np.array_equal(spill.tokens(start, end), everything[start:end])
+    assert np.array_equal(spill.tokens(0, len(everything)), everything)
 
 
 def test_taken_documents_are_those_asked_for_in_that_order() -> None:
@@ -187,12 +192,12 @@ def big_documents() -> SpillDocuments:
 
 def read_all(store: Store) -> None:
     """Read every document, every token and every id of the spill."""
-    with Spill(store, NAME, 0) as spill:
-        tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
-        end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
-        spill.tokens(0, end)
-        for table in tables:
-            spill.ids(table)
+    spill = open_spill(store)
+    tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
+    end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
+    spill.tokens(0, end)
+    for table in tables:
+        spill.ids(table)
 
 
 def change(path: Path, position: int) -> None:
@@ -242,9 +247,9 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     store = write(tmp_path, big_documents())
     path = store.local(spill_path(NAME, 0))
     change(path, path.stat().st_size - 1)
-    with Spill(store, NAME, 0) as spill:
-        assert len(spill.tokens(0, 100)) == 100
-        assert len(spill.documents(0, 0, 2**64)) == spill.info["documents"][0]
+    spill = open_spill(store)
+    assert len(spill.tokens(0, 100)) == 100
+    assert len(spill.documents(0, 0, 2**64)) == spill.info["documents"][0]
     with pytest.raises(WorkError, match="block"):
         read_all(store)
 
@@ -255,22 +260,22 @@ def test_spill_cut_at_any_length_is_refused(tmp_path: Path) -> None:
     for num_bytes in reversed(range(path.stat().st_size)):
         os.truncate(path, num_bytes)
         with pytest.raises(WorkError) as caught:
-            Spill(store, NAME, 0)
+            open_spill(store)
         assert caught.value.spill == NAME
 
 
 def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     store = write(tmp_path, big_documents())
-    with Spill(store, NAME, 0) as spill:
-        path = store.local(spill_path(NAME, 0))
-        os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(WorkError, match="damaged"):
-            spill.tokens(0, int(big_documents().num_tokens.sum()))
+    spill = open_spill(store)
+    path = store.local(spill_path(NAME, 0))
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(WorkError, match="shorter than it was"):
+        spill.tokens(0, int(big_documents().num_tokens.sum()))
 
 
 def test_missing_spill_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="missing") as caught:
-        Spill(Store(tmp_path), NAME, 0)
+        open_spill(Store(tmp_path))
     assert caught.value.spill == NAME
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import count
+from tests.support import count, local_store
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sign
@@ -18,7 +18,6 @@ from tokenloom.storage.filesystem import Store
 from tokenloom.storage.manifest import FORMAT_VERSION
 from tokenloom.storage.versions import (
     Reference,
-    dataset_store,
     is_published,
     load_manifest,
     parse_reference,
@@ -109,17 +108,17 @@ def test_printed_reference_means_the_same(store: str, dataset: str, name: str) -
 @pytest.mark.parametrize("dataset", ["", "..", "a/b", "News", "news\n", LONGEST + "a", "abcdef0123456789"])
 def test_bad_name_of_a_dataset_is_refused(dataset: str) -> None:
     with pytest.raises(StoreError, match="is no dataset's name"):
-        dataset_store("store", dataset)
+        local_store("store", dataset)
 
 
 def test_relative_store_counts_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert dataset_store("store", "news").root == tmp_path / "store" / "news"
+    assert local_store("store", "news").root == tmp_path / "store" / "news"
 
 
 def publish(store: Path, dataset: str, version: str, *names: str, **fields: Any) -> None:
     """Write a manifest, and let the tags `names` name it."""
-    folder = dataset_store(str(store), dataset)
+    folder = local_store(str(store), dataset)
     value = {"format_version": FORMAT_VERSION, "dataset": dataset, "version": version} | fields
     folder.create(version_path(version, "manifest.json"), sign(value))
     for name in names:
@@ -137,7 +136,7 @@ def test_tag_and_version_name_the_same_manifest(tmp_path: Path) -> None:
 
 
 def test_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
-    store = dataset_store(str(tmp_path), "news")
+    store = local_store(str(tmp_path), "news")
     store.replace(version_path(A, "train/000000.tok"), b"")
     assert not is_published(store, A)
     assert published_versions(store) == []
@@ -161,7 +160,7 @@ def test_missing_tag_names_the_tags_there_are(tmp_path: Path) -> None:
 
 
 def test_dataset_whose_first_build_has_not_finished_says_so(tmp_path: Path) -> None:
-    dataset_store(str(tmp_path), "news").replace("work/fingerprints.json", b"")
+    local_store(str(tmp_path), "news").replace("work/fingerprints.json", b"")
     with pytest.raises(StoreError, match="no build has finished"):
         resolve(Reference(str(tmp_path), "news", "latest"))
 
@@ -174,7 +173,7 @@ def test_missing_version_says_what_lists_them(tmp_path: Path) -> None:
 
 def test_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
     publish(tmp_path, "news", A)
-    store = dataset_store(str(tmp_path), "news")
+    store = local_store(str(tmp_path), "news")
     store.replace(version_path(B, "manifest.json"), store.read(version_path(A, "manifest.json")))
     with pytest.raises(FormatError, match=f"manifest of {A}, not of {B}"):
         load_manifest(store, B)
@@ -182,7 +181,7 @@ def test_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_manifest_is_refused_and_named(tmp_path: Path) -> None:
     publish(tmp_path, "news", A)
-    store = dataset_store(str(tmp_path), "news")
+    store = local_store(str(tmp_path), "news")
     path = version_path(A, "manifest.json")
     store.replace(path, store.read(path).replace(b'"news"', b'"nows"'))
     with pytest.raises(FormatError, match=str(store.local(path))):
@@ -191,7 +190,7 @@ def test_damaged_manifest_is_refused_and_named(tmp_path: Path) -> None:
 
 def test_damaged_tag_is_refused_and_named(tmp_path: Path) -> None:
     publish(tmp_path, "news", A, "latest")
-    dataset_store(str(tmp_path), "news").replace("tags/latest/00000001.json", b'{"version":')
+    local_store(str(tmp_path), "news").replace("tags/latest/00000001.json", b'{"version":')
     with pytest.raises(FormatError, match=r"tags/latest/00000001\.json"):
         resolve(Reference(str(tmp_path), "news", "latest"))
 

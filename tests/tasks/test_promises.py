@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.support import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
 from tokenloom.errors import FormatError, InputError
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.assignment import read_assignment
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.spill import Spill
-from tokenloom.storage.versions import dataset_store, load_manifest, published_versions
+from tokenloom.storage.versions import load_manifest, published_versions
 from tokenloom.tasks import progress
 from tokenloom.tasks.merge import MergeRules, merge_documents
 from tokenloom.tasks.shuffle import read_shard_record, record_path
@@ -69,7 +69,7 @@ def test_damaged_records_of_a_killed_build_are_made_again(tmp_path: Path, damage
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
     expected = listed_files(spec, version)
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     for name in store.names(f"work/candidates/{version}"):
         store.local(f"work/candidates/{version}/{name}").write_bytes(damage)
     store.local(f"versions/{version}/manifest.json").unlink()
@@ -81,7 +81,7 @@ def test_an_edited_record_of_a_shard_is_not_believed(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     assert read_shard_record(store, version, "train/000000") is not None
     record = store.local(record_path(version, "train/000000"))
     record.write_bytes(record.read_bytes().replace(b'"tokens":', b'"tokens":1', 1))
@@ -94,7 +94,7 @@ def test_copies_of_one_text_do_not_wait_in_memory_for_the_merge(
     path = write_jsonl(tmp_path / "a.jsonl", ["[deleted]"] * 5000 + [f"document {i}" for i in range(200)])
     spec = make_spec(tmp_path / "store", [jsonl(path)], splits={"train": 1.0})
     version = build(spec).version
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     assert load_manifest(store, version)["rows"]["duplicates"] == 4999
     merged: list[int] = []
     concatenate = np.concatenate
@@ -114,7 +114,7 @@ def test_1000_documents_are_checked_however_uneven_the_splits(tmp_path: Path) ->
     splits = {"train": 0.996, "a": 0.001, "b": 0.001, "c": 0.001, "d": 0.001}
     spec = make_spec(tmp_path / "store", [jsonl(path)], splits=splits)
     version = build(spec).version
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     assert b'"documents_encoded_again":1000' in store.read(f"versions/{version}/build.json")
 
 
@@ -123,7 +123,7 @@ def test_every_spill_damaged_at_once_is_encoded_again(tmp_path: Path) -> None:
     wanted = make_spec(tmp_path / "wanted", [jsonl(tmp_path / "*.jsonl")])
     expected = listed_files(wanted, build(wanted).version)
     spec = make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")])
-    store = dataset_store(spec.store, spec.dataset)
+    store = local_store(spec.store, spec.dataset)
     damaged: list[str] = []
 
     def listen(event: progress.Event) -> None:
@@ -167,7 +167,7 @@ def test_a_published_version_with_a_missing_shard_is_no_success(tmp_path: Path) 
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
     expected = listed_files(spec, version)
-    folder = dataset_store(spec.store, spec.dataset).local(f"versions/{version}")
+    folder = local_store(spec.store, spec.dataset).local(f"versions/{version}")
     (folder / "train" / "000000.tok").unlink()
     with pytest.raises(FormatError, match=r"000000\.tok: missing from a published version.*delete .*manifest\.json"):
         build(spec)

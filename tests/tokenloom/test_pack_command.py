@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import build, make_spec, write_jsonl
+from tests.support import build, local_store, make_spec, write_jsonl
 from tokenloom.cli import main
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.packing import PACKINGS, PackingShares, shares_of
 from tokenloom.storage.sample_counts import read_offsets, sample_counts
-from tokenloom.storage.versions import dataset_store, load_manifest
+from tokenloom.storage.versions import load_manifest
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _opened(reference: str) -> tuple[Store, dict[str, Any]]:
     folder, _, version = reference.partition("@")
-    store = dataset_store(str(Path(folder).parent), "data")
+    store = local_store(str(Path(folder).parent), "data")
     return store, load_manifest(store, version)
 
 

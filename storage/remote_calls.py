@@ -1,0 +1,213 @@
+"""Calls of a remote store's library: each with a time limit, tried again while its error may pass, told when it fails.
+
+Retries stand here and not in the libraries below, so that they are logged, and the same for every kind of store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import wait
+from functools import partial
+from typing import Any, TypeVar
+
+import fsspec
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.remote_errors import harmless, kind_of, reason_of
+
+T = TypeVar("T")
+
+FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
+S3 = ("s3", "s3a")
+GOOGLE = ("gs", "gcs")
+AZURE = ("az", "abfs", "abfss")
+OBJECT_STORES = (*S3, *GOOGLE, *AZURE)
+_OBJECT_URLS = tuple(f"{protocol}://" for protocol in OBJECT_STORES)
+_CONNECT_SECONDS = 10.0
+_LOOK_SECONDS = 0.1  # between looks whether the program ends
+_SLOWEST_BYTES = 2**18  # a second that a request must move, beyond its time limit
+_EXTRAS = {
+    **dict.fromkeys(S3, "'tokenloom[s3]'"),
+    **dict.fromkeys(GOOGLE, "'tokenloom[gcs]'"),
+    **dict.fromkeys(AZURE, "'tokenloom[azure]'"),
+}
+_CREDENTIALS = {
+    **dict.fromkeys(S3, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"),
+    **dict.fromkeys(GOOGLE, "GOOGLE_APPLICATION_CREDENTIALS"),
+    **dict.fromkeys(
+        AZURE, "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+    ),
+}
+_logger = logging.getLogger("tokenloom")
+
+# Closing a connection that a fork copied would unhook it from the parent's event loop too: they share one epoll. So
+# the child never lets go of what it inherited.
+_living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: equal ones are many
+_inherited: list[Any] = []
+_making = threading.Lock()  # one file system, though several threads begin at once
+_systems: dict[Any, Any] = {}  # a client takes a while to begin
+_ENVIRONMENT = ("AWS_", "FSSPEC_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_")  # what a file system takes from there
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+    _inherited.extend(_living.values())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class RemoteCalls:
+    """The calls of one store; pickles small.
+
+    Args:
+        url: of it or of what lies in it: s3://, gs://, abfs:// or what else fsspec knows.
+        tries: of one call before giving up, at least 1.
+        total_seconds: time limit of the tries of one call and the waits between them.
+        read_seconds: time limit of one try; one that moves many bytes has more.
+    """
+
+    def __init__(self, url: str, tries: int, total_seconds: float, read_seconds: float) -> None:
+        self.url, self.protocol = url, url.partition("://")[0]
+        self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
+
+    def call(self, place: str, name: str, *args: Any, doing: str = "read", num_bytes: int = 0, **options: Any) -> Any:
+        """Call a method of the file system, and again while that may help.
+
+        Args:
+            place: the URL at work, for messages.
+            name: of the method.
+            args: of the method; options too.
+            doing: "read" or "written", for messages.
+            num_bytes: that are moved, for which there is more time.
+
+        Raises FileNotFoundError, FileExistsError, FormatError (it is shorter than asked), StoreError.
+        """
+        return self.again(place, lambda run: run(name, *args, **options), doing, num_bytes)
+
+    def again(
+        self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", num_bytes: int = 0
+    ) -> T:
+        """Return `attempt(run)`, tried again while its error may pass; `run` calls a method of the file system."""
+        more = num_bytes / _SLOWEST_BYTES
+        end = time.monotonic() + self.total_seconds + more
+        for number in range(1, self.tries + 1):
+            seconds = min(self.read_seconds + more, max(0.1, end - time.monotonic()))
+            try:
+                return attempt(partial(_run, _system_of(self.url, self.read_seconds), seconds))
+            except (StoreError, FormatError):
+                raise
+            except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
+                pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
+                is_last = number == self.tries or time.monotonic() + pause >= end or is_ending()
+                if kind_of(error) != "passing" or is_last:
+                    raise self._explained(error, place, number, doing) from harmless(error)
+                _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.tries)
+            _sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    def _explained(self, error: Exception, place: str, number: int, doing: str) -> Exception:
+        """Return the error to raise for one of a store's libraries after `number` tries."""
+        kind, reason = kind_of(error), reason_of(error)
+        if kind == "missing":
+            return FileNotFoundError(place)
+        if kind == "exists":
+            return FileExistsError(place)
+        if kind == "shorter":
+            return FormatError(f"{place}: it is shorter than what was asked of it: cut short?")
+        if kind == "forbidden":
+            verb, verbs = ("read", "list and read") if doing == "read" else ("write", "read and write")
+            named = _CREDENTIALS.get(self.protocol)
+            return StoreError(
+                f"{place}: no right to {verb} it, or no credentials ({reason}); give credentials of a user who may "
+                f"{verbs} that store in the environment" + (f", for {self.protocol}:// {named}" if named else "")
+            )
+        if kind == "passing":
+            return StoreError(
+                f"{place}: the store did not answer well in {number} tries ({reason}); see whether it can be "
+                "reached from here, and run the same command again"
+            )
+        return StoreError(f"{place}: can't be {doing} ({reason}); see whether the URL is right")
+
+
+def listing_calls(url: str) -> RemoteCalls:
+    """Return the calls of the object store that a URL names, for listings, which may take thousands of requests."""
+    return RemoteCalls(url, 5, 3600.0, 600.0)
+
+
+def is_object(url: str) -> bool:
+    """Return whether a URL names an object of S3, Google's or Azure's store, and no chain of file systems."""
+    return url.startswith(_OBJECT_URLS) and "::" not in url
+
+
+def is_ending() -> bool:
+    """Return whether the program ends: its end waits for this thread, whose requests can't succeed any more."""
+    return not threading.main_thread().is_alive()
+
+
+def _sleep(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not is_ending():
+        time.sleep(min(left, _LOOK_SECONDS))
+
+
+def _system_of(url: str, read_seconds: float) -> Any:
+    """Return the file system of this process: the event loop of a parent's does not run in a forked child."""
+    protocol = url.partition("://")[0]
+    options = _options_of(protocol, url)
+    environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
+    key = os.getpid(), protocol, read_seconds, environment, repr((options, fsspec.config.conf.get(protocol)))
+    with _making:
+        if key not in _systems:
+            _systems[key] = _make_system(protocol, read_seconds, options)
+        return _systems[key]
+
+
+def _options_of(protocol: str, url: str) -> dict[str, Any]:
+    """Return what a URL says of its file system, such as a host or an account."""
+    try:
+        options: dict[str, Any] = fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(url)
+    except (ImportError, ValueError):  # told when it is made
+        return {}
+    return options
+
+
+def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
+    """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
+    if protocol in S3:
+        timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
+        options = options | {"config_kwargs": timeouts | {"retries": {"total_max_attempts": 1}}}
+    try:
+        system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+    except ImportError as error:
+        package = _EXTRAS.get(protocol)
+        advice = f"pip install {package}" if package else str(error)
+        raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
+    except (ValueError, TypeError) as error:  # an option that it does not know
+        raise StoreError(f"store {protocol}://: {reason_of(error)}") from harmless(error)
+    if protocol in S3:
+        system.retries = 1
+    _living[id(system)] = system
+    return system
+
+
+def _run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
+    """Call a method of a file system; one that is asynchronous is given up after `seconds`, or at the program's end."""
+    if not system.async_impl:
+        return getattr(system, name)(*args, **options)
+    call = getattr(system, f"_{name}")(*args, **options)
+    future, end = asyncio.run_coroutine_threadsafe(call, system.loop), time.monotonic() + seconds
+    try:
+        while not wait([future], timeout=min(_LOOK_SECONDS, max(0.0, end - time.monotonic()))).done:
+            if is_ending() or time.monotonic() >= end:
+                raise TimeoutError(f"no answer in {seconds:.1f} s")
+        return future.result()
+    finally:
+        future.cancel()

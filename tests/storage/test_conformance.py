@@ -1,0 +1,193 @@
+"""The kinds of stores, each by the same tests: a local folder, S3 (moto), Azure (Azurite), Google's (an emulator)."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.azure_server import CONTAINER, azure_server, azurite, connection_string
+from tests.storage.conformance import MIB, StoreConformance
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.google_server import google_server
+from tests.storage.s3_server import BUCKET
+from tokenloom.errors import StoreError
+from tokenloom.storage import remote_calls, uploads
+from tokenloom.storage.filesystem import Store
+from tokenloom.storage.remote import RemoteStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # adlfs and gcsfs do
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little wait between tries."""
+    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+
+
+def fresh(bucket: str) -> RemoteStore:
+    """Return a folder of a bucket that nobody used."""
+    return RemoteStore(f"{bucket}/conformance/{uuid.uuid4().hex}")
+
+
+class TestLocal(StoreConformance):
+    """A local folder."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        """A fresh folder."""
+        return Store(tmp_path)
+
+    @pytest.fixture
+    def read_only(self, store: Store) -> Iterator[Store]:
+        """One that this user may only read."""
+        if os.geteuid() == 0:
+            pytest.skip("root may write everywhere")
+        store.replace("a/file", b"data")
+        store.root.chmod(0o555)
+        yield store
+        store.root.chmod(0o755)
+
+
+class TestS3(StoreConformance):
+    """Amazon's store, and those that speak its protocol."""
+
+    @pytest.fixture
+    def store(self, s3_proxy: FaultyProxy) -> RemoteStore:
+        """A fresh folder."""
+        return fresh(f"s3://{BUCKET}")
+
+    @pytest.fixture
+    def read_only(self, store: RemoteStore, s3_proxy: FaultyProxy) -> RemoteStore:
+        """One that this user may only read."""
+        store.replace("a/file", b"data")
+        s3_proxy.refused = "PUT"
+        return store
+
+    def test_an_upload_that_fails_leaves_no_parts(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        s3_proxy.refused = "PUT"  # parts are; beginning and giving up are not
+        with pytest.raises(StoreError, match=r"large \(part \d\): no right to write it"):
+            store.replace("a/large", bytes(11 * MIB))
+        s3_proxy.refused = ""
+        assert unfinished(store) == []
+        assert store.names("a") == []
+
+    def test_uploads_of_killed_processes_are_forgotten_after_a_day(
+        self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place = store.place("a/large")
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        store._calls.call(place, "call_s3", "create_multipart_upload", Bucket=bucket, Key=key)
+        with monkeypatch.context() as patch:
+            patch.setattr(uploads, "_STALE", 100 * 365 * uploads._STALE)  # this server says that all began in 2010
+            store.remove_stale_temporaries()
+        assert unfinished(store) == [key]
+        store.remove_stale_temporaries()
+        assert unfinished(store) == []
+
+    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+        for fault in ("lost", "drop", "503"):
+            s3_proxy.faults["PUT"].append(fault)
+            store.create(f"tags/{fault}", b"mine")
+            assert store.read(f"tags/{fault}") == b"mine"
+        store.create("tags/theirs", b"theirs")
+        s3_proxy.faults["PUT"].append("lost")
+        with pytest.raises(FileExistsError):
+            store.create("tags/theirs", b"mine")
+
+    def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
+        store = RemoteStore("s3://nothing/store/data")
+        store.remove_stale_temporaries()
+        for write in (store.replace, store.create):
+            with pytest.raises(StoreError, match="no such bucket"):
+                write("a", b"data")
+
+    def test_uploads_take_one_request_a_part_and_no_check_of_its_own(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        s3_proxy.seen.clear()
+        store.replace("a/small", bytes(MIB))
+        store.replace("a/large", bytes(11 * MIB))
+        assert [method for method, _, _ in s3_proxy.seen] == ["PUT", "POST", "PUT", "PUT", "PUT", "POST"]
+
+
+def unfinished(store: RemoteStore) -> list[str]:
+    """Return the keys of uploads to an S3 store that were begun and not ended."""
+    bucket, _, prefix = store.root.removeprefix("s3://").partition("/")
+    found = store._calls.call(store.root, "call_s3", "list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+    return [begun["Key"] for begun in found.get("Uploads", [])]
+
+
+@pytest.fixture(scope="module")
+def azurite_url() -> Iterator[str]:
+    """The URL of Azurite."""
+    pytest.importorskip("adlfs")
+    if (program := azurite()) is None:
+        pytest.skip("needs Azurite: npm install --prefix .azurite azurite")
+    with azure_server(program) as url:
+        yield url
+
+
+class TestAzure(StoreConformance):
+    """Microsoft's store."""
+
+    @pytest.fixture
+    def proxy(self, azurite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+        """A proxy before the server."""
+        with FaultyProxy(azurite_url) as proxy:
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection_string(proxy.url))
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+            fresh_container()
+            yield proxy
+
+    @pytest.fixture
+    def store(self, proxy: FaultyProxy) -> RemoteStore:
+        """A fresh folder."""
+        return fresh(f"abfs://{CONTAINER}")
+
+    @pytest.fixture
+    def read_only(self, store: RemoteStore, proxy: FaultyProxy) -> RemoteStore:
+        """One that this user may only read."""
+        store.replace("a/file", b"data")
+        proxy.refused = "PUT"
+        return store
+
+
+def fresh_container() -> None:
+    """Make the container, if it is not there yet."""
+    import fsspec
+
+    fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
+
+
+class TestGoogle(StoreConformance):
+    """Google's store, by an emulator that knows no conditional writes."""
+
+    excludes = False
+    names_not_known = ("x;y,z",)
+
+    @pytest.fixture
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteStore]:
+        """A fresh folder."""
+        monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would look for Google's own servers
+        pytest.importorskip("gcsfs")
+        pytest.importorskip("gcp_storage_emulator")
+        with google_server() as url:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            yield fresh("gs://corpora")
+
+    @pytest.fixture
+    def read_only(self) -> None:
+        """Skip: the emulator knows no rights."""
+        pytest.skip("this server knows no rights")
+
+    def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
+        assert "run one build of this dataset at a time" in str(store.exclusion_problem())
+        assert store.names("work/tmp") == []
