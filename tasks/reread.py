@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tokenloom.storage.store_file import sharing_files
 from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.memory import each_bounded
 from tokenloom.tasks.rules import Place, transformed
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 
@@ -30,7 +31,7 @@ def read_rows(
     place = partial(reader.place, file.url)
     numbers, found = np.array(wanted, np.uint64), 0
     with sharing_files(_block_bytes(file.num_bytes, len(wanted))):
-        for batch in _located(reader, file.url, wanted):
+        for batch in each_bounded(_located(reader, file.url, wanted), file.options["max_bytes"], file.url):
             here = np.flatnonzero(np.isin(batch.rows, numbers))
             if len(here):
                 rows = batch.rows[here]

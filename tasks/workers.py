@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from tokenloom.errors import WorkerLost
 from tokenloom.storage.remote_errors import mark_passing, may_pass
-from tokenloom.tasks import progress
+from tokenloom.tasks import memory, progress
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -34,6 +34,9 @@ Result = TypeVar("Result")
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_COUNTED = {
+    "MIMALLOC_ARENA_EAGER_COMMIT": "0"
+}  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
 
 
 def chosen_num_workers(asked: int | None) -> int:
@@ -76,7 +79,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=dict(environment) | _ONE_THREAD,
+                env=dict(environment) | _ONE_THREAD | _COUNTED,
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
@@ -215,6 +218,7 @@ def _stopped() -> WorkerLost:
 
 def serve(descriptor: int) -> None:
     """Run in a child: answer calls until the parent is gone."""
+    memory.bound_this_process()
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
