@@ -128,11 +128,13 @@ class Store:
 
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths of the files in `folder` by name, sorted; none if it does not exist."""
-        try:
-            with _read_told(self.local(folder)), os.scandir(self.local(folder)) as entries:
-                return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
-        except FileNotFoundError:
-            return {}
+        found: dict[str, int] = {}
+        with suppress(FileNotFoundError), _read_told(self.local(folder)), os.scandir(self.local(folder)) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # it was there a moment ago
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
+        return dict(sorted(found.items()))
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of many small files, None for one that is missing; raises StoreError."""

@@ -13,6 +13,7 @@ import datetime
 import hashlib
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,8 +68,19 @@ def _naming_bucket(place: str) -> Iterator[None]:
 def _put(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
     if calls.protocol in S3:
         return _put_s3(calls, place, path, num_bytes, part_bytes)
-    calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes)
+    if calls.protocol in OBJECT_STORES:
+        calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes)
+    else:
+        _put_and_rename(calls, place, path, num_bytes)
     return ""
+
+
+def _put_and_rename(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> None:
+    """Send a file under another name first: stores that are no object stores show it while it grows."""
+    part = f"{place}.{uuid.uuid4().hex}.part"
+    calls.call(place, "makedirs", place.rpartition("/")[0], exist_ok=True, doing="written")
+    calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
+    calls.call(place, "mv", part, place, doing="written")
 
 
 def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
@@ -175,6 +187,9 @@ def create(calls: RemoteCalls, place: str, data: bytes) -> None:
 
     Raises FileExistsError if there is one, StoreError if it can't be written.
     """
+    if calls.protocol not in OBJECT_STORES:
+        _create_unless_there(calls, place, data)
+        return
     try:
         with _naming_bucket(place):
             calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
@@ -182,6 +197,16 @@ def create(calls: RemoteCalls, place: str, data: bytes) -> None:
         # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
         if calls.call(place, "cat_file", place, start=0) != data:
             raise
+
+
+def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
+    """Look first and write then, which is safe for one writer at a time."""
+    if calls.call(place, "exists", place):
+        raise FileExistsError(place)
+    with tempfile.NamedTemporaryFile("wb", prefix="tokenloom-") as file:
+        file.write(data)
+        file.flush()
+        upload(calls, place, file.name)
 
 
 def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
@@ -199,9 +224,16 @@ def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
     except FileExistsError:
         return None
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            calls.call(place, "rm_file", place, doing="written")
+        _forget(calls, place)
     return problem
+
+
+def _forget(calls: RemoteCalls, place: str) -> None:
+    """Delete an object of work/, which may stay if it must."""
+    try:
+        calls.call(place, "rm_file", place, doing="written")
+    except (StoreError, FileNotFoundError) as error:  # to delete is a right of its own
+        _logger.info("%s: stays there: %s", place, reason_of(error))
 
 
 def remove_stale(calls: RemoteCalls, root: str) -> None:

@@ -52,6 +52,24 @@ class TestLocal(StoreConformance):
         store.root.chmod(0o755)
 
 
+class TestOther(TestLocal):
+    """A kind of store that is no object store, through fsspec: here a folder, as sftp:// or hdfs:// would show it."""
+
+    excludes = False
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> RemoteStore:
+        """A fresh folder."""
+        return RemoteStore(f"local://{tmp_path}")
+
+    def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
+        assert "run one build of this dataset at a time" in str(store.exclusion_problem())
+        store.create("a", b"first")
+        with pytest.raises(FileExistsError):
+            store.create("a", b"second")
+        assert (store.names(""), store.read("a")) == (["a"], b"first")
+
+
 class TestS3(StoreConformance):
     """Amazon's store, and those that speak its protocol."""
 
