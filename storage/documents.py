@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.filesystem import check_regular
+from tokenloom.storage.disk_errors import check_regular
 from tokenloom.storage.shard import file_sha256
 
 SCHEMA = pa.schema(

@@ -20,58 +20,12 @@ from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
-from tokenloom.storage.disk_space import describe_file_system, free_bytes
+from tokenloom.storage.disk_errors import check_regular, read_told, told
+from tokenloom.storage.disk_space import free_bytes
 
 TMP = "work/tmp"
 BLOCK_BYTES = 4 * 2**20
 _STALE_SECONDS = 24 * 3600
-_ADVICE = {
-    errno.ENOSPC: "free space on that file system",
-    errno.EDQUOT: "free space or raise the quota",
-    errno.EROFS: "the file system is read-only: choose another store",
-    errno.EACCES: "give this user the right to write there, or choose another store",
-    errno.EPERM: "give this user the right to write there, or choose another store",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another store",
-    errno.EXDEV: "work/ and versions/ of a dataset must lie on one file system",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files",
-}
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into a StoreError that says why and what to do.
-
-    A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
-    """
-    try:
-        yield
-    except FileExistsError:
-        raise
-    except FileNotFoundError as error:
-        raise WorkError(f"{path}: work/ was deleted while it was written; it is made again") from error
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        advice = _ADVICE.get(error.errno or 0, "mend that")
-        raise StoreError(
-            f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing of it is "
-            f"visible; {advice} and run the same command again"
-        ) from error
-
-
-@contextmanager
-def _read_told(path: Path) -> Iterator[None]:
-    """Turn a failure to read `path`, other than that nothing is there, into a StoreError."""
-    try:
-        yield
-    except (FileNotFoundError, StoreError):
-        raise
-    except NotADirectoryError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
-    except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "mend that")
-        raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
 
 
 class Store:
@@ -102,13 +56,13 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder stands at `path`."""
-        with _read_told(self.local(path)):
+        with read_told(self.local(path)):
             return self.local(path).exists()
 
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is none."""
         try:
-            with _read_told(self.local(path)):
+            with read_told(self.local(path)):
                 status = self.local(path).stat()
         except FileNotFoundError:
             return None
@@ -121,7 +75,7 @@ class Store:
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, none if it does not exist."""
         try:
-            with _read_told(self.local(folder)):
+            with read_told(self.local(folder)):
                 return sorted(os.listdir(self.local(folder)))
         except FileNotFoundError:
             return []
@@ -129,7 +83,7 @@ class Store:
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths of the files in `folder` by name, sorted; none if it does not exist."""
         found: dict[str, int] = {}
-        with suppress(FileNotFoundError), _read_told(self.local(folder)), os.scandir(self.local(folder)) as entries:
+        with suppress(FileNotFoundError), read_told(self.local(folder)), os.scandir(self.local(folder)) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # it was there a moment ago
                     if entry.is_file():
@@ -149,7 +103,7 @@ class Store:
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
         place = self.local(path)
-        with _read_told(place):
+        with read_told(place):
             check_regular(place)
             return place.read_bytes()
 
@@ -169,7 +123,7 @@ class Store:
     def _up_to(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file, or those up to its end."""
         place = self.local(path)
-        with _read_told(place):
+        with read_told(place):
             check_regular(place)
             with place.open("rb", buffering=0) as file:
                 file.seek(start)
@@ -281,15 +235,6 @@ class Store:
                 f"{folder}: a link in {self.root} leads out of it, to {real}, where nothing is written or deleted; put "
                 "a folder in the place of the link and run the same command again"
             )
-
-
-def check_regular(path: Path) -> None:
-    """Raise OSError if something else than a file stands at `path`: a pipe would never answer, a device never end."""
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def _again_if_deleted(write: Callable[[], None]) -> None:

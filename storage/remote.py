@@ -16,7 +16,8 @@ from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import uploads
-from tokenloom.storage.filesystem import Store, told, write_all
+from tokenloom.storage.disk_errors import told
+from tokenloom.storage.filesystem import Store, write_all
 from tokenloom.storage.remote_calls import RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.filesystem import check_regular, write_all
+from tokenloom.storage.disk_errors import check_regular
+from tokenloom.storage.filesystem import write_all
 
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
