@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import FormatError, SpecError
 from tokenloom.storage.manifest import BUILD
-from tokenloom.storage.remote_errors import reason_of
+from tokenloom.storage.remote_errors import may_pass, reason_of
 from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
@@ -125,6 +125,8 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
     try:
         spec = spec or _recorded_spec(subject)
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if may_pass(error):
+            raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
         return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)

@@ -25,6 +25,9 @@ _ADVICE = {
 }
 
 
+_OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 @contextmanager
 def told(path: Path) -> Iterator[None]:
     """Turn a failure to write `path` into a StoreError that says why and what to do.
@@ -59,6 +62,14 @@ def read_told(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "mend that")
         raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
+
+
+def tells_of_the_file(error: OSError) -> bool:
+    """Return whether an error of reading a local file, or what it was raised from, says something of that file.
+
+    That this process has no right, no descriptor or no memory left says nothing of it.
+    """
+    return getattr(error.__cause__ or error, "errno", None) not in _OF_THIS_PROCESS
 
 
 def check_regular(path: Path) -> None:

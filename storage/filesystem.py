@@ -37,7 +37,7 @@ class Store:
 
     def __init__(self, root: str | Path) -> None:
         if "://" in str(root) and not str(root).startswith("file://"):
-            raise StoreError(f"store {root}: only local folders are supported by this release")
+            raise StoreError(f"store {root}: a folder is wanted here; open_store opens URLs")
         self.root = Path(str(root).removeprefix("file://"))
 
     def __repr__(self) -> str:

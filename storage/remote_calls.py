@@ -32,6 +32,8 @@ _OBJECT_URLS = tuple(f"{protocol}://" for protocol in OBJECT_STORES)
 _CONNECT_SECONDS = 10.0
 _LOOK_SECONDS = 0.1  # between looks whether the program ends
 _SLOWEST_BYTES = 2**18  # a second that a request must move, beyond its time limit
+_LISTING_SECONDS = 3600.0  # for a million names and more; a request of it has its own limit
+_MAX_SYSTEMS = 8
 _EXTRAS = {
     **dict.fromkeys(S3, "'tokenloom[s3]'"),
     **dict.fromkeys(GOOGLE, "'tokenloom[gcs]'"),
@@ -74,11 +76,20 @@ class RemoteCalls:
         read_seconds: time limit of one try; one that moves many bytes has more.
     """
 
-    def __init__(self, url: str, tries: int, total_seconds: float, read_seconds: float) -> None:
+    def __init__(self, url: str, tries: int = 5, total_seconds: float = 120.0, read_seconds: float = 30.0) -> None:
         self.url, self.protocol = url, url.partition("://")[0]
         self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
 
-    def call(self, place: str, name: str, *args: Any, doing: str = "read", num_bytes: int = 0, **options: Any) -> Any:
+    def call(
+        self,
+        place: str,
+        name: str,
+        *args: Any,
+        doing: str = "read",
+        num_bytes: int = 0,
+        many: bool = False,
+        **options: Any,
+    ) -> Any:
         """Call a method of the file system, and again while that may help.
 
         Args:
@@ -87,22 +98,36 @@ class RemoteCalls:
             args: of the method; options too.
             doing: "read" or "written", for messages.
             num_bytes: that are moved, for which there is more time.
+            many: it makes many requests, as a listing does: an hour more.
 
         Raises FileNotFoundError, FileExistsError, FormatError (it is shorter than asked), StoreError.
         """
-        return self.again(place, lambda run: run(name, *args, **options), doing, num_bytes)
+        more = num_bytes / _SLOWEST_BYTES + many * _LISTING_SECONDS
+        return self.again(place, lambda run: run(name, *args, **options), doing, more)
+
+    def read_range(self, place: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file, all of them; errors as `call`."""
+
+        def attempt(run: Callable[..., Any]) -> bytes:
+            data: bytes = run("cat_file", place, start=start, end=end)
+            if len(data) == end - start:
+                return data
+            if (num_bytes := run("info", place)["size"]) < end:
+                raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
+            raise EOFError(f"{len(data)} bytes of [{start}, {end}) came")
+
+        return self.again(place, attempt, more_seconds=(end - start) / _SLOWEST_BYTES)
 
     def again(
-        self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", num_bytes: int = 0
+        self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", more_seconds: float = 0.0
     ) -> T:
         """Return `attempt(run)`, tried again while its error may pass; `run` calls a method of the file system."""
-        more = num_bytes / _SLOWEST_BYTES
-        end = time.monotonic() + self.total_seconds + more
+        end = time.monotonic() + self.total_seconds + more_seconds
         for number in range(1, self.tries + 1):
-            seconds = min(self.read_seconds + more, max(0.1, end - time.monotonic()))
+            seconds = min(self.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
             try:
                 return attempt(partial(_run, _system_of(self.url, self.read_seconds), seconds))
-            except (StoreError, FormatError):
+            except (StoreError, FormatError, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
                 pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
@@ -137,11 +162,6 @@ class RemoteCalls:
         return StoreError(f"{place}: can't be {doing} ({reason}); see whether the URL is right")
 
 
-def listing_calls(url: str) -> RemoteCalls:
-    """Return the calls of the object store that a URL names, for listings, which may take thousands of requests."""
-    return RemoteCalls(url, 5, 3600.0, 600.0)
-
-
 def is_object(url: str) -> bool:
     """Return whether a URL names an object of S3, Google's or Azure's store, and no chain of file systems."""
     return url.startswith(_OBJECT_URLS) and "::" not in url
@@ -163,11 +183,19 @@ def _system_of(url: str, read_seconds: float) -> Any:
     protocol = url.partition("://")[0]
     options = _options_of(protocol, url)
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    key = os.getpid(), protocol, read_seconds, environment, repr((options, fsspec.config.conf.get(protocol)))
+    configured = {name: fsspec.config.conf.get(name) for name in _names_of(protocol)}
+    key = os.getpid(), protocol, read_seconds, environment, repr((options, configured))
     with _making:
         if key not in _systems:
             _systems[key] = _make_system(protocol, read_seconds, options)
+            for old in list(_systems)[:-_MAX_SYSTEMS]:  # credentials change in a process that lives long
+                del _systems[old]
         return _systems[key]
+
+
+def _names_of(protocol: str) -> tuple[str, ...]:
+    """Return the protocols whose options fsspec gives to the file system of this one."""
+    return next((names for names in (S3, GOOGLE, AZURE) if protocol in names), (protocol,))
 
 
 def _options_of(protocol: str, url: str) -> dict[str, Any]:
@@ -182,8 +210,11 @@ def _options_of(protocol: str, url: str) -> dict[str, Any]:
 def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
     """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
     if protocol in S3:
-        timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
-        options = options | {"config_kwargs": timeouts | {"retries": {"total_max_attempts": 1}}}
+        config: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
+        config |= {"retries": {"total_max_attempts": 1}}
+        for name in _names_of(protocol):  # fsspec would let ours replace all of the user's
+            config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
+        options = options | {"config_kwargs": config}
     try:
         system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:

@@ -13,7 +13,9 @@ import datetime
 import hashlib
 import logging
 import os
+import stat
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,7 @@ from tokenloom.storage.remote_calls import OBJECT_STORES, S3, RemoteCalls
 from tokenloom.storage.remote_errors import reason_of
 
 PART_BYTES = 32 * 2**20
+PREFIX = "tokenloom-up-"  # of local files on their way
 _MAX_PARTS = 10_000  # of S3
 _AT_ONCE = 4  # parts on their way
 _MAX_UPLOADS = 3  # of one file that arrives wrong
@@ -94,9 +97,10 @@ def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_byte
     try:
         parts = _put_parts(calls, place, path, num_bytes, part_bytes, target)
         return _complete(calls, place, target, parts)
-    except BaseException:
-        _abort(calls, place, target)
-        raise
+    except BaseException as error:  # noqa: BLE001  (raised below)
+        failure = error
+    _abort(calls, place, target)  # out of the handler: what fails here is not raised from that
+    raise failure
 
 
 def _complete(calls: RemoteCalls, place: str, target: dict[str, str], parts: list[dict[str, Any]]) -> str:
@@ -162,7 +166,8 @@ def _is_there(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bool
         return False
     if info["size"] != num_bytes:
         return False
-    return _stored_md5(info) == _md5(path) or _reads_back(calls, place, path, num_bytes)
+    stored = _stored_md5(info)
+    return stored == _md5(path) if stored else _reads_back(calls, place, path, num_bytes)
 
 
 def _stored_md5(info: dict[str, Any]) -> bytes | None:
@@ -177,7 +182,7 @@ def _reads_back(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bo
     with Path(path).open("rb") as file:
         for start in range(0, num_bytes, _READ_BYTES):
             part = file.read(_READ_BYTES)
-            if calls.call(place, "cat_file", place, start=start, end=start + len(part)) != part:
+            if calls.read_range(place, start, start + len(part)) != part:
                 return False
     return True
 
@@ -190,20 +195,22 @@ def create(calls: RemoteCalls, place: str, data: bytes) -> None:
     if calls.protocol not in OBJECT_STORES:
         _create_unless_there(calls, place, data)
         return
-    try:
-        with _naming_bucket(place):
+    with _naming_bucket(place):
+        try:
             calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
-    except FileExistsError:
-        # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
-        if calls.call(place, "cat_file", place, start=0) != data:
-            raise
+            return
+        except FileExistsError as error:
+            exists = error
+    # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
+    if calls.call(place, "cat_file", place, start=0) != data:
+        raise exists
 
 
 def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
     """Look first and write then, which is safe for one writer at a time."""
     if calls.call(place, "exists", place):
         raise FileExistsError(place)
-    with tempfile.NamedTemporaryFile("wb", prefix="tokenloom-") as file:
+    with tempfile.NamedTemporaryFile("wb", prefix=PREFIX) as file:
         file.write(data)
         file.flush()
         upload(calls, place, file.name)
@@ -217,26 +224,25 @@ def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
     )
     if calls.protocol not in OBJECT_STORES:
         return problem  # its library looks first and writes then
-    place = f"{folder}/exclusive-{uuid.uuid4().hex}"
-    create(calls, place, b"1")
     try:
-        create(calls, place, b"2")
+        for _ in range(2):  # it stays there, and the next look needs one try
+            create(calls, f"{folder}/exclusive", uuid.uuid4().bytes)
     except FileExistsError:
         return None
-    finally:
-        _forget(calls, place)
     return problem
 
 
-def _forget(calls: RemoteCalls, place: str) -> None:
-    """Delete an object of work/, which may stay if it must."""
-    try:
-        calls.call(place, "rm_file", place, doing="written")
-    except (StoreError, FileNotFoundError) as error:  # to delete is a right of its own
-        _logger.info("%s: stays there: %s", place, reason_of(error))
+def remove_stale_files() -> None:
+    """Delete local files that killed processes were writing more than a day ago."""
+    before = time.time() - _STALE.total_seconds()
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                path.unlink()
 
 
-def remove_stale(calls: RemoteCalls, root: str) -> None:
+def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
     """Let S3 forget uploads below `root` that were begun more than a day ago and never ended."""
     if calls.protocol not in S3:
         return  # the other stores forget them by themselves

@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.disk_errors import check_regular, tells_of_the_file, told
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import AnyStore
 
@@ -80,7 +82,8 @@ def checked_file(store: AnyStore, path: str, sha256: str, take: Taker) -> Iterat
     with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as copy:
 
         def keep(position: int, block: memoryview) -> None:
-            copy.write(block)
+            with told(Path(tempfile.gettempdir())):
+                copy.write(block)
             take(position, block)
 
         found = read_once(store, path, keep)[1]
@@ -95,6 +98,7 @@ def _blocks(store: AnyStore, path: str) -> Iterator[memoryview]:
         return
     buffer = memoryview(bytearray(_BLOCK_BYTES))
     try:
+        check_regular(store.local(path))
         with store.local(path).open("rb", buffering=0) as file:
             while num_bytes := _fill(file, buffer):
                 yield buffer[:num_bytes]
@@ -119,10 +123,12 @@ def noting(store: AnyStore, path: str, problems: list[str]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         problems.append("missing")
+    except MemoryError:  # Arrow's is one of its own
+        raise
     except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError) as error:
         problems.append(bare_message(error, store.place(path)))
     except OSError as error:
-        if not isinstance(store, Store):
+        if not isinstance(store, Store) or not tells_of_the_file(error):
             raise
         problems.append(bare_message(error, store.place(path)))
 

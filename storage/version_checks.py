@@ -117,7 +117,11 @@ def check_tags(store: AnyStore) -> tuple[list[Damage], list[str]]:
             damages += [Damage(path, problem) for problem in problems]
             entries.append(entry)
         for path, entry in zip(paths, entries, strict=True):
-            if entry is None or published.setdefault(entry.version, is_published(store, entry.version)):
+            if entry is None:
+                continue
+            if entry.version not in published:
+                published[entry.version] = is_published(store, entry.version)
+            if published[entry.version]:
                 continue
             if entry.number == newest:
                 damages.append(Damage(version_path(entry.version, NAME), f"missing, and tag {tag} names it"))

@@ -2,7 +2,7 @@
 
 Linux counts what a process allocates against RLIMIT_DATA, and refuses more; Arrow, Python and NumPy raise MemoryError
 then. Files that are mapped into memory do not count. The limit is set only while a reader works, since not all
-libraries survive it, and only in our own child processes, where no other thread needs memory meanwhile.
+libraries survive it, and only in our own child processes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -30,15 +31,19 @@ def read_rows(
     reader = make_reader(file.options)
     place = partial(reader.place, file.url)
     numbers, found = np.array(wanted, np.uint64), 0
-    with sharing_files(_block_bytes(file.num_bytes, len(wanted))):
-        for batch in each_bounded(_located(reader, file.url, wanted), file.options["max_bytes"], file.url):
-            here = np.flatnonzero(np.isin(batch.rows, numbers))
-            if len(here):
-                rows = batch.rows[here]
-                yield transformed(batch.texts.take(pa.array(here)), rows, transform, place), rows.tolist(), place
-            found += len(here)
-            if found == len(wanted):
-                return  # a file that is one partition need not be read to its end
+    for batch in each_bounded(_located(reader, file.url, wanted), file.options["max_bytes"], file.url):
+        here = np.flatnonzero(np.isin(batch.rows, numbers))
+        if len(here):
+            rows = batch.rows[here]
+            yield transformed(batch.texts.take(pa.array(here)), rows, transform, place), rows.tolist(), place
+        found += len(here)
+        if found == len(wanted):
+            return  # a file that is one partition need not be read to its end
+
+
+def sharing_blocks(file: InputFile, num_rows: int) -> AbstractContextManager[None]:
+    """Return a block in which `read_rows` of so many rows asks for no part of a remote file twice."""
+    return sharing_files(_block_bytes(file.num_bytes, num_rows))
 
 
 def _located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:

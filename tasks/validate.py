@@ -23,7 +23,7 @@ from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.reread import read_rows
+from tokenloom.tasks.reread import read_rows, sharing_blocks
 from tokenloom.tasks.rules import Place
 from tokenloom.tasks.shuffle import SAMPLE_DTYPE, hash_of_ids
 from tokenloom.tasks.tokenization import job_tokenizer
@@ -93,9 +93,10 @@ def check_documents(job: CheckJob) -> int:
     }
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
-        _compare(job, texts, [wanted[row] for row in rows], place)
-        found += len(rows)
+    with sharing_blocks(job.file, len(wanted)):
+        for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
+            _compare(job, texts, [wanted[row] for row in rows], place)
+            found += len(rows)
     if found != len(wanted):
         check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")

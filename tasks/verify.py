@@ -183,7 +183,11 @@ def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) ->
     """Return the version's inputs if they can be read; a damaged file is told by its own job."""
     try:
         inputs = read_inputs(store, manifest)
-    except (FormatError, StoreError, KeyError, ValueError):
+    except (FormatError, KeyError, ValueError):
+        return None
+    except StoreError:
+        if isinstance(store, RemoteStore):  # it may answer the next time
+            raise
         return None
     path = version_path(manifest["version"], NAME)
     damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]

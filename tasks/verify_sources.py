@@ -25,7 +25,7 @@ from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions import read_listed, version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, find_inputs
-from tokenloom.tasks.reread import read_rows
+from tokenloom.tasks.reread import read_rows, sharing_blocks
 from tokenloom.tasks.rules import Place
 from tokenloom.tasks.verify import NUM_SAMPLES, SAMPLE_DTYPE, Sample, Subject
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
@@ -117,10 +117,11 @@ def _encode_again(job: EncodeJob) -> Encoded:
     num_found, warnings = 0, []
     try:
         tokenizer = _tokenizer(job)
-        for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
-            comparison.take(tokenizer, texts, [wanted[row] for row in rows], place)
-            num_found += len(rows)
-            progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
+        with sharing_blocks(job.file, len(wanted)):
+            for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
+                comparison.take(tokenizer, texts, [wanted[row] for row in rows], place)
+                num_found += len(rows)
+                progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
         if num_found != len(wanted):
             warnings.append(f"{job.file.url}: {len(wanted) - num_found} of its rows can't be read any more")
     except (InputError, TokenizerError) as error:

@@ -175,6 +175,8 @@ def _reader(source: Any, url: str, is_file: bool, included: list[int] | None = N
         reader = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source, options=options)
         _check_names(reader.schema)
         return reader
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
         raise InputError(f"{url}: no readable Arrow file: {error}; {_MEND}") from error
 

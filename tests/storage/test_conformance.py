@@ -208,4 +208,4 @@ class TestGoogle(StoreConformance):
 
     def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
         assert "run one build of this dataset at a time" in str(store.exclusion_problem())
-        assert store.names("work/tmp") == []
+        assert store.names("work/tmp") == ["exclusive"]
