@@ -158,6 +158,35 @@ def build_once(spec: BuildSpec) -> None:
         build(spec)
 
 
+@pytest.mark.parametrize("name", ["b.jsonl", "c.jsonl.gz", "a.parquet"])
+def test_a_network_that_ends_while_an_input_is_read_is_no_damage_of_it(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, name: str
+) -> None:
+    write_inputs(tmp_path / "in")
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "in", key)
+    spec = spec_of(f"s3://{BUCKET}/{key}", [name], str(tmp_path / "store"))
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "tokenize":
+            s3_proxy.always = "503"
+
+    with progress.listening(listen), pytest.raises(InputError, match=rf"s3://.*/{name}: the store did not answer well"):
+        build_once(spec)
+    s3_proxy.always = "ok"
+    assert build(spec).published
+
+
+def test_a_key_with_empty_parts_is_that_object_and_no_other(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
+    key = uuid.uuid4().hex
+    put(s3_url, f"{key}/a//x.jsonl", b'{"text": "the right one"}\n')
+    put(s3_url, f"{key}/a/x.jsonl", b'{"text": "another"}\n')
+    found = build(spec_of(f"s3://{BUCKET}/{key}/a/", ["x.jsonl"], fresh_store()))
+    expected = write_jsonl(tmp_path / "x.jsonl", ["the right one"])
+    local = build(spec_of(str(tmp_path), [expected.name], str(tmp_path / "store")))
+    assert found.splits == local.splits
+
+
 def test_retries_of_workers_are_told(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
     told: list[str] = []
