@@ -11,6 +11,7 @@ from tokenloom.tasks.grouping import MAX_SMALL_TASKS, Weighted, grouped
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rules import RulesJob
+from tokenloom.tasks.samples import JOB_SAMPLES, NUM_SAMPLES, num_proposed
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
 from tokenloom.tasks.validate import CheckJob, choose_samples
@@ -18,10 +19,8 @@ from tokenloom.tasks.validate import CheckJob, choose_samples
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-NUM_SAMPLES = 1000
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
-_CHECK_SAMPLES = 50
 
 
 def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
@@ -108,8 +107,6 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         "tokenizer_fingerprint": plan.tokenizer["fingerprint"],
         "vocab_size": plan.tokenizer["vocab_size"],
     }
-    # Four times its share and some: then the least hashes of all documents are among what the shards propose.
-    share = -(-4 * NUM_SAMPLES * shard.num_documents // num_documents)
     return ShuffleJob(
         store=str(plan.store.root),
         version=plan.version,
@@ -120,7 +117,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         vocab_size=plan.tokenizer["vocab_size"],
         eot_id=plan.tokenizer["eot_id"],
         info=info,
-        num_samples=min(NUM_SAMPLES, share + 64),
+        num_samples=num_proposed(shard.num_documents, num_documents),
         packs=tuple(plan.spec.pack_pairs()),
     )
 
@@ -131,4 +128,4 @@ def check_jobs(
     """Return the documents to encode again, grouped, for check_documents."""
     jobs = choose_samples(plan, records, NUM_SAMPLES, max(1, num_workers))
     weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
-    return grouped(weighted, num_workers, _CHECK_SAMPLES, MAX_SMALL_TASKS)
+    return grouped(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)

@@ -25,7 +25,7 @@ from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchang
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.reread import read_rows, sharing_blocks
 from tokenloom.tasks.rules import Place
-from tokenloom.tasks.shuffle import SAMPLE_DTYPE, hash_of_ids
+from tokenloom.tasks.samples import SAMPLE_DTYPE, hash_of_ids, sample_field
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -61,14 +61,13 @@ def choose_samples(
     """
     proposed = [(item, record["name"]) for record in records for item in record["sampled"]]
     by_input: defaultdict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
-    index = SAMPLE_DTYPE.names.index("input_index")  # type: ignore[union-attr]
     for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:num_samples]:
-        by_input[item[index]].append((name, tuple(item)))
+        by_input[sample_field(item, "input_index")].append((name, tuple(item)))
     transform = plan.spec.documents.transform.function if plan.spec.documents.transform else None
     num_partitions = Counter(partition.input_index for partition in plan.partitions)
     jobs = []
     for i, samples in sorted(by_input.items()):
-        samples.sort(key=lambda sample: sample[1][SAMPLE_DTYPE.names.index("row")])  # type: ignore[union-attr]
+        samples.sort(key=lambda sample: sample_field(sample[1], "row"))
         can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
         for part in _parts(samples, num_jobs if can_cut else 1):
             file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import read_signed
-from tokenloom.storage.keys import sample_keys
 from tokenloom.storage.manifest import NAME, QUARANTINE, read_manifest
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard_verification import ShardClaim, check_documents, check_tokens, column_values
@@ -38,19 +37,8 @@ from tokenloom.storage.versions import (
     why_missing,
 )
 from tokenloom.tasks import progress
+from tokenloom.tasks.samples import Sampler, num_proposed
 
-NUM_SAMPLES = 1000
-SAMPLE_DTYPE = np.dtype(
-    [
-        ("sample_key", "<u8"),
-        ("content_high", "<u8"),
-        ("content_low", "<u8"),
-        ("input_index", "<u4"),
-        ("row", "<u8"),
-        ("start", "<u8"),
-        ("num_tokens", "<u4"),
-    ]
-)
 _REPORT_BYTES = 2**25
 Sample = tuple[str, tuple[int, ...]]  # name of the `.tok` file, row of SAMPLE_DTYPE
 
@@ -109,18 +97,16 @@ class Subject:
         version, rows = self.manifest["version"], self.manifest["rows"]
         claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
         num_documents = max(1, sum(claim.entry["documents"] for claim in claims))
-        shards = [ShardJob(self.store, claim, _share(claim, num_documents) if deep else 0) for claim in claims]
+        shards = [
+            ShardJob(self.store, claim, num_proposed(claim.entry["documents"], num_documents) if deep else 0)
+            for claim in claims
+        ]
         counts = {QUARANTINE: rows["quarantined"]}
         others = [
             FileJob(self.store, version_path(version, name), sha256, counts.get(name))
             for name, sha256 in self.manifest["files"].items()
         ]
         return [*shards, *others]
-
-
-def _share(claim: ShardClaim, num_documents: int) -> int:
-    """Return how many documents of a shard to propose: then those with the least hashes of all are among them."""
-    return min(NUM_SAMPLES, -(-4 * NUM_SAMPLES * int(claim.entry["documents"]) // num_documents) + 64)
 
 
 def open_version(reference: str) -> Subject:
@@ -211,12 +197,14 @@ def _verify_once(job: VerifyJob) -> Checked:
 
 def _verify_shard(job: ShardJob) -> Checked:
     claim, seen = job.claim, _Seen()
-    sampler = _Sampler(job.num_samples) if job.num_samples else None
+    sampler = Sampler(job.num_samples) if job.num_samples else None
     progress.report(progress.Working(f"reading {claim.path}"))
     header, problems = check_tokens(job.store, claim, seen.take)
     seen.told(claim.entry["documents"], claim.entry["tokens"])
     progress.report(progress.Working(f"reading {claim.docs_path}"))
-    table_problems = check_documents(job.store, claim, header, seen.take, sampler.take if sampler else None)
+    table_problems = check_documents(
+        job.store, claim, header, seen.take, partial(_propose, sampler) if sampler else None
+    )
     damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
     rows: list[Any] = sampler.rows.tolist() if sampler and not damages else []
     samples = [(str(claim.entry["name"]), tuple(row)) for row in rows]
@@ -257,23 +245,7 @@ class _Seen:
         progress.report(progress.Advanced(num_documents, new, num_tokens, new))
 
 
-class _Sampler:
-    """Keeps the `count` documents of a table with the least hashes."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self.rows = np.empty(0, SAMPLE_DTYPE)
-
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Look at a batch of a document table."""
-        content = column_values(batch, "content")
-        keys = sample_keys(content)
-        chosen = np.argsort(keys, kind="stable")[: self._count]
-        rows = np.empty(len(chosen), self.rows.dtype)
-        rows["sample_key"] = keys[chosen]
-        rows["content_high"], rows["content_low"] = content[chosen].T
-        rows["input_index"] = column_values(batch, "input")[chosen]
-        for name in ("row", "start", "num_tokens"):
-            rows[name] = column_values(batch, name)[chosen]
-        both = np.concatenate([self.rows, rows])
-        self.rows = both[np.argsort(both["sample_key"], kind="stable")][: self._count]
+def _propose(sampler: Sampler, batch: pa.RecordBatch) -> None:
+    """Show a batch of a document table to a sampler."""
+    columns = {name: column_values(batch, name) for name in ("row", "start", "num_tokens")}
+    sampler.take(column_values(batch, "content"), input_index=column_values(batch, "input"), **columns)

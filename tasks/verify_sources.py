@@ -27,7 +27,8 @@ from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, find_inputs
 from tokenloom.tasks.reread import read_rows, sharing_blocks
 from tokenloom.tasks.rules import Place
-from tokenloom.tasks.verify import NUM_SAMPLES, SAMPLE_DTYPE, Sample, Subject
+from tokenloom.tasks.samples import JOB_SAMPLES, NUM_SAMPLES, sample_field
+from tokenloom.tasks.verify import Sample, Subject
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec import BuildSpec
 
 _TOKENIZER = "tokenizer/"
-_JOB_SAMPLES = 50
 _MOST_TOLD = 3  # documents of a shard
 
 
@@ -73,7 +73,7 @@ def encode_jobs(subject: Subject, samples: Iterable[Sample], spec: BuildSpec) ->
     assert subject.manifest is not None and subject.inputs is not None
     by_input: defaultdict[int, list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: (sample[1], sample[0]))[:NUM_SAMPLES]:
-        by_input[_field(sample, "input_index")].append(sample)
+        by_input[sample_field(sample[1], "input_index")].append(sample)
     found, warnings = find_inputs(spec, subject.store)
     by_path = {(file.source, file.path): file for file in found}
     make_job = _job_maker(subject.store, subject.manifest, spec)
@@ -85,8 +85,8 @@ def encode_jobs(subject: Subject, samples: Iterable[Sample], spec: BuildSpec) ->
             what = f"{known['source']}: {known['path']}; {len(mine):,} of its documents are not compared"
             warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
-        mine.sort(key=lambda sample: _field(sample, "row"))
-        parts = [mine[start : start + _JOB_SAMPLES] for start in range(0, len(mine), _JOB_SAMPLES)]
+        mine.sort(key=lambda sample: sample_field(sample[1], "row"))
+        parts = [mine[start : start + JOB_SAMPLES] for start in range(0, len(mine), JOB_SAMPLES)]
         jobs += [make_job(file=file, samples=part) for part in parts]
     return jobs, warnings
 
@@ -112,7 +112,7 @@ def encode_again(jobs: Sequence[EncodeJob]) -> list[Encoded]:
 
 def _encode_again(job: EncodeJob) -> Encoded:
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
-    wanted = {_field(sample, "row"): sample for sample in job.samples}
+    wanted = {sample_field(sample[1], "row"): sample for sample in job.samples}
     comparison = _Comparison(job)
     num_found, warnings = 0, []
     try:
@@ -149,8 +149,8 @@ class _Comparison:
         encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
         ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
         for sample, hashes, again in zip(samples, content, ids, strict=True):
-            where = f"{place(_field(sample, 'row'))}, token {_field(sample, 'start')}"
-            is_same = hashes == [_field(sample, "content_high"), _field(sample, "content_low")]
+            where = f"{place(sample_field(sample[1], 'row'))}, token {sample_field(sample[1], 'start')}"
+            is_same = hashes == [sample_field(sample[1], "content_high"), sample_field(sample[1], "content_low")]
             if not is_same and self._job.transform:
                 self.num_unsteady += 1
             elif not is_same:
@@ -164,8 +164,8 @@ class _Comparison:
         if path not in self._headers:
             self._headers[path] = read_header(partial(store.read_range, path), store.place(path))
         header = self._headers[path]
-        start = header.tokens_start + _field(sample, "start") * header.token_bytes
-        end = start + _field(sample, "num_tokens") * header.token_bytes
+        start = header.tokens_start + sample_field(sample[1], "start") * header.token_bytes
+        end = start + sample_field(sample[1], "num_tokens") * header.token_bytes
         return np.frombuffer(store.read_range(path, start, end), header.dtype)
 
     def damages(self) -> list[Damage]:
@@ -193,7 +193,3 @@ def _tokenizer(job: EncodeJob) -> Tokenizer:
 @lru_cache(maxsize=1)
 def _load_tokenizer(definition: bytes, files: tuple[tuple[str, bytes], ...]) -> Tokenizer:
     return load_tokenizer(json.loads(definition), dict(files))
-
-
-def _field(sample: Sample, name: str) -> int:
-    return sample[1][SAMPLE_DTYPE.names.index(name)]  # type: ignore[union-attr]

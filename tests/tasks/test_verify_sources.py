@@ -15,7 +15,7 @@ from tests.support import build, make_spec, write_jsonl
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.storage.shard import ShardHeader
 from tokenloom.storage.versions import version_path
-from tokenloom.tasks.verify import NUM_SAMPLES
+from tokenloom.tasks.samples import NUM_SAMPLES
 
 
 @pytest.fixture
