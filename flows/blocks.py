@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,19 +25,31 @@ from tokenloom.spec_runner import BLOCK_URL, Credentials
 _STORE = f"{BLOCK_URL}local-file-system/"
 
 
+_changing = threading.Lock()
+_users: list[None] = []  # blocks of using_credentials that are open in this process
+_before: list[dict[str, Any]] = []  # fsspec's options before the first of them
+
+
 @contextmanager
 def using_credentials(credentials: Sequence[Credentials]) -> Iterator[None]:
     """Let every file system that is opened in the block take its credentials from Secret blocks alone.
 
     Raises SpecError if there is no such Secret block, or its value is no JSON object.
     """
-    before = dict(fsspec.config.conf)
-    fsspec.config.conf.update({one.protocol: _options(one) for one in credentials})
+    options = {one.protocol: _options(one) for one in credentials}
+    with _changing:
+        if not _before:
+            _before.append(dict(fsspec.config.conf))
+        _users.append(None)
+        fsspec.config.conf.update(options)
     try:
         yield
     finally:
-        fsspec.config.conf.clear()
-        fsspec.config.conf.update(before)
+        with _changing:
+            _users.pop()
+            if not _users:  # tasks in threads of one worker share it
+                fsspec.config.conf.clear()
+                fsspec.config.conf.update(_before.pop())
 
 
 def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:

@@ -47,7 +47,7 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
 
 
 def _build(spec: BuildSpec) -> dict[str, Any]:
-    spec = _with_absolute_paths(with_store_of_block(spec))
+    spec = with_absolute_paths(with_store_of_block(spec))
     with (
         using_credentials(spec.credentials),
         open_runner(spec.runner, spec.credentials) as (num_workers, run_each),
@@ -56,14 +56,22 @@ def _build(spec: BuildSpec) -> dict[str, Any]:
         return run_build(spec, num_workers, run_one, run_each).to_json()
 
 
-def _with_absolute_paths(spec: BuildSpec) -> BuildSpec:
+def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
     """Make relative paths absolute from TOKENLOOM_HOME; a worker's own folder means nothing to whoever wrote them."""
-    relative = [(key, path) for key, path in spec.paths() if not is_absolute(path)]
+    for key, path in spec.paths():
+        absolute_path(key, path)
     home = os.environ.get("TOKENLOOM_HOME")
-    if relative and not home:
-        key, path = relative[0]
+    return spec.resolve(Path(home)) if home else spec
+
+
+def absolute_path(key: str, path: str) -> str:
+    """Return a path or URL, made absolute from TOKENLOOM_HOME; raises SpecError, naming `key`, without that."""
+    if is_absolute(path):
+        return path
+    home = os.environ.get("TOKENLOOM_HOME")
+    if not home:
         raise SpecError(
             f"{key}: {path!r} is relative, which says nothing in a deployment; write an absolute path or a URL, or set "
             "TOKENLOOM_HOME where the worker runs"
         )
-    return spec.resolve(Path(home)) if home else spec
+    return str((Path(home) / path).absolute())

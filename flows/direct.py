@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from typing import Any
 
-from tokenloom.errors import SpecError, WorkError
+from tokenloom.errors import SpecError
+from tokenloom.flows.direct_steps import run_each_directly, run_one_directly
 from tokenloom.flows.order import run_build, sample_build
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_runner import BLOCK_URL
-from tokenloom.storage.remote_errors import reason_of
-from tokenloom.tasks import progress
 from tokenloom.tasks.estimate import Estimate
 from tokenloom.tasks.jobs import call_all, cut_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
 from tokenloom.tasks.workers import WorkerPool, chosen_num_workers
 
 
@@ -47,7 +41,7 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         num_workers: worker processes; 0 does all the work in this process.
     """
     with WorkerPool(num_workers) as pool:
-        return run_build(spec, num_workers, _run_one, partial(_run_each, pool))
+        return run_build(spec, num_workers, run_one_directly, partial(run_each_directly, pool))
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
@@ -59,39 +53,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
     """
     plan = plan_build(spec)
     with WorkerPool(num_workers) as pool:
-        run_each = partial(_run_each, pool)
+        run_each = partial(run_each_directly, pool)
         groups = run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
         plan = with_partitions(plan, [cut for group in groups for cut in group])
         return plan, None if spec.limit else sample_build(plan, num_workers, run_each)
-
-
-def _run_each(pool: WorkerPool, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-    calls = [partial(_run_one, name, partial(pool.call, step, job)) for _, job in jobs]
-    if pool.num_workers == 0:
-        return [call() for call in calls]
-    with ThreadPoolExecutor(pool.num_workers) as threads:
-        futures = [threads.submit(call) for call in calls]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except WorkError:  # the build mends it with the same workers
-            threads.shutdown(cancel_futures=True)
-            raise
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            pool.close(now=True)
-            raise
-        return [future.result() for future in futures]
-
-
-def _run_one(name: str, step: Callable[[], Any]) -> Any:
-    """Run a step, again after each of RETRY_SECONDS if that may help."""
-    for num_tries, seconds in enumerate(RETRY_SECONDS, 1):
-        try:
-            return step()
-        except Exception as error:
-            if not is_worth_another_try(error, num_tries):
-                raise
-            progress.report(progress.Message(f"{name}: {reason_of(error)}; tried again in {seconds:g} s"))
-            time.sleep(seconds)
-    return step()

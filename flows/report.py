@@ -1,4 +1,4 @@
-"""What a run of build-dataset shows in Prefect beside its tasks: its name, artifacts, and an event when it ends."""
+"""What a run shows in Prefect beside its tasks: its name, artifacts, and an event when a build ends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 
+from tokenloom.output import printable
 from tokenloom.storage import manifest
 from tokenloom.storage.remote_errors import redacted
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
@@ -111,6 +112,34 @@ def summary(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict
             *(f"| {name} | {count:,} |" for name, count in version["rows"].items()),
         ]
     )
+
+
+def show_verification(dataset: str, result: dict[str, Any]) -> None:
+    """Write what a verification found as Markdown.
+
+    Args:
+        dataset: its name.
+        result: see run_verification.
+    """
+    damages, warnings = result["damages"], result["warnings"]
+    lines = [
+        f"## {result['reference']}",
+        f"{result['files']:,} files, {result['bytes']:,} bytes read, {result['documents_encoded_again']:,} documents "
+        f"encoded again: **{f'{len(damages):,} damaged' if damages else 'nothing is damaged'}**.",
+    ]
+    if damages:
+        lines += ["", "| file | what is wrong | next step |", "|---|---|---|"]
+        lines += ["| " + " | ".join(_cell(row[name]) for name in row) + " |" for row in _first(damages)]
+    if len(damages) > _MOST_ROWS:
+        lines.append(f"and {len(damages) - _MOST_ROWS:,} more: `tokenloom verify {result['reference']}` names all")
+    lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MOST_ROWS])]
+    create_markdown_artifact(
+        "\n".join(lines), key=f"{artifact_key(dataset)}-verification", description=result["reference"]
+    )
+
+
+def _cell(text: str) -> str:
+    return printable(text).replace("|", "\\|").replace("\n", " ")
 
 
 def tell_published(dataset: str, result: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.disk_errors import check_regular
 from tokenloom.storage.shard import file_sha256
 
 SCHEMA = pa.schema(
@@ -126,6 +127,7 @@ def open_documents(path: str | Path) -> pa.Table:
     Raises FormatError if it is damaged.
     """
     try:
+        check_regular(Path(path))
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{path}: no readable document table ({error}); restore it") from error

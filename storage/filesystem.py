@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import time
 import uuid
@@ -21,41 +20,12 @@ from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.storage.disk_errors import check_regular, read_told, told
+from tokenloom.storage.disk_space import free_bytes
 
 TMP = "work/tmp"
 BLOCK_BYTES = 4 * 2**20
 _STALE_SECONDS = 24 * 3600
-_ADVICE = {
-    errno.ENOSPC: "free space on that file system",
-    errno.EDQUOT: "free space or raise the quota",
-    errno.EROFS: "the file system is read-only: choose another store",
-    errno.EACCES: "give this user the right to write there, or choose another store",
-    errno.EPERM: "give this user the right to write there, or choose another store",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another store",
-    errno.EXDEV: "work/ and versions/ of a dataset must lie on one file system",
-}
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into a StoreError that says why and what to do.
-
-    A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
-    """
-    try:
-        yield
-    except FileExistsError:
-        raise
-    except FileNotFoundError as error:
-        raise WorkError(f"{path}: work/ was deleted while it was written; it is made again") from error
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        advice = _ADVICE.get(error.errno or 0, "mend that")
-        raise StoreError(
-            f"{path}: can't be written: {error.strerror or error}. Nothing of it is visible; {advice} and run the "
-            "same command again"
-        ) from error
 
 
 class Store:
@@ -67,7 +37,7 @@ class Store:
 
     def __init__(self, root: str | Path) -> None:
         if "://" in str(root) and not str(root).startswith("file://"):
-            raise StoreError(f"store {root}: only local folders are supported by this release")
+            raise StoreError(f"store {root}: a folder is wanted here; open_store opens URLs")
         self.root = Path(str(root).removeprefix("file://"))
 
     def __repr__(self) -> str:
@@ -76,7 +46,7 @@ class Store:
     def local(self, path: str) -> Path:
         """Return the local path of `path`; raises StoreError for a name that would leave the store."""
         parts = path.split("/")
-        if ".." in parts or path.startswith("/"):
+        if ".." in parts or path.startswith("/") or "\0" in path:
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return self.root.joinpath(*parts)
 
@@ -86,39 +56,39 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder stands at `path`."""
-        return self.local(path).exists()
+        with read_told(self.local(path)):
+            return self.local(path).exists()
 
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is none."""
         try:
-            status = self.local(path).stat()
-        except (FileNotFoundError, NotADirectoryError):
+            with read_told(self.local(path)):
+                status = self.local(path).stat()
+        except FileNotFoundError:
             return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system; None if it does not tell."""
-        there = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
-        try:
-            usage = shutil.disk_usage(there)
-            return usage.free if usage.total else None  # no file system on a disk: /proc
-        except OSError:
-            return None
+        return free_bytes(self.root)
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, none if it does not exist."""
         try:
-            return sorted(os.listdir(self.local(folder)))
-        except (FileNotFoundError, NotADirectoryError):
+            with read_told(self.local(folder)):
+                return sorted(os.listdir(self.local(folder)))
+        except FileNotFoundError:
             return []
 
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths of the files in `folder` by name, sorted; none if it does not exist."""
-        try:
-            with os.scandir(self.local(folder)) as entries:
-                return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
+        found: dict[str, int] = {}
+        with suppress(FileNotFoundError), read_told(self.local(folder)), os.scandir(self.local(folder)) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # it was there a moment ago
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
+        return dict(sorted(found.items()))
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of many small files, None for one that is missing; raises StoreError."""
@@ -132,14 +102,10 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
-        try:
-            return self.local(path).read_bytes()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise StoreError(
-                f"{self.local(path)}: can't be read: {error.strerror}; {_ADVICE.get(error.errno or 0, 'mend that')}"
-            ) from error
+        place = self.local(path)
+        with read_told(place):
+            check_regular(place)
+            return place.read_bytes()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the file at `path`, all of them.
@@ -157,17 +123,13 @@ class Store:
     def _up_to(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file, or those up to its end."""
         place = self.local(path)
-        try:
+        with read_told(place):
+            check_regular(place)
             with place.open("rb", buffering=0) as file:
                 file.seek(start)
                 data = b""
                 while part := file.read(end - start - len(data)):
                     data += part
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            advice = _ADVICE.get(error.errno or 0, "mend that")
-            raise StoreError(f"{place}: can't be read: {error.strerror}; {advice}") from error
         return data
 
     def blocks(self, path: str) -> Iterator[bytes]:
@@ -186,7 +148,7 @@ class Store:
 
     def _create(self, final: Path, data: bytes) -> None:
         with told(final):
-            make_folder(final.parent)
+            self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
                 with temporary.open("xb") as file:
@@ -195,7 +157,11 @@ class Store:
                 os.link(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
-            sync_folder(final.parent)
+            try:
+                sync_folder(final.parent)
+            except OSError:  # a loss of power could take it away again, with what was told of it by then
+                final.unlink(missing_ok=True)
+                raise
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
@@ -216,7 +182,7 @@ class Store:
         """
         final = self.local(path)
         with told(final):
-            make_folder(final.parent)
+            self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
                 with temporary.open("x+b") as file:
@@ -233,19 +199,20 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if there is one."""
-        with told(self.local(path)):
-            self.local(path).unlink(missing_ok=True)
+        final = self.local(path)
+        with told(final):
+            self._check_inside(final.parent)
+            final.unlink(missing_ok=True)
 
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
         before = time.time() - _STALE_SECONDS
         for name in self.names(TMP):
-            path = self.local(f"{TMP}/{name}")
-            try:
-                if path.stat().st_mtime < before:
-                    path.unlink()
-            except FileNotFoundError:  # its writer has just renamed it
-                continue
+            path = f"{TMP}/{name}"
+            with suppress(FileNotFoundError):  # its writer has just renamed it
+                found = self.local(path).lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                    self.remove(path)
 
     def exclusion_problem(self) -> str | None:
         """Return None: several builds at a time are safe, as of several links of one name one succeeds."""
@@ -253,8 +220,21 @@ class Store:
 
     def _temporary_name(self, name: str) -> Path:
         folder = self.local(TMP)
-        make_folder(folder)
+        self._make_folder(folder)
         return folder / f"{name}.{uuid.uuid4().hex}"
+
+    def _make_folder(self, folder: Path) -> None:
+        self._check_inside(folder)
+        make_folder(folder)
+
+    def _check_inside(self, folder: Path) -> None:
+        """Raise StoreError if a link in the dataset's folder leads out of it; the folder itself may be a link."""
+        real = os.path.realpath(folder)
+        if not Path(real).is_relative_to(os.path.realpath(self.root)):
+            raise StoreError(
+                f"{folder}: a link in {self.root} leads out of it, to {real}, where nothing is written or deleted; put "
+                "a folder in the place of the link and run the same command again"
+            )
 
 
 def _again_if_deleted(write: Callable[[], None]) -> None:

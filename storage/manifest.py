@@ -11,6 +11,7 @@ from tokenloom.storage.manifest_check import Mismatch, check_manifest
 FORMAT_VERSION = 1
 NAME = "manifest.json"
 INPUTS = "inputs.json"
+QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
 

@@ -8,7 +8,7 @@ object store shows an object when it is complete, so a name stands for all of it
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import uploads
-from tokenloom.storage.filesystem import Store, told, write_all
+from tokenloom.storage.disk_errors import told
+from tokenloom.storage.filesystem import Store, write_all
 from tokenloom.storage.remote_calls import RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
 
@@ -48,7 +49,7 @@ class RemoteStore:
         if not mark or "::" in root:
             raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
         self.root = root.rstrip("/")
-        self._calls = RemoteCalls(self.protocol, tries, total_seconds, read_seconds)
+        self._calls = RemoteCalls(self.root, tries, total_seconds, read_seconds)
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.root!r})"
@@ -83,7 +84,7 @@ class RemoteStore:
     def _listed(self, folder: str) -> dict[str, dict[str, Any]]:
         place = self.place(folder)
         try:
-            found = self._calls.call(place, "ls", place, detail=True)
+            found = self._calls.call(place, "ls", place, detail=True, many=True)
         except FileNotFoundError:
             return {}
         own = place.rpartition("://")[2].strip("/")
@@ -123,17 +124,7 @@ class RemoteStore:
         """
         if start >= end:
             return b""
-        place = self.place(path)
-
-        def attempt(run: Callable[..., Any]) -> bytes:
-            data: bytes = run("cat_file", place, start=start, end=end)
-            if len(data) == end - start:
-                return data
-            if (num_bytes := run("info", place)["size"]) < end:
-                raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
-            raise EOFError(f"{len(data)} bytes of [{start}, {end}) came")
-
-        return self._calls.again(place, attempt, num_bytes=end - start)
+        return self._calls.read_range(self.place(path), start, end)
 
     def blocks(self, path: str) -> Iterator[bytes]:
         """Yield the bytes of the file at `path`, at most BLOCK_BYTES at a time; errors as read_range."""
@@ -172,7 +163,7 @@ class RemoteStore:
         """
         place = self.place(path)
         with told(Path(tempfile.gettempdir())):
-            temporary = tempfile.NamedTemporaryFile("w+b", prefix="tokenloom-")  # noqa: SIM115  (entered below)
+            temporary = tempfile.NamedTemporaryFile("w+b", prefix=uploads.PREFIX)  # noqa: SIM115  (entered below)
         with temporary as file:
             with told(Path(file.name)):
                 yield file
@@ -185,8 +176,9 @@ class RemoteStore:
             self._calls.call(self.place(path), "rm_file", self.place(path), doing="written")
 
     def remove_stale_temporaries(self) -> None:
-        """Give up uploads that killed processes began more than a day ago, where the store keeps their parts."""
-        uploads.remove_stale(self._calls, self.root)
+        """Delete what killed processes left more than a day ago: their local files, and parts of uploads to S3."""
+        uploads.remove_stale_files()
+        uploads.remove_stale_uploads(self._calls, self.root)
 
     def exclusion_problem(self) -> str | None:
         """Return why several builds at a time are not safe here: None where the store refuses to create a name twice.

@@ -32,6 +32,8 @@ _OBJECT_URLS = tuple(f"{protocol}://" for protocol in OBJECT_STORES)
 _CONNECT_SECONDS = 10.0
 _LOOK_SECONDS = 0.1  # between looks whether the program ends
 _SLOWEST_BYTES = 2**18  # a second that a request must move, beyond its time limit
+_LISTING_SECONDS = 3600.0  # for a million names and more; a request of it has its own limit
+_MAX_SYSTEMS = 8
 _EXTRAS = {
     **dict.fromkeys(S3, "'tokenloom[s3]'"),
     **dict.fromkeys(GOOGLE, "'tokenloom[gcs]'"),
@@ -68,17 +70,26 @@ class RemoteCalls:
     """The calls of one store; pickles small.
 
     Args:
-        protocol: of its URL: s3, gs, abfs or what else fsspec knows.
+        url: of it or of what lies in it: s3://, gs://, abfs:// or what else fsspec knows.
         tries: of one call before giving up, at least 1.
         total_seconds: time limit of the tries of one call and the waits between them.
         read_seconds: time limit of one try; one that moves many bytes has more.
     """
 
-    def __init__(self, protocol: str, tries: int, total_seconds: float, read_seconds: float) -> None:
-        self.protocol = protocol
+    def __init__(self, url: str, tries: int = 5, total_seconds: float = 120.0, read_seconds: float = 30.0) -> None:
+        self.url, self.protocol = url, url.partition("://")[0]
         self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
 
-    def call(self, place: str, name: str, *args: Any, doing: str = "read", num_bytes: int = 0, **options: Any) -> Any:
+    def call(
+        self,
+        place: str,
+        name: str,
+        *args: Any,
+        doing: str = "read",
+        num_bytes: int = 0,
+        many: bool = False,
+        **options: Any,
+    ) -> Any:
         """Call a method of the file system, and again while that may help.
 
         Args:
@@ -87,22 +98,36 @@ class RemoteCalls:
             args: of the method; options too.
             doing: "read" or "written", for messages.
             num_bytes: that are moved, for which there is more time.
+            many: it makes many requests, as a listing does: an hour more.
 
         Raises FileNotFoundError, FileExistsError, FormatError (it is shorter than asked), StoreError.
         """
-        return self.again(place, lambda run: run(name, *args, **options), doing, num_bytes)
+        more = num_bytes / _SLOWEST_BYTES + many * _LISTING_SECONDS
+        return self.again(place, lambda run: run(name, *args, **options), doing, more)
+
+    def read_range(self, place: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file, all of them; errors as `call`."""
+
+        def attempt(run: Callable[..., Any]) -> bytes:
+            data: bytes = run("cat_file", place, start=start, end=end)
+            if len(data) == end - start:
+                return data
+            if (num_bytes := run("info", place)["size"]) < end:
+                raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
+            raise EOFError(f"{len(data)} bytes of [{start}, {end}) came")
+
+        return self.again(place, attempt, more_seconds=(end - start) / _SLOWEST_BYTES)
 
     def again(
-        self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", num_bytes: int = 0
+        self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", more_seconds: float = 0.0
     ) -> T:
         """Return `attempt(run)`, tried again while its error may pass; `run` calls a method of the file system."""
-        more = num_bytes / _SLOWEST_BYTES
-        end = time.monotonic() + self.total_seconds + more
+        end = time.monotonic() + self.total_seconds + more_seconds
         for number in range(1, self.tries + 1):
-            seconds = min(self.read_seconds + more, max(0.1, end - time.monotonic()))
+            seconds = min(self.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
             try:
-                return attempt(partial(_run, _system_of(self.protocol, self.read_seconds), seconds))
-            except (StoreError, FormatError):
+                return attempt(partial(_run, _system_of(self.url, self.read_seconds), seconds))
+            except (StoreError, FormatError, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
                 pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
@@ -137,11 +162,6 @@ class RemoteCalls:
         return StoreError(f"{place}: can't be {doing} ({reason}); see whether the URL is right")
 
 
-def listing_calls(url: str) -> RemoteCalls:
-    """Return the calls of the object store that a URL names, for listings, which may take thousands of requests."""
-    return RemoteCalls(url.partition("://")[0], 5, 3600.0, 600.0)
-
-
 def is_object(url: str) -> bool:
     """Return whether a URL names an object of S3, Google's or Azure's store, and no chain of file systems."""
     return url.startswith(_OBJECT_URLS) and "::" not in url
@@ -158,30 +178,51 @@ def _sleep(seconds: float) -> None:
         time.sleep(min(left, _LOOK_SECONDS))
 
 
-def _system_of(protocol: str, read_seconds: float) -> Any:
+def _system_of(url: str, read_seconds: float) -> Any:
     """Return the file system of this process: the event loop of a parent's does not run in a forked child."""
+    protocol = url.partition("://")[0]
+    options = _options_of(protocol, url)
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    key = os.getpid(), protocol, read_seconds, environment, repr(fsspec.config.conf.get(protocol))
+    configured = {name: fsspec.config.conf.get(name) for name in _names_of(protocol)}
+    key = os.getpid(), protocol, read_seconds, environment, repr((options, configured))
     with _making:
         if key not in _systems:
-            _systems[key] = _make_system(protocol, read_seconds)
+            _systems[key] = _make_system(protocol, read_seconds, options)
+            for old in list(_systems)[:-_MAX_SYSTEMS]:  # credentials change in a process that lives long
+                del _systems[old]
         return _systems[key]
 
 
-def _make_system(protocol: str, read_seconds: float) -> Any:
+def _names_of(protocol: str) -> tuple[str, ...]:
+    """Return the protocols whose options fsspec gives to the file system of this one."""
+    return next((names for names in (S3, GOOGLE, AZURE) if protocol in names), (protocol,))
+
+
+def _options_of(protocol: str, url: str) -> dict[str, Any]:
+    """Return what a URL says of its file system, such as a host or an account."""
+    try:
+        options: dict[str, Any] = fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(url)
+    except (ImportError, ValueError):  # told when it is made
+        return {}
+    return options
+
+
+def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
     """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
-    options: dict[str, Any] = {}
     if protocol in S3:
-        timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
-        options = {"config_kwargs": timeouts | {"retries": {"total_max_attempts": 1}}}
+        config: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
+        config |= {"retries": {"total_max_attempts": 1}}
+        for name in _names_of(protocol):  # fsspec would let ours replace all of the user's
+            config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
+        options = options | {"config_kwargs": config}
     try:
         system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
         package = _EXTRAS.get(protocol)
         advice = f"pip install {package}" if package else str(error)
         raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
-    except ValueError as error:
-        raise StoreError(f"store {protocol}://: {reason_of(error)}") from error
+    except (ValueError, TypeError) as error:  # an option that it does not know
+        raise StoreError(f"store {protocol}://: {reason_of(error)}") from harmless(error)
     if protocol in S3:
         system.retries = 1
     _living[id(system)] = system

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.canonical import canonical_json
+from tokenloom.storage.disk_errors import check_regular
 from tokenloom.storage.filesystem import write_all
 
 FORMAT_VERSION = 1
@@ -176,6 +177,7 @@ class Shard:
         if verify not in ("open", "full"):
             raise ValueError(f'verify is "open" or "full", not {verify!r}')
         self.path = Path(path)
+        check_regular(self.path)
         with self.path.open("rb") as file:
             try:
                 # Windows of the map stay valid while an array over them lives; it is never closed by hand.

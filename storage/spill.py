@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.canonical import canonical_json
+from tokenloom.storage.disk_errors import tells_of_the_file
 from tokenloom.storage.filesystem import Store, write_all
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import token_dtype
@@ -209,7 +210,7 @@ class Spill:
         except FormatError as error:
             raise self._error("it is shorter than it was") from error
         except StoreError as error:
-            if isinstance(self._store, Store):  # the disk has lost it
+            if isinstance(self._store, Store) and tells_of_the_file(error):
                 raise self._error(f"it can't be read: {error}") from error
             raise
 

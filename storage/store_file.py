@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from tokenloom.errors import FormatError, InputError, StoreError
 from tokenloom.storage.remote import AnyStore, RemoteStore
 
 _LARGE_BYTES = 16 * 2**20  # of a block where more is expected to be read
 _SMALL_BYTES = 2**20  # elsewhere
 _GAP_BYTES = 2**16  # between ranges that are read as one
 _NUM_KEPT = 4
+_MAX_SHARED = 2  # files with their blocks
 
 
 class StoreFile(io.RawIOBase):
@@ -113,6 +115,20 @@ class StoreFile(io.RawIOBase):
         return True
 
 
+class _InputFile(StoreFile):
+    """A file whose failures are those of an input: no reader takes them for damage of what it decodes."""
+
+    def _block(self, position: int) -> tuple[int, bytes]:
+        try:
+            return super()._block(position)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{error}: the file is gone; it was there when the build was planned; build again"
+            ) from error
+        except (StoreError, FormatError) as error:
+            raise InputError(str(error)) from error
+
+
 _shared: ContextVar[tuple[dict[str, StoreFile], int] | None] = ContextVar("_shared", default=None)
 
 
@@ -131,7 +147,10 @@ def open_url(url: str) -> Iterator[StoreFile]:
     """Open a file of a remote store by its URL; errors as StoreFile."""
     files, block_bytes = _shared.get() or ({}, _SMALL_BYTES)
     if url not in files:
-        folder, _, name = url.rpartition("/")
-        files[url] = StoreFile(RemoteStore(folder), name, block_bytes)
+        protocol, mark, path = url.partition("://")
+        bucket, _, key = path.partition("/")
+        while len(files) >= _MAX_SHARED:
+            del files[next(iter(files))]
+        files[url] = _InputFile(RemoteStore(f"{protocol}{mark}{bucket}"), key, block_bytes)
     files[url].seek(0)
     yield files[url]

@@ -103,7 +103,8 @@ def move_by_build(store: AnyStore, tag: str, version: str, seen_number: int) -> 
     try:
         move(store, tag, version, seen_number, BUILD_REASON)
     except FileExistsError:
-        return f"{tag} was moved at the same moment by somebody else"
+        moved = read_entry(store, tag, seen_number + 1)
+        return None if moved.version == version else f"{tag} was moved to {moved.version} at the same moment"
     return None
 
 

@@ -13,6 +13,9 @@ import datetime
 import hashlib
 import logging
 import os
+import stat
+import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +27,7 @@ from tokenloom.storage.remote_calls import OBJECT_STORES, S3, RemoteCalls
 from tokenloom.storage.remote_errors import reason_of
 
 PART_BYTES = 32 * 2**20
+PREFIX = "tokenloom-up-"  # of local files on their way
 _MAX_PARTS = 10_000  # of S3
 _AT_ONCE = 4  # parts on their way
 _MAX_UPLOADS = 3  # of one file that arrives wrong
@@ -45,10 +49,8 @@ def upload(calls: RemoteCalls, place: str, path: str) -> None:
     num_bytes = os.stat(path).st_size
     part_bytes = max(PART_BYTES, -(-num_bytes // _MAX_PARTS))
     for _ in range(_MAX_UPLOADS):
-        try:
+        with _naming_bucket(place):
             etag = _put(calls, place, path, num_bytes, part_bytes)
-        except FileNotFoundError as error:
-            raise StoreError(f"{place}: can't be written: there is no such bucket or container; make it") from error
         if etag and etag == _etag(path, num_bytes, part_bytes):
             return
         if _is_there(calls, place, path, num_bytes):
@@ -57,11 +59,31 @@ def upload(calls: RemoteCalls, place: str, path: str) -> None:
     raise StoreError(f"{place}: arrived wrong {_MAX_UPLOADS} times; see whether something between changes what is sent")
 
 
+@contextlib.contextmanager
+def _naming_bucket(place: str) -> Iterator[None]:
+    """Say what is missing if the store says of a write that something is."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{place}: can't be written: there is no such bucket or container; make it") from error
+
+
 def _put(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
     if calls.protocol in S3:
         return _put_s3(calls, place, path, num_bytes, part_bytes)
-    calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes)
+    if calls.protocol in OBJECT_STORES:
+        calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes)
+    else:
+        _put_and_rename(calls, place, path, num_bytes)
     return ""
+
+
+def _put_and_rename(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> None:
+    """Send a file under another name first: stores that are no object stores show it while it grows."""
+    part = f"{place}.{uuid.uuid4().hex}.part"
+    calls.call(place, "makedirs", place.rpartition("/")[0], exist_ok=True, doing="written")
+    calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
+    calls.call(place, "mv", part, place, doing="written")
 
 
 def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
@@ -75,9 +97,10 @@ def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_byte
     try:
         parts = _put_parts(calls, place, path, num_bytes, part_bytes, target)
         return _complete(calls, place, target, parts)
-    except BaseException:
-        _abort(calls, place, target)
-        raise
+    except BaseException as error:  # noqa: BLE001  (raised below)
+        failure = error
+    _abort(calls, place, target)  # out of the handler: what fails here is not raised from that
+    raise failure
 
 
 def _complete(calls: RemoteCalls, place: str, target: dict[str, str], parts: list[dict[str, Any]]) -> str:
@@ -143,7 +166,8 @@ def _is_there(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bool
         return False
     if info["size"] != num_bytes:
         return False
-    return _stored_md5(info) == _md5(path) or _reads_back(calls, place, path, num_bytes)
+    stored = _stored_md5(info)
+    return stored == _md5(path) if stored else _reads_back(calls, place, path, num_bytes)
 
 
 def _stored_md5(info: dict[str, Any]) -> bytes | None:
@@ -158,7 +182,7 @@ def _reads_back(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bo
     with Path(path).open("rb") as file:
         for start in range(0, num_bytes, _READ_BYTES):
             part = file.read(_READ_BYTES)
-            if calls.call(place, "cat_file", place, start=start, end=start + len(part)) != part:
+            if calls.read_range(place, start, start + len(part)) != part:
                 return False
     return True
 
@@ -168,12 +192,28 @@ def create(calls: RemoteCalls, place: str, data: bytes) -> None:
 
     Raises FileExistsError if there is one, StoreError if it can't be written.
     """
-    try:
-        calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
-    except FileExistsError:
-        # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
-        if calls.call(place, "cat_file", place, start=0) != data:
-            raise
+    if calls.protocol not in OBJECT_STORES:
+        _create_unless_there(calls, place, data)
+        return
+    with _naming_bucket(place):
+        try:
+            calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
+            return
+        except FileExistsError as error:
+            exists = error
+    # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
+    if calls.call(place, "cat_file", place, start=0) != data:
+        raise exists
+
+
+def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
+    """Look first and write then, which is safe for one writer at a time."""
+    if calls.call(place, "exists", place):
+        raise FileExistsError(place)
+    with tempfile.NamedTemporaryFile("wb", prefix=PREFIX) as file:
+        file.write(data)
+        file.flush()
+        upload(calls, place, file.name)
 
 
 def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
@@ -184,19 +224,25 @@ def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
     )
     if calls.protocol not in OBJECT_STORES:
         return problem  # its library looks first and writes then
-    place = f"{folder}/exclusive-{uuid.uuid4().hex}"
-    create(calls, place, b"1")
     try:
-        create(calls, place, b"2")
+        for _ in range(2):  # it stays there, and the next look needs one try
+            create(calls, f"{folder}/exclusive", uuid.uuid4().bytes)
     except FileExistsError:
         return None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            calls.call(place, "rm_file", place, doing="written")
     return problem
 
 
-def remove_stale(calls: RemoteCalls, root: str) -> None:
+def remove_stale_files() -> None:
+    """Delete local files that killed processes were writing more than a day ago."""
+    before = time.time() - _STALE.total_seconds()
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                path.unlink()
+
+
+def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
     """Let S3 forget uploads below `root` that were begun more than a day ago and never ended."""
     if calls.protocol not in S3:
         return  # the other stores forget them by themselves
@@ -206,7 +252,7 @@ def remove_stale(calls: RemoteCalls, root: str) -> None:
         for begun in _uploads(calls, root, bucket, f"{prefix}/"):
             if begun["Initiated"] < before:
                 _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
-    except StoreError as error:  # a right of its own, which a build does not need
+    except (StoreError, FileNotFoundError) as error:  # a right of its own, which a build does not need
         _logger.info("%s: unfinished uploads can't be listed: %s", root, reason_of(error))
 
 

@@ -107,14 +107,15 @@ def resolve(reference: Reference) -> tuple[AnyStore, dict[str, Any]]:
         return store, load_manifest(store, reference.name)
     entry = tags.newest(store, reference.name)
     if entry is None:
-        raise StoreError(f"{reference}: {_why_missing(store, reference)}")
+        raise StoreError(f"{reference}: {why_missing(store, reference)}")
     return store, load_manifest(store, entry.version)
 
 
-def _why_missing(store: AnyStore, reference: Reference) -> str:
+def why_missing(store: AnyStore, reference: Reference) -> str:
+    """Return why `reference` names no version: what is not there, and what is."""
     if not store.exists(""):
         return f"no dataset {reference.dataset!r} in {reference.store}"
-    known = [name for name in store.names("tags") if tags.newest(store, name)]
+    known = [name for name in store.names("tags") if tags.newest_number(store, name)]
     return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"
 
 

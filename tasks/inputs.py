@@ -55,6 +55,24 @@ def list_inputs(spec: BuildSpec, store: AnyStore) -> list[InputFile]:
     return inputs
 
 
+def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list[str]]:
+    """Return what list_inputs does, and why a source's files could not be found; writes nothing.
+
+    Args:
+        spec: with absolute paths.
+        store: where fingerprints may be remembered.
+    """
+    memory = FingerprintMemory(store)
+    found: list[InputFile] = []
+    problems = []
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        try:
+            found += _source_inputs(name, source, source.reading_options() | reading_rules(spec), memory)
+        except InputError as error:
+            problems.append(f"source {name}: {error}")
+    return found, problems
+
+
 def _source_inputs(name: str, source: Source, options: dict[str, Any], memory: FingerprintMemory) -> list[InputFile]:
     found = make_reader(options).files(source.pattern())
     known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]

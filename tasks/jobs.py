@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from tokenloom.storage.assignment import Assignment, ShardRange
+from tokenloom.tasks.grouping import MAX_SMALL_TASKS, Weighted, grouped
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rules import RulesJob
+from tokenloom.tasks.samples import JOB_SAMPLES, NUM_SAMPLES, num_proposed
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
 from tokenloom.tasks.validate import CheckJob, choose_samples
@@ -17,50 +19,8 @@ from tokenloom.tasks.validate import CheckJob, choose_samples
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-NUM_SAMPLES = 1000
-_MAX_TASKS = 400  # of a step; a run of more task runs is slow to show and to keep
-_MAX_SMALL_TASKS = 120  # of a step that takes a small part of the time
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
-_CHECK_SAMPLES = 50
-
-
-@dataclass(frozen=True)
-class Weighted(Generic[Job]):
-    """A job, the label that its task shows, and its weight among the others of its step."""
-
-    label: str
-    job: Job
-    weight: int
-
-
-def grouped(
-    jobs: Sequence[Weighted[Job]], num_workers: int, most: int, max_tasks: int = _MAX_TASKS
-) -> list[tuple[str, list[Job]]]:
-    """Group jobs, in order, into at most `max_tasks` tasks: (label of the first and how many more, jobs).
-
-    Args:
-        jobs: of one step.
-        num_workers: a group is so small that each worker gets several.
-        most: weight that a group need not exceed.
-        max_tasks: groups that there may be.
-    """
-    total = sum(max(job.weight, 1) for job in jobs)
-    enough = max(min(most, total // (4 * max(1, num_workers))), -(-total // max_tasks), 1)
-    groups: list[list[Weighted[Job]]] = []
-    weight = enough
-    for job in jobs:
-        if weight >= enough:
-            groups.append([])
-            weight = 0
-        groups[-1].append(job)
-        weight += max(job.weight, 1)
-    return [(_label(group), [item.job for item in group]) for group in groups]
-
-
-def _label(group: Sequence[Weighted[Any]]) -> str:
-    first = group[0].label
-    return first if len(group) == 1 else f"{first} and {len(group) - 1} more"
 
 
 def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
@@ -70,7 +30,7 @@ def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]
 
 def cut_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
     """Return the inputs, grouped, for cut_file."""
-    return grouped([Weighted(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES, _MAX_SMALL_TASKS)
+    return grouped([Weighted(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES, MAX_SMALL_TASKS)
 
 
 def tokenize_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
@@ -147,8 +107,6 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         "tokenizer_fingerprint": plan.tokenizer["fingerprint"],
         "vocab_size": plan.tokenizer["vocab_size"],
     }
-    # Four times its share and some: then the least hashes of all documents are among what the shards propose.
-    share = -(-4 * NUM_SAMPLES * shard.num_documents // num_documents)
     return ShuffleJob(
         store=str(plan.store.root),
         version=plan.version,
@@ -159,7 +117,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         vocab_size=plan.tokenizer["vocab_size"],
         eot_id=plan.tokenizer["eot_id"],
         info=info,
-        num_samples=min(NUM_SAMPLES, share + 64),
+        num_samples=num_proposed(shard.num_documents, num_documents),
         packs=tuple(plan.spec.pack_pairs()),
     )
 
@@ -170,4 +128,4 @@ def check_jobs(
     """Return the documents to encode again, grouped, for check_documents."""
     jobs = choose_samples(plan, records, NUM_SAMPLES, max(1, num_workers))
     weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
-    return grouped(weighted, num_workers, _CHECK_SAMPLES, _MAX_SMALL_TASKS)
+    return grouped(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)

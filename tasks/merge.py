@@ -107,7 +107,7 @@ def _open(store: AnyStore, entry: SpillEntry) -> Spill:
     return _open_remote(store.root, entry)
 
 
-@lru_cache(maxsize=4096)  # headers, of about 1 KB
+@lru_cache(maxsize=2**16)  # headers, of about 1 KB: all of a build, as each shard goes over all
 def _open_remote(root: str, entry: SpillEntry) -> Spill:
     return Spill(RemoteStore(root), entry.name, entry.index, entry.num_bytes)
 

@@ -21,6 +21,7 @@ from tokenloom.storage.versions import dataset_store, is_published
 from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import read_exclusions
 from tokenloom.tasks.inputs import InputFile, list_inputs
+from tokenloom.tasks.memory import bounded
 from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.sources import PartitionRange, make_reader
@@ -150,7 +151,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
     Raises InputError if it is damaged or lacks the text column.
     """
     progress.report(progress.Working(f"cutting {file.url} into partitions"))
-    with sharing_files():
+    with sharing_files(), bounded(file.options["max_bytes"], file.url):
         return make_reader(file.options).partitions(file.url)
 
 

@@ -13,9 +13,9 @@ from tokenloom.errors import WorkError
 from tokenloom.storage import manifest, tags
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.canonical import canonical_json, sign
+from tokenloom.storage.manifest import QUARANTINE
 from tokenloom.storage.versions import check_lengths, load_manifest, version_path
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.quarantine import NAME as QUARANTINE
 from tokenloom.tasks.quarantine import quarantine_reasons, write_quarantine
 from tokenloom.tasks.records import read_records
 from tokenloom.tasks.validate import row_counts

@@ -22,8 +22,6 @@ from tokenloom.storage.filesystem import write_all
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.spill import FOLDER
 
-NAME = "quarantine.jsonl"
-
 
 def quarantine_path(spill: str) -> str:
     """Return the path of the work file that lists a partition's skipped rows."""

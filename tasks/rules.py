@@ -63,6 +63,8 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
     for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
         try:
             found.append(None if text is None else _checked(function(text)))
+        except MemoryError:  # of this process, whatever the function is
+            raise
         except (Exception, SystemExit) as error:  # whatever the user's function raises
             raise InputError(
                 f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {error}; mend it"

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, candidate_path, read_assignment
 from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.documents import DocumentTableWriter
-from tokenloom.storage.keys import equal_part, sample_keys
+from tokenloom.storage.keys import equal_part
 from tokenloom.storage.packing import num_samples, sample_key
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import ShardWriter, open_shard, token_dtype
@@ -25,22 +24,10 @@ from tokenloom.storage.versions import open_store, version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import load_exclusions
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
+from tokenloom.tasks.samples import Sampler, hash_of_ids
 
 _PIECE_TOKEN_BYTES = 2**27
 _PIECE_DOCUMENTS = 1_000_000
-
-SAMPLE_DTYPE = np.dtype(
-    [
-        ("sample_key", "<u8"),
-        ("content_high", "<u8"),
-        ("content_low", "<u8"),
-        ("input_index", "<u4"),
-        ("row", "<u8"),
-        ("start", "<u8"),
-        ("num_tokens", "<u4"),
-        ("ids", "<u8"),  # xxh3_64 of its tokens as the shard's reader gives them
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -147,7 +134,7 @@ class _Measured:
         self._num_tokens = 0
         self._first_key: int | None = None
         self._last_key: int | None = None
-        self._samples = np.empty(0, SAMPLE_DTYPE)
+        self._sampler = Sampler(job.num_samples)
         self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
 
     def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
@@ -163,22 +150,8 @@ class _Measured:
         table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids)
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
         self._last_key = int(rows["key"][-1])
-        self._choose(rows, inputs, content)
-
-    def _choose(self, rows: NDArray[Any], inputs: NDArray[np.uint32], content: NDArray[np.uint64]) -> None:
-        keys = sample_keys(content)
-        count = min(self._job.num_samples, len(keys))
-        chosen = np.argpartition(keys, count - 1)[:count]
-        samples = np.empty(count, SAMPLE_DTYPE)
-        samples["sample_key"] = keys[chosen]
-        samples["input_index"] = inputs[chosen]
-        samples["start"] = (
-            self._num_tokens + (np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"])[chosen]
-        )
-        for name in ("content_high", "content_low", "row", "num_tokens"):
-            samples[name] = rows[name][chosen]
-        both = np.concatenate([self._samples, samples])
-        self._samples = both[np.argsort(both["sample_key"], kind="stable")][: self._job.num_samples]
+        starts = np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"] + np.uint64(self._num_tokens)
+        self._sampler.take(content, input_index=inputs, row=rows["row"], start=starts, num_tokens=rows["num_tokens"])
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
         """Look at the ids of whole documents: the largest, and whether each ends with end-of-text."""
@@ -192,7 +165,7 @@ class _Measured:
     def read_samples(self, path: str) -> None:
         """Note what the shard's own reader finds where the chosen documents are; `path` is of the local file."""
         tokens = open_shard(path).tokens
-        for sample in self._samples:
+        for sample in self._sampler.rows:
             start = int(sample["start"])
             sample["ids"] = hash_of_ids(tokens[start : start + int(sample["num_tokens"])])
 
@@ -207,7 +180,7 @@ class _Measured:
             "left_tokens": self._left_tokens,
             "max_id": self._max_id,
             "bad_ends": self._bad_ends,
-            "sampled": self._samples.tolist(),
+            "sampled": self._sampler.rows.tolist(),
         }
 
     def _counts(self) -> dict[str, int]:
@@ -219,11 +192,6 @@ class _Measured:
             sample_key(packing, seq_len): num_samples(packing, seq_len, self._num_tokens, offsets)
             for packing, seq_len in self._job.packs
         }
-
-
-def hash_of_ids(ids: NDArray[Any]) -> int:
-    """Return a hash of the ids of a document, of their stored type."""
-    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(ids).data.cast("B"))
 
 
 def _hexadecimal(key: int | None) -> str | None:

@@ -23,6 +23,7 @@ from tokenloom.storage.store_file import sharing_files
 from tokenloom.storage.versions import open_store
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.memory import each_bounded
 from tokenloom.tasks.quarantine import QuarantineWriter
 from tokenloom.tasks.records import read_record, record_path
 from tokenloom.tasks.rules import RulesJob, keep_documents
@@ -129,7 +130,9 @@ def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
         return keep_documents(rows, job.rules, partial(reader.place, job.file.url), tokenizer)
 
     # `map` keeps nothing of what went through, which may be large; a generator's frame would.
-    documents = map(keep, reader.read(job.file.url, job.start, job.end))
+    place = f"{job.file.url}, [{job.start}, {job.end})"
+    batches = each_bounded(reader.read(job.file.url, job.start, job.end), job.file.options["max_bytes"], place)
+    documents = map(keep, batches)
     return documents if job.limit is None else _first(documents, job.limit)
 
 

@@ -8,9 +8,8 @@ shards.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,16 @@ from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.keys import content_hashes
 from tokenloom.storage.shard import token_dtype
-from tokenloom.storage.store_file import sharing_files
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.rules import Place, transformed
-from tokenloom.tasks.shuffle import SAMPLE_DTYPE, hash_of_ids
-from tokenloom.tasks.sources import Rows, SourceReader, make_reader
+from tokenloom.tasks.reread import read_rows, sharing_blocks
+from tokenloom.tasks.rules import Place
+from tokenloom.tasks.samples import SAMPLE_DTYPE, hash_of_ids, sample_field
 from tokenloom.tasks.tokenization import job_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
-_CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
     "nothing was published; documents.transform gave another text for the same row: make it depend on the text alone, "
@@ -64,14 +61,13 @@ def choose_samples(
     """
     proposed = [(item, record["name"]) for record in records for item in record["sampled"]]
     by_input: defaultdict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
-    index = SAMPLE_DTYPE.names.index("input_index")  # type: ignore[union-attr]
     for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:num_samples]:
-        by_input[item[index]].append((name, tuple(item)))
+        by_input[sample_field(item, "input_index")].append((name, tuple(item)))
     transform = plan.spec.documents.transform.function if plan.spec.documents.transform else None
     num_partitions = Counter(partition.input_index for partition in plan.partitions)
     jobs = []
     for i, samples in sorted(by_input.items()):
-        samples.sort(key=lambda sample: sample[1][SAMPLE_DTYPE.names.index("row")])  # type: ignore[union-attr]
+        samples.sort(key=lambda sample: sample_field(sample[1], "row"))
         can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
         for part in _parts(samples, num_jobs if can_cut else 1):
             file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
@@ -94,34 +90,16 @@ def check_documents(job: CheckJob) -> int:
     wanted = {
         int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
     }
-    reader = make_reader(job.file.options)
-    place = partial(reader.place, job.file.url)
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):
-        for batch in _located(reader, job.file.url, sorted(wanted)):
-            here = np.flatnonzero(np.isin(batch.rows, samples["row"]))
-            if len(here):
-                texts = transformed(batch.texts.take(pa.array(here)), batch.rows[here], job.transform, place)
-                _compare(job, texts, [wanted[int(i)] for i in batch.rows[here]], place)
-            found += len(here)
-            if found == len(wanted):
-                return found  # a file that is one partition need not be read to its end
+    with sharing_blocks(job.file, len(wanted)):
+        for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
+            _compare(job, texts, [wanted[row] for row in rows], place)
+            found += len(rows)
     if found != len(wanted):
         check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
     return found
-
-
-def _located(reader: SourceReader, url: str, rows: list[int]) -> Iterator[Rows]:
-    """Yield the parts of a file that hold these rows."""
-    for start, end in reader.locate(url, rows):
-        yield from reader.read(url, start, end)
-
-
-def _block_bytes(num_bytes: int, num_rows: int) -> int:
-    """Return how much of a remote file to read at once for some of its rows: much where they lie close together."""
-    return _CLOSE_BLOCK_BYTES if num_bytes < num_rows * _APART_BLOCK_BYTES else _APART_BLOCK_BYTES
 
 
 def _compare(job: CheckJob, texts: pa.Array, samples: list[tuple[str, Any]], place: Place) -> None:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from tokenloom.errors import WorkerLost
 from tokenloom.storage.remote_errors import mark_passing, may_pass
-from tokenloom.tasks import progress
+from tokenloom.tasks import memory, progress
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -34,6 +34,9 @@ Result = TypeVar("Result")
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_COUNTED = {
+    "MIMALLOC_ARENA_EAGER_COMMIT": "0"
+}  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
 
 
 def chosen_num_workers(asked: int | None) -> int:
@@ -76,7 +79,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=dict(environment) | _ONE_THREAD,
+                env=dict(environment) | _ONE_THREAD | _COUNTED,
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
@@ -89,6 +92,10 @@ class _Worker:
                 progress.report(value)
             kind, value = self._exchange()
         self.is_busy = False
+        if kind == "error" and isinstance(value, MemoryError):
+            raise WorkerLost(
+                f"a worker process has no memory left while {self._in_hand}; fewer --workers need less"
+            ) from value
         if kind == "error":
             raise value  # outside of what tells a lost worker: the function may raise EOFError itself
         return value
@@ -211,6 +218,7 @@ def _stopped() -> WorkerLost:
 
 def serve(descriptor: int) -> None:
     """Run in a child: answer calls until the parent is gone."""
+    memory.bound_this_process()
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
@@ -250,5 +258,7 @@ def _answer(call: bytes) -> bytes:
             answer = pickle.dumps(("error", error))
             pickle.loads(answer)  # noqa: S301  (our own bytes)
         except Exception:  # noqa: BLE001  (what can't travel is told in words)
-            return pickle.dumps(("error", RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")))
+            told = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+            mark_passing(told, may_pass(error))
+            return pickle.dumps(("error", told))
         return answer

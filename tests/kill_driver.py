@@ -61,9 +61,13 @@ class Killer:
         """Note an operation that is about to begin, and die if it is the chosen one."""
         if self._at is None or self._count == self._at:
             _RAW_WRITE(self._note, f"{self.step} {operation}\n".encode())
-        if self._count == self._at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._at is not None and self._count >= self._at:
+            self.strike(operation)
         self._count += 1
+
+    def strike(self, operation: str) -> None:
+        """Do what happens to the chosen operation, and to those after it: here the process dies."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def listen(self, event: progress.Event) -> None:
         """Follow the steps; their starts count too, since validate writes nothing."""
@@ -132,7 +136,7 @@ class _CountedFile(io.RawIOBase):
             self._file.flush()
 
 
-def _forked(work: Callable[[], None]) -> int:
+def forked(work: Callable[[], None]) -> int:
     """Run `work` in a fork of this process; return its exit status, negative for a signal."""
     sys.stdout.flush()
     pid = os.fork()
@@ -148,16 +152,18 @@ def _forked(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _build_noted(spec: BuildSpec, folder: Path, at: int | None) -> None:
+def build_noted(spec: BuildSpec, folder: Path, make_killer: Callable[[int], Killer]) -> None:
+    """Build with a killer at work, made with a descriptor of FOLDER/operations."""
     note = os.open(folder / "operations", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-    killer = Killer(at, note)
+    killer = make_killer(note)
     killer.install()
     killer.tick("start")
     with progress.listening(killer.listen):
         support.build(spec)
 
 
-def _build_and_hash(spec: BuildSpec, folder: Path) -> None:
+def build_and_hash(spec: BuildSpec, folder: Path) -> None:
+    """Build, and note the hashes of all listed files in FOLDER/hashes."""
     version = support.build(spec).version
     (folder / "hashes").write_text(json.dumps(support.listed_files(spec, version)))
 
@@ -167,30 +173,39 @@ def kill_before_every_operation(folder: Path) -> None:
 
     Prints {"step", "operation", "problem"} for each n; `problem` is None where all is well.
     """
-    spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
-    store = Path(spec.store)
-    for name in _IMPORTED_LATE:
-        importlib.import_module(name)
-    gc.freeze()
-    assert _forked(lambda: _build_and_hash(spec, folder)) == 0
-    expected = (folder / "hashes").read_text()
-    shutil.rmtree(store)
-    assert _forked(lambda: _build_noted(spec, folder, None)) == 0
-    operations = [line.split(" ", 1) for line in (folder / "operations").read_text().splitlines()]
+    spec, expected, operations = undisturbed(folder)
     for at, (step, operation) in enumerate(operations):
-        shutil.rmtree(store)
-        (folder / "hashes").unlink(missing_ok=True)
+        forget(spec, folder)
         problem = _kill_and_resume(spec, folder, at, expected)
         print(json.dumps({"step": step, "operation": operation, "problem": problem}), flush=True)
 
 
+def undisturbed(folder: Path) -> tuple[BuildSpec, str, list[list[str]]]:
+    """Build twice; return the spec of FOLDER/spec.json, the hashes of all files, and [step, operation] of each."""
+    spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
+    gc.freeze()
+    assert forked(lambda: build_and_hash(spec, folder)) == 0
+    expected = (folder / "hashes").read_text()
+    forget(spec, folder)
+    assert forked(lambda: build_noted(spec, folder, lambda note: Killer(None, note))) == 0
+    return spec, expected, [line.split(" ", 1) for line in (folder / "operations").read_text().splitlines()]
+
+
+def forget(spec: BuildSpec, folder: Path) -> None:
+    """Go back to before the first build."""
+    shutil.rmtree(spec.store)
+    (folder / "hashes").unlink(missing_ok=True)
+
+
 def _kill_and_resume(spec: BuildSpec, folder: Path, at: int, expected: str) -> str | None:
-    status = _forked(lambda: _build_noted(spec, folder, at))
+    status = forked(lambda: build_noted(spec, folder, lambda note: Killer(at, note)))
     if status != -signal.SIGKILL:
         return f"was not killed: {status}"
     if problem := what_is_wrong(Path(spec.store) / spec.dataset):
         return f"after the kill: {problem}"
-    if (status := _forked(lambda: _build_and_hash(spec, folder))) != 0:
+    if (status := forked(lambda: build_and_hash(spec, folder))) != 0:
         return f"the resume failed: {status}"
     if (folder / "hashes").read_text() != expected:
         return "the resumed build has other bytes"

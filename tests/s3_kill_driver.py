@@ -21,7 +21,7 @@ from typing import Any
 import s3fs  # noqa: F401  (a fork would import it each time)
 
 from tests import support
-from tests.kill_driver import _forked, what_is_wrong
+from tests.kill_driver import forked, what_is_wrong
 from tests.storage.s3_server import BUCKET, download
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import remote_calls, uploads
@@ -72,7 +72,7 @@ def kill_around_writes(folder: Path, number: int) -> None:
     spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
     gc.freeze()
     at_store = spec.model_copy(update={"store": f"s3://{BUCKET}/kills/counted"})
-    assert _forked(lambda: _build(at_store, None, folder)) == 0
+    assert forked(lambda: _build(at_store, None, folder)) == 0
     count = int((folder / "count").read_text())
     number = min(number, count)
     for i in range(number):
@@ -83,13 +83,13 @@ def kill_around_writes(folder: Path, number: int) -> None:
 
 def _kill_and_resume(spec: BuildSpec, folder: Path, at: int) -> str | None:
     spec = spec.model_copy(update={"store": f"s3://{BUCKET}/kills/{at}"})
-    status = _forked(lambda: _build(spec, at, folder))
+    status = forked(lambda: _build(spec, at, folder))
     if status != -signal.SIGKILL:
         return f"was not killed: {status}"
     if problem := wrong_in_store(f"kills/{at}"):
         return f"after the kill: {problem}"
     (folder / "found").unlink(missing_ok=True)
-    if (status := _forked(lambda: _build_and_hash(spec, folder))) != 0:
+    if (status := forked(lambda: _build_and_hash(spec, folder))) != 0:
         return f"the resume failed: {status}"
     if (folder / "found").read_text() != (folder / "hashes").read_text():
         return "the resumed build has other bytes"

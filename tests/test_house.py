@@ -176,7 +176,10 @@ def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
 
 def test_prefect_is_imported_only_by_flows_what_serves_them_and_one_example() -> None:
     offenders = {line.split()[0] for line in _offenders("tokenloom", "prefect")}
-    flows = {f"tokenloom.flows.{name}" for name in ("blocks", "build_dataset", "report", "run_log", "runners")}
+    flows = {
+        f"tokenloom.flows.{name}"
+        for name in ("blocks", "build_dataset", "report", "run_log", "runners", "verify_dataset")
+    }
     servers = ("automations", "deployments", "prefect_session", "server_process", "up_command", "worker_process")
     assert offenders == flows | {f"tokenloom.{name}" for name in (*servers, "examples.train_on_publish")}
 

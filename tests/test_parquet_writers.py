@@ -99,6 +99,9 @@ _PYARROW: list[dict[str, Any]] = [
         {"use_dictionary": False, "column_encoding": {"text": encoding}}
         for encoding in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
     ),
+    {"use_dictionary": False, "use_byte_stream_split": ["number", "score"]},
+    {"compression": {"text": "zstd", "number": "none", "score": "gzip"}, "compression_level": {"text": 19}},
+    {"use_content_defined_chunking": True},
     {"store_schema": False},
     {"version": "1.0"},
     {"data_page_size": 1000, "dictionary_pagesize_limit": 1000},
@@ -109,7 +112,8 @@ _PYARROW: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", _PYARROW, ids=str)
 def test_pyarrow(tmp_path: Path, options: dict[str, Any]) -> None:
-    table = pa.table({"number": range(len(TEXTS)), "text": pa.array(TEXTS, pa.string())})
+    number = pa.array(range(len(TEXTS)), pa.int32())
+    table = pa.table({"number": number, "score": number.cast(pa.float64()), "text": pa.array(TEXTS, pa.string())})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=GROUP_ROWS, **options)
     assert_comes_back(tmp_path / "a.parquet", num_groups=4)
 
@@ -124,6 +128,38 @@ def test_pyarrow_types(tmp_path: Path, kind: pa.DataType, store_schema: bool) ->
     table = pa.table({"text": pa.array(TEXTS, pa.string()).cast(kind)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=GROUP_ROWS, store_schema=store_schema)
     assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "RLE_DICTIONARY"])
+def test_texts_of_a_few_bytes(tmp_path: Path, encoding: str) -> None:
+    """Those of a dictionary are read as one, for which Arrow has no decoder of the others."""
+    texts = [f"{i % 7}" for i in range(1000)]
+    options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"text": encoding}}
+    pq.write_table(
+        pa.table({"text": texts}), tmp_path / "a.parquet", **({} if encoding == "RLE_DICTIONARY" else options)
+    )
+    assert_comes_back(tmp_path / "a.parquet", texts)
+
+
+@pytest.mark.parametrize(
+    "options", [{"data_page_version": "2.0"}, {"compression": "zstd", "data_page_size": 100}], ids=str
+)
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)], ids=str
+)
+def test_lists_of_pyarrow_are_their_lines(tmp_path: Path, kind: pa.DataType, options: dict[str, Any]) -> None:
+    lists = [[f"one {i}", "two"] for i in range(200)]
+    pq.write_table(pa.table({"text": pa.array(lists, kind)}), tmp_path / "a.parquet", row_group_size=70, **options)
+    assert_comes_back(tmp_path / "a.parquet", ["\n".join(lines) for lines in lists], num_groups=3)
+
+
+def test_a_text_inside_of_structs(tmp_path: Path) -> None:
+    rows = [None if i % 7 == 0 else {"body": {"en": text}, "n": i} for i, text in enumerate(TEXTS)]
+    kind = pa.struct({"body": pa.struct({"en": pa.string()}), "n": pa.int64()})
+    pq.write_table(pa.table({"meta": pa.array(rows, kind)}), tmp_path / "a.parquet", row_group_size=GROUP_ROWS)
+    found, _, counts = built(tmp_path / "a.parquet", text="meta.body.en")
+    assert found == {i: text for i, text in enumerate(TEXTS) if text and i % 7}
+    assert counts["read"] == len(TEXTS)
 
 
 def test_a_column_without_nulls(tmp_path: Path) -> None:

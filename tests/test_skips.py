@@ -33,10 +33,10 @@ from tokenloom.errors import BadRow, InputError, TokenloomError
 from tokenloom.flows import order
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.canonical import canonical_json
+from tokenloom.storage.manifest import QUARANTINE as NAME
 from tokenloom.storage.versions import load_manifest, version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.quarantine import NAME
 from tokenloom.tasks.sources import files, jsonl, make_reader, text
 from tokenloom.tasks.sources.base import REASONS
 

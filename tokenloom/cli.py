@@ -18,11 +18,13 @@ from tokenloom.output import printable
 
 _INTERRUPTED = 130
 _USAGE = 2
+_DAMAGED = 3
 _MODULES = {
     "bench_read": "tokenloom.bench_read",
     "deploy": "tokenloom.up_command",
     "pack": "tokenloom.pack_command",
     "up": "tokenloom.up_command",
+    "verify": "tokenloom.verify_command",
 }  # of commands that are not in commands.py
 
 
@@ -35,7 +37,15 @@ def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else there")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    for add in (_add_spec_commands, _add_looking_commands, _add_server_commands, _add_pack, _add_bench, _add_demo):
+    for add in (
+        _add_spec_commands,
+        _add_looking_commands,
+        _add_server_commands,
+        _add_verify,
+        _add_pack,
+        _add_bench,
+        _add_demo,
+    ):
         add(commands, common)
     return parser
 
@@ -86,6 +96,16 @@ def _add_server_commands(commands: Any, common: argparse.ArgumentParser) -> None
     up.add_argument("--port", type=_count_to(65_535), default=4200, help="of 127.0.0.1; 0: a free one (default: 4200)")
     up.add_argument("--runs", type=_positive, default=2, metavar="N", help="flow runs at a time (default: 2)")
     commands.add_parser("deploy", parents=[common], help="put the deployments on a running Prefect server")
+
+
+def _add_verify(commands: Any, common: argparse.ArgumentParser) -> None:
+    verify = commands.add_parser(
+        "verify", parents=[common], help="read every byte of a version, name every damaged file; exit code 3 if any is"
+    )
+    verify.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION; @latest if left out")
+    verify.add_argument("--deep", action="store_true", help="encode 1,000 documents again from their sources")
+    verify.add_argument("--spec", metavar="SPEC", help="where the sources are now (default: what build.json says)")
+    verify.add_argument("--workers", type=_count, metavar="N", help="worker processes (default: one a core)")
 
 
 def _add_pack(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -231,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         return _told(error)
-    return 0
+    return _DAMAGED if arguments.command == "verify" and result["damages"] else 0
 
 
 def _told(error: Exception) -> int:

@@ -157,31 +157,64 @@ def ls(store: str, quiet: bool) -> Json:
         raise StoreError(f"{store}: no such store or dataset; a build makes it")
     if names & {"versions", "tags"}:
         return _list_versions(folder, quiet)
-    datasets = []
-    for name in sorted(filter(NAME_PATTERN.match, names)):
-        dataset = dataset_store(str(folder.root), name)
-        newest = tags.newest(dataset, "latest")
-        if newest or published_versions(dataset):
-            latest = newest.version if newest else None
-            datasets.append({"dataset": name, "versions": len(published_versions(dataset)), "latest": latest})
-    print_table(quiet, ["dataset", "versions", "latest"], [list(item.values()) for item in datasets])
+    found = [
+        _dataset_row(dataset_store(str(folder.root), name), name) for name in sorted(filter(NAME_PATTERN.match, names))
+    ]
+    datasets = [row for row in found if row]
+    cells = [[row["dataset"], row["versions"], row["damage"] or row["latest"]] for row in datasets]
+    print_table(quiet, ["dataset", "versions", "latest"], cells)
     return {"store": str(folder.root), "datasets": datasets}
+
+
+def _dataset_row(store: AnyStore, name: str) -> Json | None:
+    """Return what `ls` says of a dataset, None if nothing was ever published in it."""
+    versions = published_versions(store)
+    latest, damage = _named_by(store, "latest")
+    if not versions and latest is None and damage is None:
+        return None
+    return {"dataset": name, "versions": len(versions), "latest": latest, "damage": damage}
+
+
+def _named_by(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
+    """Return the version that a tag names, or what is damaged about it."""
+    try:
+        newest = tags.newest(store, tag)
+    except FormatError:
+        return None, f"damaged: tags/{tag}; see `tokenloom verify`"
+    return newest.version if newest else None, None
 
 
 def _list_versions(store: AnyStore, quiet: bool) -> Json:
     named: dict[str, list[str]] = {}
+    damages = []
     for tag in store.names("tags"):
-        if entry := tags.newest(store, tag):
-            named.setdefault(entry.version, []).append(tag)
-    versions = []
-    for name in published_versions(store):
-        splits = load_manifest(store, name)["splits"].values()
-        counts = {key: sum(split[key] for split in splits) for key in ("tokens", "documents")}
-        num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
-        versions.append({"version": name, "tags": named.get(name, []), **counts, "bytes": num_bytes})
-    rows = [[v["version"], v["tokens"], v["documents"], v["bytes"], ", ".join(v["tags"])] for v in versions]
-    print_table(quiet, ["version", "tokens", "documents", "bytes", "tags"], rows)
-    return {"dataset": str(store.root).rpartition("/")[2], "versions": versions}
+        version, damage = _named_by(store, tag)
+        if version:
+            named.setdefault(version, []).append(tag)
+        damages += [damage] if damage else []
+    versions = [_version_row(store, name, named.get(name, [])) for name in published_versions(store)]
+    counts = ("tokens", "documents", "bytes")
+    rows = [
+        [v["version"], *(v[key] if v["damage"] is None else "damaged" for key in counts), ", ".join(v["tags"])]
+        for v in versions
+    ]
+    print_table(quiet, ["version", *counts, "tags"], rows)
+    damages += [v["damage"] for v in versions if v["damage"]]
+    for damage in damages:
+        print_line(quiet, printable(damage))
+    return {"dataset": str(store.root).rpartition("/")[2], "versions": versions, "damages": damages}
+
+
+def _version_row(store: AnyStore, version: str, names: list[str]) -> Json:
+    """Return what `ls` says of a version; of a damaged one only that it is."""
+    row: Json = {"version": version, "tags": names, "tokens": None, "documents": None, "bytes": None, "damage": None}
+    try:
+        splits = load_manifest(store, version)["splits"].values()
+    except FormatError as error:
+        place = f"{store.root}@{version}"
+        return row | {"damage": f"{error}; `tokenloom verify {place}` says what to do"}
+    counts = {key: sum(split[key] for split in splits) for key in ("tokens", "documents")}
+    return row | counts | {"bytes": sum(shard["bytes"] for split in splits for shard in split["shards"])}
 
 
 def inspect(reference: str, quiet: bool) -> Json:

@@ -18,7 +18,7 @@ from tokenloom.automations import install_crash_automation
 from tokenloom.errors import TokenloomError
 from tokenloom.server import POOL
 
-NAMES = ("build-dataset/build-dataset", "build-dataset/rebuild-nightly")
+NAMES = ("build-dataset/build-dataset", "build-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
 _FILE = Path(__file__).with_name("prefect.yaml")
 _OF_A_SCHEDULE = {"schedule", "active", "parameters", "slug", "max_scheduled_runs"}
 

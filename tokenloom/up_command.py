@@ -64,7 +64,7 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
             note_url(home, url)
             stack.callback(forget_url, home)
             print_line(quiet, f"Prefect UI      {url.removesuffix('/api')}")
-            print_line(quiet, f"deployments     build-dataset, rebuild-nightly, in work pool {POOL}")
+            print_line(quiet, f"deployments     build-dataset, rebuild-nightly, verify-dataset, in work pool {POOL}")
             print_line(quiet, f"data and logs   {home}")
             print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
             print_line(quiet, "Ctrl-C stops all of it")
@@ -94,7 +94,7 @@ def deploy(quiet: bool) -> Json:
     is_of_up = url == running_url(default_home())
     heartbeat = HEARTBEAT_SECONDS if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0
     deploy_all(url, max(heartbeat, HEARTBEAT_SECONDS))
-    print_line(quiet, f"deployed build-dataset and rebuild-nightly to {url}, work pool {POOL}")
+    print_line(quiet, f"deployed build-dataset, rebuild-nightly and verify-dataset to {url}, work pool {POOL}")
     print_line(quiet, f"a run without a heartbeat for {3 * max(heartbeat, HEARTBEAT_SECONDS)} s counts as dead")
     print_line(quiet, f"next: prefect worker start --pool {POOL}")
     return {"url": url, "deployments": list(NAMES)}

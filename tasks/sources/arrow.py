@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import InputError
+from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
+from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import (
     FoundFile,
@@ -47,6 +48,7 @@ class Reader:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = Columns(options)
+        self._max_bytes = int(options.get("max_bytes", 0))
 
     def place(self, url: str, row: int) -> str:
         """See SourceReader.place."""
@@ -76,7 +78,7 @@ class Reader:
         with _open_source(url) as source:
             is_file = _has_footer(source, url)
             names = self._columns.needed(_reader(source, url, is_file).schema, url)
-            yield _batches(source, url, is_file, names)
+            yield _batches(source, url, is_file, names, self._max_bytes)
 
     def _num_rows(self, url: str) -> tuple[list[int], list[int]]:
         """Return the rows and the bytes of each record batch."""
@@ -95,7 +97,10 @@ class Reader:
             row = index = 0
             for index, batch in enumerate(batches, start=1):
                 if index > start:
-                    _check_batch(batch, f"{url}, record batch {index - 1}")
+                    try:
+                        check_batch(batch)
+                    except pa.ArrowException as error:
+                        raise InputError(f"{url}, record batch {index - 1}: damaged: {error}; {_MEND}") from error
                     yield from self._columns.rows(batch, row, url)
                 row += batch.num_rows
                 if index == end:
@@ -170,6 +175,8 @@ def _reader(source: Any, url: str, is_file: bool, included: list[int] | None = N
         reader = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source, options=options)
         _check_names(reader.schema)
         return reader
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
         raise InputError(f"{url}: no readable Arrow file: {error}; {_MEND}") from error
 
@@ -181,13 +188,15 @@ def _check_names(fields: pa.Schema | pa.StructType) -> None:
             _check_names(field.type)
 
 
-def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(source: Any, url: str, is_file: bool, names: list[str], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the record batches with the columns that hold the dotted `names`; checks the end of a stream."""
     reader = _reader(source, url, is_file)
     fields = reader.schema.names
     tops = list(dict.fromkeys(name if name in fields else name.split(".")[0] for name in names))
-    if not (is_file and _lies_mapped(source, reader)):
-        reader = _reader(source, url, is_file, [i for i, field in enumerate(fields) if field in tops])
+    included = [i for i, field in enumerate(fields) if field in tops]
+    has_all = is_file and _lies_mapped(source, reader)
+    if not has_all:
+        reader = _reader(source, url, is_file, included)
     index = 0
     while not is_file or index < reader.num_record_batches:
         try:
@@ -195,7 +204,12 @@ def _batches(source: Any, url: str, is_file: bool, names: list[str]) -> Iterator
         except StopIteration:
             _check_end(source, url)
             return
+        except pa.ArrowMemoryError as error:
+            raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
         except (pa.ArrowException, OSError) as error:
+            if has_all:  # another column may be what is damaged
+                reader, has_all = _reader(source, url, is_file, included), False
+                continue
             raise InputError(f"{url}, record batch {index}: can't be read: {error}; {_MEND}") from error
         yield batch.select(tops)
         index += 1
@@ -234,36 +248,3 @@ def _num_bytes(column: pa.Array) -> int:
     if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
         num_bytes += len(column) * _num_bytes(column.dictionary) // len(column.dictionary)
     return num_bytes
-
-
-def _check_batch(batch: pa.RecordBatch, place: str) -> None:
-    try:
-        batch.validate()
-        for column in batch.columns:
-            _check(column)
-    except (pa.ArrowException, IndexError) as error:
-        raise InputError(f"{place}: damaged: {error}; {_MEND}") from error
-
-
-def _check(values: pa.Array) -> None:
-    """Check all offsets of an array whose lengths were; strings may hold bytes that are no UTF-8 (see Columns)."""
-    kind, types = values.type, pa.types
-    if types.is_struct(kind):
-        for i in range(kind.num_fields):
-            _check(values.field(i))
-    elif types.is_dictionary(kind):
-        pa.DictionaryArray.from_arrays(values.indices, pa.nulls(len(values.dictionary))).validate(full=True)
-        _check(values.dictionary)
-    elif types.is_list(kind) or types.is_large_list(kind):
-        offsets = values.offsets.to_numpy()
-        if len(values) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(values.values)):
-            raise pa.ArrowInvalid("offsets of lists are out of order")
-        _check(values.values)
-    elif types.is_fixed_size_list(kind):
-        _check(values.values)
-    elif types.is_string(kind) or types.is_large_string(kind):
-        values.view(pa.binary() if types.is_string(kind) else pa.large_binary()).validate(full=True)
-    elif types.is_string_view(kind):
-        values.view(pa.binary_view()).validate(full=True)
-    else:
-        values.validate(full=True)

@@ -13,9 +13,9 @@ from typing import IO, Any, cast
 import fsspec
 import pyarrow as pa
 
-from tokenloom.errors import InputError, TokenloomError
+from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError
 from tokenloom.storage.fingerprints import remote_fingerprint
-from tokenloom.storage.remote_calls import is_object, listing_calls
+from tokenloom.storage.remote_calls import RemoteCalls, is_object
 from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
 from tokenloom.storage.store_file import StoreFile, open_url
 
@@ -94,7 +94,7 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         return root, [(stripped, _info(filesystem, stripped, pattern))]
     with naming(pattern):
         if is_object(pattern):
-            found = sorted(listing_calls(pattern).call(pattern, "glob", stripped, detail=True).items())
+            found = sorted(RemoteCalls(pattern).call(pattern, "glob", stripped, detail=True, many=True).items())
         else:
             filesystem.invalidate_cache()  # of listings, which this process may have made for an earlier build
             found = sorted(filesystem.glob(stripped, detail=True).items())
@@ -113,7 +113,7 @@ def _info(filesystem: Any, name: str, pattern: str) -> dict[str, Any]:
     with naming(pattern):
         try:
             if is_object(pattern):
-                return dict(listing_calls(pattern).call(pattern, "info", name))
+                return dict(RemoteCalls(pattern).call(pattern, "info", name))
             filesystem.invalidate_cache()
             return dict(filesystem.info(name))
         except FileNotFoundError as error:
@@ -134,10 +134,16 @@ def found_file(path: str, name: str, pattern: str, info: dict[str, Any] | None =
     if is_local(pattern):
         return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
     files = filesystem_of(pattern)[0]
-    url = str(files.unstrip_protocol(name))
+    url = _object_url(pattern, name) if is_object(pattern) else str(files.unstrip_protocol(name))
     with naming(url):
         info = info or _info(files, name, url)
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
+
+
+def _object_url(pattern: str, name: str) -> str:
+    """Return the URL of an object: its bucket as the pattern has it, perhaps with an account, and its key."""
+    protocol, mark, path = pattern.partition("://")
+    return f"{protocol}{mark}{path.partition('/')[0]}/{name.partition('/')[2]}"
 
 
 def filesystem_of(pattern: str) -> tuple[Any, str]:
@@ -193,6 +199,8 @@ def naming(url: str, missing: str | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         kind = kind_of(error)
+        if isinstance(error, StoreError | FormatError):  # told already, of a file of the inputs
+            raise InputError(str(error)) from error
         if isinstance(error, TokenloomError) or (kind == "other" and not isinstance(error, OSError)):
             raise
         if kind == "missing" and missing:

@@ -16,12 +16,15 @@ import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.row_filter import COMPARE, Comparison, holds
+from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
+from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import FoundFile, expect, find_files, open_input
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this, never whole
+_FEWER = 256  # times fewer rows a batch when one is too large for memory
 _REPEATED_ROW_BYTES = 64  # rows of less, in a file, may be a few long texts that repeat
 
 
@@ -35,6 +38,7 @@ class Reader:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._columns = Columns(options)
         self._skips = options.get("on_error") == "skip"
+        self._max_bytes = int(options.get("max_bytes", 0))
         self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: slow to parse, opened often
 
     def files(self, path: str) -> list[FoundFile]:
@@ -76,6 +80,7 @@ class Reader:
         """See SourceReader.partitions; `start` and `end` count row groups."""
         with self._open(url) as file:
             leaves = _leaves(file, [self._columns.text])
+            _check_counts(file, url, leaves)
             groups = [
                 (_leaf_bytes(file, i, leaves), file.metadata.row_group(i).num_rows)
                 for i in range(file.metadata.num_row_groups)
@@ -110,6 +115,7 @@ class Reader:
                 for i in leaves
                 if file.schema.column(i).physical_type == "BYTE_ARRAY"
                 and any(g.column(i).total_uncompressed_size < _REPEATED_ROW_BYTES * g.num_rows for g in groups)
+                and not any(code.startswith("DELTA") for g in groups for code in g.column(i).encodings)  # not built
             ]
 
     def _may_keep(self, file: pq.ParquetFile, group: int) -> bool:
@@ -129,30 +135,56 @@ class Reader:
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
         num_rows = file.metadata.row_group(group).num_rows
-        names = self._columns.needed(file.schema_arrow, url)
-        row_bytes = max(1, _leaf_bytes(file, group, _leaves(file, names)) // max(1, num_rows))
-        batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
+        batches = self._batches(url, file, group)
         read = 0
-        batches = file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=names, use_threads=False)
         while True:
             try:
-                batch = next(batches, None)
-            except (pa.ArrowException, OSError) as error:
-                place = f"{url}, row group {group}, after row {read} of it"
-                message = f"{place}: can't be decoded: {_said(error)}. Mend or leave out the file"
-                if isinstance(error, MemoryError):
-                    raise InputError(f"{place}: no memory to decode it; build again with fewer --workers") from error
+                if (batch := next(batches, None)) is None:
+                    break
+                check_batch(batch)
+            except pa.ArrowMemoryError as error:
+                raise InputError(f"{_place(url, group, read)}: {no_memory(self._max_bytes)}") from error
+            except (pa.ArrowException, OSError, OverflowError) as error:
+                message = f"{_place(url, group, read)}: can't be decoded: {_said(error)}. Mend or leave out the file"
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
                 if not self._skips:
                     raise bad from error
                 yield _not_read(0, bad)
                 return
-            if batch is None:
-                break
             yield from self._columns.rows(batch, first_row + read, url)
             read += len(batch)
+            del batch  # not while the next one is decoded
         if read != num_rows:
-            raise InputError(f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend the file")
+            raise InputError(
+                f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend or leave out the file"
+            )
+
+    def _batches(self, url: str, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group, in smaller batches if those that its footer suggests are too large.
+
+        A page may hold one long text and a million references to it.
+        """
+        num_rows = file.metadata.row_group(group).num_rows
+        names = self._columns.needed(file.schema_arrow, url)
+        row_bytes = max(1, _leaf_bytes(file, group, _leaves(file, names)) // max(1, num_rows))
+        batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
+        read = 0
+        while True:
+            position = 0
+            try:
+                for batch in file.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False):
+                    fresh = batch.slice(max(0, read - position))
+                    position += len(batch)
+                    read += len(fresh)
+                    if len(fresh):
+                        yield fresh
+                    del batch, fresh  # not while the next one is decoded
+            except pa.ArrowMemoryError:
+                if batch_rows == 1:
+                    raise
+                batch_rows = max(1, batch_rows // _FEWER)
+            else:
+                return
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the row groups that hold `rows`."""
@@ -177,10 +209,29 @@ class _Reads:
         return getattr(self._file, name)
 
 
+def _place(url: str, group: int, read: int) -> str:
+    return f"{url}, row group {group}, after row {read} of it"
+
+
 def _leaves(file: pq.ParquetFile, names: list[str]) -> list[int]:
     """Return the positions of the leaf columns under dotted names."""
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
     return [i for i, path in enumerate(paths) if any(path == name or path.startswith(name + ".") for name in names)]
+
+
+def _check_counts(file: pq.ParquetFile, url: str, leaves: list[int]) -> None:
+    """Check that a footer says of each row group as many rows as values; of too few the rest would not be read."""
+    for group in range(file.metadata.num_row_groups):
+        row_group = file.metadata.row_group(group)
+        for i in leaves:
+            num_values = row_group.column(i).num_values
+            if row_group.num_rows > num_values or (
+                row_group.num_rows < num_values and file.schema.column(i).max_repetition_level == 0
+            ):
+                raise InputError(
+                    f"{url}, row group {group}: its footer says {row_group.num_rows:,} rows, and {num_values:,} values "
+                    f"of {file.schema.column(i).path!r}: it is damaged; mend or leave out the file"
+                )
 
 
 def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:

@@ -48,11 +48,11 @@ class Reader(RecordReader):
                 yield 0, data if len(data) <= self._max_bytes else self.too_large(url, 0, self._max_bytes), len(data)
                 return
             if compression(url) or not self._can_cut or start == 0:
-                pieces = _Pieces(file, self._separator, self._max_bytes, 0)
+                pieces = _Pieces(file, self._separator, self._max_bytes, 0, reads_on=self._skips)
             else:
                 before = max(0, start - len(self._separator))
                 file.seek(before)
-                pieces = _Pieces(file, self._separator, self._max_bytes, before)
+                pieces = _Pieces(file, self._separator, self._max_bytes, before, reads_on=self._skips)
                 pieces.next_piece(end)  # ends where the first document of this range begins
             limit = None if compression(url) or not self._can_cut else end
             yield from self._documents(url, pieces, limit)
@@ -82,10 +82,13 @@ class Reader(RecordReader):
 
 
 class _Pieces:
-    """The parts of a stream between separators; `offset` is where the next one begins."""
+    """The parts of a stream between separators; `offset` is where the next one begins.
 
-    def __init__(self, file: IO[bytes], separator: bytes, max_bytes: int, offset: int) -> None:
-        self._file, self._separator, self._max_bytes = file, separator, max_bytes
+    One that is too large is the last, unless `reads_on`: then it is read over.
+    """
+
+    def __init__(self, file: IO[bytes], separator: bytes, max_bytes: int, offset: int, *, reads_on: bool) -> None:
+        self._file, self._separator, self._max_bytes, self._reads_on = file, separator, max_bytes, reads_on
         self._buffer = bytearray()
         self.offset = offset
         self.is_end = False
@@ -97,7 +100,11 @@ class _Pieces:
         """
         searched = dropped = 0
         while (at := self._buffer.find(self._separator, searched)) < 0:
-            if len(self._buffer) > self._max_bytes + len(self._separator):  # keep only what may begin a separator
+            if len(self._buffer) > self._max_bytes + len(self._separator):
+                if before is None and not self._reads_on:
+                    self.is_end = True
+                    return None, len(self._buffer)
+                # Keep only what may begin a separator.
                 excess = len(self._buffer) - len(self._separator) + 1
                 del self._buffer[:excess]
                 dropped += excess

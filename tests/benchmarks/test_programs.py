@@ -1,4 +1,4 @@
-"""The benchmarks of the reader run to their end at sizes that tell nothing."""
+"""The benchmarks run to their end at sizes that tell nothing."""
 
 from __future__ import annotations
 
@@ -53,3 +53,14 @@ def test_gpu_feed_says_that_it_needs_cuda(monkeypatch: pytest.MonkeyPatch, capsy
     with pytest.raises(SystemExit, match="0"):
         _run(monkeypatch, "gpu_feed.py")
     assert "needs a machine with CUDA" in capsys.readouterr().out
+
+
+def test_verify_reads_the_same_files_as_the_bare_processes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "verify.json"
+    _run(monkeypatch, "verify.py", "--tiny", "--rounds", "1", "--json", str(output))
+    told = json.loads(output.read_text())
+    assert told["files"] == 8  # manifest and inputs, three shards with their tables
+    assert [len(figure["values"]) for figure in told["figures"]] == [1, 1, 1, 1]
+    assert "ratio of verify to bare sha256" in capfd.readouterr().out

@@ -105,8 +105,8 @@ def parameters(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
 def artifact(key: str) -> Any:
     """Return the newest artifact of a key."""
     with get_client(sync_client=True) as client:
-        (found,) = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    return found
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    return max(found, key=lambda each: each.created)  # type: ignore[arg-type, return-value]
 
 
 def event(name: str, dataset: str) -> dict[str, Any]:

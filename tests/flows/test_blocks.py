@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, download, put, s3_server
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.errors import SpecError, StoreError, TokenloomError
+from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.direct import build_as_spec_says
 from tokenloom.spec import BuildSpec
@@ -90,6 +92,18 @@ def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
     assert found == []
     told = told_by_prefect()
     assert "tokenize" in told and _PLANTED not in told
+
+
+def test_credentials_of_threads_last_as_long_as_one_of_them_works(options: dict[str, Any]) -> None:
+    options["s3"] = {"key": "before"}
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(using_credentials([]))
+        second.enter_context(using_credentials([]))
+        options["s3"] = {"key": "during"}
+        first.close()
+        assert options["s3"] == {"key": "during"}
+        second.close()
+        assert options["s3"] == {"key": "before"}
 
 
 @pytest.mark.usefixtures("prefect_server", "options")

@@ -49,6 +49,10 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
     assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
     assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
     assert event("tokenloom.dataset.published", "news")["version"] == version
+    asked = {"reference": f"{folder}/store/news", "deep": True}
+    checked: Any = run_deployment("verify-dataset/verify-dataset", parameters=asked, timeout=120, poll_interval=1)
+    assert checked.state.is_completed(), checked.state
+    assert "nothing is damaged" in artifact("news-verification").data
 
 
 def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tuple[Path, str, str]) -> None:

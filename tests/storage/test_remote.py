@@ -24,6 +24,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import remote, remote_calls, remote_errors, tags
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import RemoteStore
+from tokenloom.storage.store_file import open_url, sharing_files
 from tokenloom.storage.versions import (
     Reference,
     dataset_store,
@@ -250,6 +251,32 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(StoreError, match="is no reference") as caught:
         parse_reference(f"{url}/Data")
     assert "secret" not in str(caught.value)
+
+
+def test_options_of_the_user_stay_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = {"config_kwargs": {"s3": {"addressing_style": "path"}, "read_timeout": 1}}
+    monkeypatch.setitem(fsspec.config.conf, "s3a", conf)
+    system = remote_calls._system_of("s3://bucket/store", 7.0)
+    assert system.config_kwargs["s3"] == {"addressing_style": "path"}
+    assert system.config_kwargs["read_timeout"] == 7.0
+    assert remote_calls._system_of("s3://other/store", 7.0) is system
+    monkeypatch.setitem(fsspec.config.conf, "s3a", {})
+    assert remote_calls._system_of("s3://bucket/store", 7.0) is not system
+
+
+def test_files_that_are_shared_keep_no_more_than_two_of_them() -> None:
+    system = fsspec.filesystem("memory")
+    for number in range(5):
+        system.pipe_file(f"/shared/{number}", bytes(1000))
+    with sharing_files():
+        opened = []
+        for number in (0, 1, 0, 2, 1):
+            with open_url(f"memory://shared/{number}") as file:
+                opened.append(file)
+    assert opened[2] is opened[0]
+    assert opened[4] is opened[1]
+    assert len({id(file) for file in opened}) == 3
+    system.rm("/shared", recursive=True)
 
 
 def test_a_chain_of_urls_and_a_path_are_no_remote_store() -> None:

@@ -126,7 +126,7 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
     built = _json(project, "build", "spec.yaml", "--direct", "--workers", "0")
     version = built["version"]
     listed = _json(project, "ls", "store")
-    assert listed["datasets"] == [{"dataset": "news", "versions": 1, "latest": version}]
+    assert listed["datasets"] == [{"dataset": "news", "versions": 1, "latest": version, "damage": None}]
     (entry,) = _json(project, "ls", "store/news")["versions"]
     assert (entry["version"], entry["tags"], entry["documents"]) == (version, ["latest"], 200)
     manifest = _json(project, "inspect", "store/news")
@@ -183,7 +183,7 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
 
 def test_version_and_help(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
-    for command in ("init", "plan", "build", "ls", "inspect", "peek", "demo"):
+    for command in ("init", "plan", "build", "ls", "inspect", "peek", "verify", "demo"):
         assert command in _run(tmp_path, "--help").stdout
         assert "--json" in _run(tmp_path, command, "--help").stdout
 

@@ -80,7 +80,8 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     _, offset_buffer, data = texts.buffers()
     if not len(texts):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    offsets = np.frombuffer(offset_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    # The buffer of a file may be longer, by what is no whole offset even.
+    offsets = np.frombuffer(offset_buffer, np.int64, texts.offset + len(texts) + 1)[texts.offset :]
     flat = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
     return flat[offsets[0] : offsets[-1]], offsets - offsets[0]
 

@@ -1,0 +1,58 @@
+"""The Prefect flow `verify-dataset`: every byte of a version is read, every damaged file is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+
+from tokenloom.errors import CheckError
+from tokenloom.flows import report
+from tokenloom.flows.blocks import using_credentials
+from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
+from tokenloom.flows.run_log import telling_progress
+from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.verify_order import run_verification
+from tokenloom.spec import BuildSpec
+from tokenloom.spec_runner import ProcessRunner
+from tokenloom.storage.versions import parse_reference
+
+_MOST_NAMED = 5
+
+
+@flow(name="verify-dataset")
+def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> dict[str, Any]:
+    """Verify a version; a damaged one ends the run as Failed.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION; @latest if left out. A relative path needs TOKENLOOM_HOME.
+        deep: Encode 1,000 documents again from their sources.
+        spec: Where those are now, and the runner; without it build.json says where they were.
+
+    Returns:
+        reference, version, files, bytes, damages: as `tokenloom verify --json` prints them.
+    """
+    reference = absolute_path("reference", reference)
+    spec = with_absolute_paths(spec) if spec else None
+    credentials = spec.credentials if spec else []
+    with (
+        using_credentials(credentials),
+        open_runner(spec.runner if spec else ProcessRunner(), credentials) as (num_workers, run_each),
+        telling_progress(),
+    ):
+        result = run_verification(reference, deep, spec if deep else None, num_workers, run_one, run_each)
+    dataset = parse_reference(reference).dataset
+    report.name_run(dataset, f"{result['version']} verified")
+    report.show_verification(dataset, result)
+    if result["damages"]:
+        raise CheckError(_message(result))
+    return result
+
+
+def _message(result: dict[str, Any]) -> str:
+    files = [row["file"] for row in result["damages"]]
+    more = f" and {len(files) - _MOST_NAMED:,} more" if len(files) > _MOST_NAMED else ""
+    return (
+        f"{result['reference']}: {len(files):,} damaged: {', '.join(files[:_MOST_NAMED])}{more}; the artifact of this "
+        "run says what is wrong with each and what to do"
+    )

@@ -1,0 +1,81 @@
+"""What errors of a local disk mean to whoever runs a build: the place, the reason, the file system, what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokenloom.errors import StoreError, WorkError
+from tokenloom.storage.disk_space import describe_file_system
+
+_ADVICE = {
+    errno.ENOSPC: "free space on that file system",
+    errno.EDQUOT: "free space or raise the quota",
+    errno.EROFS: "the file system is read-only: choose another store",
+    errno.EACCES: "give this user the right to write there, or choose another store",
+    errno.EPERM: "give this user the right to write there, or choose another store",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another store",
+    errno.EXDEV: "work/ and versions/ of a dataset must lie on one file system",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+}
+
+
+_OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Turn a failure to write `path` into a StoreError that says why and what to do.
+
+    A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except FileNotFoundError as error:
+        raise WorkError(f"{path}: work/ was deleted while it was written; it is made again") from error
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        advice = _ADVICE.get(error.errno or 0, "mend that")
+        raise StoreError(
+            f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing of it is "
+            f"visible; {advice} and run the same command again"
+        ) from error
+
+
+@contextmanager
+def read_told(path: Path) -> Iterator[None]:
+    """Turn a failure to read `path`, other than that nothing is there, into a StoreError."""
+    try:
+        yield
+    except (FileNotFoundError, StoreError):
+        raise
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "mend that")
+        raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
+
+
+def tells_of_the_file(error: OSError) -> bool:
+    """Return whether an error of reading a local file, or what it was raised from, says something of that file.
+
+    That this process has no right, no descriptor or no memory left says nothing of it.
+    """
+    return getattr(error.__cause__ or error, "errno", None) not in _OF_THIS_PROCESS
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError if something else than a file stands at `path`: a pipe would never answer, a device never end."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))

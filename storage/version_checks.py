@@ -1,0 +1,160 @@
+"""What a dataset's small files say, against each other: manifest, inputs, tag logs, and what else lies in a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage import tags
+from tokenloom.storage.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
+from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.shard_verification import ShardClaim
+from tokenloom.storage.tags import TagEntry
+from tokenloom.storage.verification import Damage, bare_message
+from tokenloom.storage.versions import VERSION_PATTERN, is_published, version_path
+
+_HEADER_OF_TOKENIZER = {
+    "tokenizer": "name",
+    "tokenizer_fingerprint": "fingerprint",
+    "vocab_size": "vocab_size",
+    "eot_id": "eot_id",
+}
+
+
+def shard_claims(manifest: dict[str, Any], num_inputs: int | None) -> list[ShardClaim]:
+    """Return what a manifest says of each shard; see ShardClaim."""
+    common = {"dataset": manifest["dataset"], "seed": manifest["spec"].get("seed", 0)}
+    common |= {name: manifest["tokenizer"][field] for name, field in _HEADER_OF_TOKENIZER.items()}
+    return [
+        ShardClaim(manifest["version"], entry, common | {"split": split, "shard_index": index}, num_inputs)
+        for split, value in manifest["splits"].items()
+        for index, entry in enumerate(value["shards"])
+    ]
+
+
+def listed_names(manifest: dict[str, Any]) -> dict[str, str]:
+    """Return {name: SHA-256} of every file that a manifest lists; names are relative to the version's folder."""
+    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
+    tokens = {shard["name"]: shard["sha256"] for shard in shards}
+    documents = {f"{shard['name'].removesuffix('.tok')}.docs": shard["docs_sha256"] for shard in shards}
+    return {**tokens, **documents, **manifest["files"]}
+
+
+def check_shape(store: AnyStore, manifest: dict[str, Any], version: str) -> None:
+    """Raise FormatError if a manifest, whose checksum is right, can't be that of `version`, or lacks a field.
+
+    Args:
+        store: the dataset's folder.
+        manifest: as its file says.
+        version: whose folder it lies in.
+    """
+    try:
+        if manifest["version"] != version:
+            raise FormatError(f"it is the manifest of {manifest['version']}")
+        list(manifest_problems(manifest))
+        shard_claims(manifest, None)
+        for name in listed_names(manifest):
+            store.place(version_path(version, name))
+    except FormatError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FormatError(f"a field is missing or of another kind ({type(error).__name__}: {error})") from error
+    except StoreError as error:
+        raise FormatError(str(error)) from error
+
+
+def manifest_problems(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield where a manifest contradicts itself."""
+    splits, rows = manifest["splits"], manifest["rows"]
+    for split, value in splits.items():
+        for field in ("tokens", "documents"):
+            total = sum(shard[field] for shard in value["shards"])
+            if total != value[field]:
+                yield f"split {split}: {value[field]:,} {field}, its shards have {total:,}"
+    for row, field in (("kept", "documents"), ("duplicates", "duplicates")):
+        total = sum(value[field] for value in splits.values())
+        if rows[row] != total:
+            yield f"{rows[row]:,} rows {row}, the splits have {total:,}"
+    fates = sum(count for fate, count in rows.items() if fate != "read")
+    if rows["read"] != fates:
+        yield f"{rows['read']:,} rows read, {fates:,} of all fates"
+    if bool(rows["quarantined"]) != (QUARANTINE in manifest["files"]):
+        yield f"{rows['quarantined']:,} rows quarantined, and {QUARANTINE} is {_listed(manifest, QUARANTINE)}"
+    if INPUTS not in manifest["files"]:
+        yield f"{INPUTS} is not listed"
+
+
+def _listed(manifest: dict[str, Any], name: str) -> str:
+    return "listed" if name in manifest["files"] else "not listed"
+
+
+def inputs_problems(manifest: dict[str, Any], inputs: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with inputs whose SHA-256 is right: the version's name says what went in."""
+    try:
+        named = [(item["source"], item["path"], item["fingerprint"]) for item in inputs]
+    except (KeyError, TypeError) as error:
+        return [f"a field is missing ({error})"]
+    name = version_name(manifest["spec"], named, manifest["tokenizer"]["fingerprint"])
+    if name == manifest["version"]:
+        return []
+    return [f"spec, inputs and tokenizer make version {name}, not {manifest['version']}"]
+
+
+def check_tags(store: AnyStore) -> tuple[list[Damage], list[str]]:
+    """Return the damages of the logs of all tags of a dataset, and warnings."""
+    damages: list[Damage] = []
+    warnings: list[str] = []
+    published: dict[str, bool] = {}
+    for tag in store.names("tags"):
+        newest = tags.newest_number(store, tag)
+        paths = [f"tags/{tag}/{number:08d}.json" for number in range(1, newest + 1)]
+        others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")}.difference(paths)
+        warnings += [f"{path}: no entry of the log" for path in sorted(others)]
+        entries: list[TagEntry | None] = []
+        for number, path in enumerate(paths, 1):
+            entry, problems = _read_entry(store, tag, number, entries[-1] if entries else None)
+            damages += [Damage(path, problem) for problem in problems]
+            entries.append(entry)
+        for path, entry in zip(paths, entries, strict=True):
+            if entry is None:
+                continue
+            if entry.version not in published:
+                published[entry.version] = is_published(store, entry.version)
+            if published[entry.version]:
+                continue
+            if entry.number == newest:
+                damages.append(Damage(version_path(entry.version, NAME), f"missing, and tag {tag} names it"))
+            else:
+                warnings.append(f"{path}: it names version {entry.version}, which is not there any more")
+    return damages, warnings
+
+
+def _read_entry(store: AnyStore, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
+    """Return an entry of a tag's log if it can be read, and what is wrong with it; `before` is the one before."""
+    try:
+        entry = tags.read_entry(store, tag, number)
+    except FormatError as error:
+        return None, [bare_message(error, store.place(f"tags/{tag}/{number:08d}.json"))]
+    if not VERSION_PATTERN.match(str(entry.version)):
+        return None, [f"{entry.version!r} is no version"]
+    expected = before.version if before else None
+    if (before or number == 1) and entry.previous != expected:
+        return entry, [f"it says that {tag} named {entry.previous} before; the log says {expected}"]
+    return entry, []
+
+
+def unlisted_files(store: AnyStore, manifest: dict[str, Any]) -> list[str]:
+    """Return the paths of what lies in a version's folder and is not listed, build.json left out."""
+    version = manifest["version"]
+    known: dict[str, set[str]] = {"": {NAME, BUILD}}
+    for name in listed_names(manifest):
+        parts = name.split("/")
+        for depth, part in enumerate(parts):
+            known.setdefault("/".join(parts[:depth]), set()).add(part)
+    return [
+        version_path(version, f"{folder}/{name}".lstrip("/"))
+        for folder, names in sorted(known.items())
+        for name in store.names(version_path(version, folder))
+        if name not in names
+    ]

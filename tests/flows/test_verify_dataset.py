@@ -1,0 +1,69 @@
+"""The flow verify-dataset: Completed for a whole version, Failed with the names of the files for a damaged one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+
+from tests.flows.running import artifact
+from tests.storage.damaging import Made, make_version
+from tokenloom.errors import CheckError, SpecError
+from tokenloom.flows.verify_dataset import verify_dataset
+from tokenloom.flows.verify_direct import verify_directly
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("prefect_server")]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """A version with every kind of file in it."""
+    return make_version(tmp_path)
+
+
+def _newest_run() -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return max(client.read_flow_runs(), key=lambda run: run.created)  # type: ignore[arg-type, return-value]
+
+
+def test_a_whole_version_completes_and_says_what_the_command_does(made: Made) -> None:
+    spec = made.spec.with_workers(1)
+    result = verify_dataset(made.reference, deep=True, spec=spec)
+    assert result == verify_directly(made.reference, True, None, 0)
+    run = _newest_run()
+    assert run.state is not None
+    assert run.state.is_completed()
+    assert run.name == f"data {made.version} verified"
+    told = artifact("data-verification").data
+    assert "nothing is damaged" in told
+    assert f"{result['documents_encoded_again']:,} documents encoded again" in told
+
+
+def test_a_damaged_version_fails_and_names_the_files(made: Made) -> None:
+    split = made.manifest["splits"]["train"]["shards"]
+    names = [f"versions/{made.version}/{shard['name']}" for shard in split]
+    for name in names:
+        made.store.local(name).write_bytes(b"no shard")
+    with pytest.raises(CheckError) as caught:
+        verify_dataset(made.reference)
+    assert f"{len(names)} damaged: {', '.join(names[:5])}" in str(caught.value)
+    run = _newest_run()
+    assert run.state is not None
+    assert run.state.is_failed()
+    assert names[0] in str(run.state.message)
+    told = artifact("data-verification").data
+    assert all(name in told for name in names)
+    assert "restore it from a copy" in told
+
+
+def test_a_relative_reference_counts_from_home_alone(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENLOOM_HOME", raising=False)
+    with pytest.raises(SpecError, match=r"reference: 'store/data' is relative.*TOKENLOOM_HOME"):
+        verify_dataset("store/data")
+    home = made.store.root.parent.parent
+    monkeypatch.setenv("TOKENLOOM_HOME", str(home))
+    shutil.move(home / "store", home / "elsewhere")
+    assert verify_dataset("elsewhere/data")["damages"] == []

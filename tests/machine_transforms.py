@@ -1,0 +1,56 @@
+"""Transforms that do to their worker, or to the machine, what test_machine_faults.py asks for; the text stays."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+
+def _folder() -> Path:
+    """Where the test and its transforms leave notes for each other."""
+    return Path(os.environ["TOKENLOOM_TEST_NOTES"])
+
+
+def fill_disk(text: str) -> str:
+    """Take all space of the file system that FOLDER/mounted is on, like another program."""
+    try:
+        with (_folder() / "mounted" / "ballast").open("xb", buffering=0) as file:
+            while file.write(bytes(4096)) == 4096:
+                continue
+    except FileExistsError:
+        return text
+    except OSError:
+        return text
+    return text
+
+
+def make_read_only(text: str) -> str:
+    """Let the file system of FOLDER/mounted be read-only from now on."""
+    subprocess.run(["mount", "-o", "remount,ro", str(_folder() / "mounted")], check=True)
+    return text
+
+
+def die_once(text: str) -> str:
+    """Be killed as the system does that needs memory, in the first process alone."""
+    try:
+        (_folder() / "died").touch(exist_ok=False)
+    except FileExistsError:
+        return text
+    return die(text)
+
+
+def die(text: str) -> str:
+    """Be killed as the system does that needs memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return text
+
+
+def leave_little_memory(text: str) -> str:
+    """Allow this process only so much more memory as FOLDER/bytes says."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + int((_folder() / "bytes").read_text())
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return text

@@ -1,0 +1,159 @@
+"""Damage to files, by a seed: what a bad disk, a cut-off copy, a wrong writer and an attacker do to bytes."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from collections.abc import Callable, Sequence
+
+import pyarrow.parquet as pq
+
+ODD_BYTES = bytes([0, 1, 2, 0x0F, 0x10, 0x20, 0x7F, 0x80, 0x81, 0xFE, 0xFF])
+ODD_NUMBERS = [0, 1, -1, 7, 8, 255, 2**16, 2**24, 2**30, 2**31 - 1, -(2**31)]
+MARKS = b'"{}[]:,\n\\\r0-e '
+_TRIES = 20
+
+
+def flip_bits(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Turn one to eight bits over."""
+    changed = bytearray(data)
+    for _ in range(chance.choice([1, 1, 1, 2, 8])):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def overwrite(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Write zeros, ones or noise over a run of bytes."""
+    start, count = chance.randrange(len(data)), min(len(data), chance.choice([1, 4, 16, 64, 512, 4096]))
+    fill = chance.choice([bytes(count), b"\xff" * count, chance.randbytes(count)])
+    return (data[:start] + fill + data[start + count :])[: len(data)]
+
+
+def truncate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Cut the end off, often only a little of it."""
+    return data[: chance.choice([chance.randrange(len(data)), len(data) - 1 - chance.randrange(min(64, len(data)))])]
+
+
+def cut_head(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Cut the beginning off."""
+    return data[chance.choice([1, 3, 4, 8, chance.randrange(len(data))]) :]
+
+
+def insert(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Put noise, zeros or a mark of the format in between."""
+    at, count = chance.randrange(len(data) + 1), chance.choice([1, 1, 2, 8, 100])
+    piece = chance.choice([chance.randbytes(count), bytes(count), bytes([chance.choice(MARKS)]) * count])
+    return data[:at] + piece + data[at:]
+
+
+def delete(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Leave a range out."""
+    start, end = _range(data, chance)
+    return data[:start] + data[end:]
+
+
+def duplicate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Write a range twice."""
+    start, end = _range(data, chance)
+    return data[:end] + data[start:]
+
+
+def swap(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Exchange two neighbouring ranges."""
+    start, end = _range(data, chance)
+    middle = chance.randrange(start, end + 1)
+    return data[:start] + data[middle:end] + data[start:middle] + data[end:]
+
+
+def splice(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Join the head of one file and the tail of another."""
+    other = chance.choice(others)
+    return data[: chance.randrange(len(data) + 1)] + other[chance.randrange(len(other)) :]
+
+
+def change_ends(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Change the first or the last bytes: magic numbers, the length of a footer."""
+    changed = bytearray(data)
+    at = chance.randrange(min(8, len(data)))
+    changed[at if chance.random() < 0.5 else -1 - at] = chance.choice(ODD_BYTES)
+    return bytes(changed)
+
+
+def change_marks(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Change what gives a text file its structure: a quote, bracket, comma or line end into another."""
+    changed = bytearray(data)
+    for _ in range(_TRIES):
+        at = chance.randrange(len(changed))
+        if changed[at] in MARKS:
+            changed[at] = chance.choice(MARKS)
+            break
+    return bytes(changed)
+
+
+def change_parquet_footer(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Change counts, lengths and offsets of a footer: its thrift is made of small bytes."""
+    (length,) = struct.unpack("<I", data[-8:-4])
+    return _changed_between(data, len(data) - 8 - length, len(data) - 4, chance)
+
+
+def change_page_header(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Change the header of a page: its lengths, number of values or encoding."""
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    chunk = metadata.row_group(chance.randrange(metadata.num_row_groups)).column(chance.randrange(metadata.num_columns))
+    start = chance.choice([chunk.dictionary_page_offset, chunk.data_page_offset]) or chunk.data_page_offset
+    return _changed_between(data, start, start + 30, chance)
+
+
+def change_arrow_metadata(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Change a number of a message's flatbuffer, or of the footer."""
+    starts = [i for i in range(0, len(data) - 8, 4) if data[i : i + 4] == b"\xff\xff\xff\xff"]
+    start = chance.choice([*starts, max(0, len(data) - 600)])
+    at = min(start + 4 * chance.randrange(80), len(data) - 8)
+    if chance.random() < 0.5:
+        return _changed_between(data, at, at + 8, chance)
+    return data[:at] + struct.pack("<i", chance.choice(ODD_NUMBERS)) + data[at + 4 :]
+
+
+Operation = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
+ANY: list[Operation] = [
+    flip_bits, flip_bits, overwrite, truncate, cut_head, insert, delete, duplicate, swap, splice, change_ends,
+]  # fmt: skip
+OF_FORMAT: dict[str, list[Operation]] = {
+    "parquet": [change_parquet_footer, change_parquet_footer, change_page_header, change_page_header],
+    "arrow": [change_arrow_metadata, change_arrow_metadata, change_arrow_metadata],
+    "json": [change_marks, change_marks, change_marks],
+    "text": [change_marks, change_marks],
+}
+
+
+def mutate(format_name: str, data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Return `data` with one damage, sometimes with two; never as it was.
+
+    Args:
+        format_name: a key of OF_FORMAT.
+        data: a whole good file.
+        chance: decides.
+        others: good files of the same format, to splice with.
+    """
+    operations = ANY + OF_FORMAT[format_name]
+    for _ in range(_TRIES):
+        mutant = chance.choice(operations)(data, chance, others)
+        if mutant and chance.random() < 0.2:
+            mutant = chance.choice(ANY)(mutant, chance, others)
+        if mutant != data:
+            return mutant
+    return data[:-1]
+
+
+def _range(data: bytes, chance: random.Random) -> tuple[int, int]:
+    start = chance.randrange(len(data))
+    return start, min(len(data), start + 1 + chance.randrange(chance.choice([2, 16, 256, max(2, len(data) // 2)])))
+
+
+def _changed_between(data: bytes, start: int, end: int, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice([1, 1, 1, 2, 4])):
+        at = min(len(data) - 1, chance.randrange(max(0, start), max(1, end)))
+        changed[at] = chance.choice([chance.choice(ODD_BYTES), chance.randrange(256), changed[at] ^ 1])
+    return bytes(changed)

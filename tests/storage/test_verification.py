@@ -1,0 +1,147 @@
+"""Verification: an undamaged version passes, and of every single damage exactly the damaged files are named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.damaging import Damager, Made, make_version, restored
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, upload
+from tests.support import SUMMARY, build, count, make_spec, write_jsonl
+from tokenloom.flows.verify_direct import verify_directly
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A version with every kind of file in it."""
+    return make_version(tmp_path_factory.mktemp("verified"))
+
+
+def verified(reference: str, deep: bool = False) -> dict[str, Any]:
+    return verify_directly(reference, deep, None, 0)
+
+
+def damaged(reference: str) -> set[str]:
+    return {row["file"] for row in verified(reference)["damages"]}
+
+
+def test_the_version_has_every_kind_of_file(made: Made) -> None:
+    names = " ".join(made.files)
+    for part in ("manifest.json", "inputs.json", "quarantine.jsonl", "tokenizer/", "tags/latest/00000003.json"):
+        assert part in names
+    shards = [shard for split in made.manifest["splits"].values() for shard in split["shards"]]
+    assert len(made.manifest["splits"]) == 3
+    assert any(shard["documents"] == 0 for shard in shards)
+    assert all(shard["samples"] for shard in shards)
+    assert len(shards) > 4
+
+
+def test_an_undamaged_version_passes(made: Made) -> None:
+    for reference in (made.reference, f"{made.spec.store}/data@prod", f"{made.spec.store}/data@{made.version}"):
+        result = verified(reference, deep=True)
+        assert (result["damages"], result["warnings"]) == ([], [])
+        assert result["reference"] == f"{made.store.root}@{made.version}"
+        assert result["version"] == made.version
+        num_documents = made.manifest["rows"]["kept"]
+        assert result["documents_encoded_again"] == min(1000, num_documents) == num_documents
+    names = [name for name in made.files if name.startswith("versions/")]
+    assert result["files"] == len(names)
+    sizes = {name: made.store.local(name).stat().st_size for name in names}
+    assert result["bytes"] == sum(sizes.values()) - sizes[f"versions/{made.version}/manifest.json"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"documents": {"deduplicate": False}, "seed": 7},
+        {"splits": {"train": 1.0}},
+        {"limit": 30},
+        {"shard_tokens": 5, "documents": {"deduplicate": True}},
+    ],
+    ids=["defaults", "duplicates", "one-split", "try-out", "tiny-shards"],
+)
+def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i % 40}" for i in range(60)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
+    result = verified(f"{spec.store}/data@{build(spec).version}", deep=True)
+    assert (result["damages"], result["warnings"]) == ([], [])
+    assert result["documents_encoded_again"] >= 30
+
+
+def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> None:
+    num_damages = 0
+    damager = Damager(made, seed=20261121)
+    for told, files, deed in damager.damages(count(120, 1000)):
+        with restored(made):
+            deed()
+            assert damaged(made.reference) == files, told
+        num_damages += 1
+    assert damaged(made.reference) == set()
+    SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")
+
+
+@pytest.mark.parametrize("keeps_work", [True, False])
+def test_the_next_step_of_a_damaged_file_makes_it_whole(tmp_path: Path, keeps_work: bool) -> None:
+    made = make_version(tmp_path)
+    before = {name: made.store.local(name).read_bytes() for name in made.files}
+    if not keeps_work:
+        shutil.rmtree(made.store.local("work"))
+    manifest = f"versions/{made.version}/manifest.json"
+    of_each_kind = {Path(name).suffix + Path(name).stem[:3]: name for name in made.files if "versions/" in name}
+    assert len(of_each_kind) == 6
+    for name in of_each_kind.values():
+        data = before[name]
+        made.store.local(name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        (row,) = verified(made.reference)["damages"]
+        assert row["file"] == name
+        what = "delete it" if name == manifest else "delete it and the manifest.json of its version"
+        assert f"{what} and build again from the same inputs, which makes the same bytes" in row["next_step"]
+        for path in {name, manifest}:
+            made.store.local(path).unlink()
+        assert build(made.spec).version == made.version
+        assert {name: made.store.local(name).read_bytes() for name in made.files} == before
+
+
+def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
+    made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    upload(s3_url, Path(made.spec.store), "whole")
+    result = verify_directly(f"s3://{BUCKET}/whole/data", False, None, 1)
+    assert result == verified(made.reference) | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
+    assert result["damages"] == []
+    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(20)])
+    build(make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}]))
+    upload(s3_url, tmp_path / "store", "small")
+    result = verified(f"s3://{BUCKET}/small/data", deep=True)
+    assert (result["damages"], result["documents_encoded_again"]) == ([], 20)
+
+
+def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
+    made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    shutil.copytree(made.spec.store, tmp_path / "store")
+    folder = tmp_path / "store" / "data" / "versions" / made.version
+    (folder / "train/000000.tok").unlink()
+    (folder / "train/000001.tok").write_bytes((folder / "train/000002.tok").read_bytes())
+    (folder / "train/000002.docs").write_bytes((folder / "train/000002.docs").read_bytes()[:-100])
+    (folder / "quarantine.jsonl").write_bytes(b"")
+    (tmp_path / "store/data/tags/prod/00000001.json").write_bytes(b"{}")
+    upload(s3_url, tmp_path / "store", "damaged")
+    local = verified(f"{tmp_path}/store/data")
+    remote = verified(f"s3://{BUCKET}/damaged/data")
+    assert len(local["damages"]) == 5
+    assert remote["damages"] == local["damages"]
+
+
+def test_a_remote_store_that_fails_in_between_is_asked_again(
+    made: Made, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.storage.remote_calls.FIRST_WAIT_SECONDS", 0.01)
+    upload(s3_url, Path(made.spec.store), "shaky")
+    s3_proxy.plan("503", "ok", "cut", "drop", "ok", "500")
+    assert verified(f"s3://{BUCKET}/shaky/data")["damages"] == []

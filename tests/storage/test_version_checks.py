@@ -1,0 +1,278 @@
+"""Files whose checksums are right and that contradict each other are named, and what is wrong with them is said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import xxhash
+from numpy.typing import NDArray
+
+from tests.storage.damaging import Made, make_version, restored
+from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.storage import shard as shard_module
+from tokenloom.storage.canonical import canonical_json, read_signed, sign
+from tokenloom.storage.documents import SCHEMA, open_documents
+from tokenloom.storage.shard import ShardHeader, open_shard
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A version with every kind of file in it."""
+    return make_version(tmp_path_factory.mktemp("lies"))
+
+
+@pytest.fixture
+def made(whole: Made) -> Iterator[Made]:
+    """The same, whose files are as they were after the test."""
+    with restored(whole):
+        yield whole
+
+
+def version_file(made: Made, name: str) -> Path:
+    """Return where a file of the version lies."""
+    return made.store.local(f"versions/{made.version}/{name}")
+
+
+def sign_again(made: Made, change: Change) -> None:
+    """Change the manifest, whose checksum is right then."""
+    path = version_file(made, "manifest.json")
+    manifest = read_signed(path.read_bytes(), "")
+    change(manifest)
+    path.write_bytes(sign(manifest))
+
+
+def first_shard(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what a manifest says of the first shard of train, the one that the tests change."""
+    shard: dict[str, Any] = manifest["splits"]["train"]["shards"][0]
+    return shard
+
+
+def _what(made: Made) -> dict[str, str]:
+    """Return what verify says, by the file's name without its folder."""
+    damages = verify_directly(made.reference, False, None, 0)["damages"]
+    return {row["file"].removeprefix(f"versions/{made.version}/"): row["what"] for row in damages}
+
+
+def _count_more(manifest: dict[str, Any], *path: str) -> None:
+    value: Any = manifest
+    for key in path[:-1]:
+        value = value[key]
+    value[path[-1]] += 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: _count_more(m, "splits", "train", "tokens"), "split train: .* tokens, its shards have"),
+        (lambda m: _count_more(m, "splits", "train", "documents"), "split train: .* documents, its shards have"),
+        (lambda m: _count_more(m, "splits", "train", "duplicates"), "rows duplicates, the splits have"),
+        (lambda m: _count_more(m, "rows", "kept"), "rows kept, the splits have"),
+        (lambda m: _count_more(m, "rows", "filtered"), "rows read, .* of all fates"),
+        (lambda m: m["files"].pop("quarantine.jsonl"), "quarantine.jsonl is not listed"),
+        (lambda m: m["files"].pop("inputs.json"), "inputs.json is not listed"),
+        (lambda m: m.pop("tokenizer"), "a field is missing or of another kind"),
+        (lambda m: m.update(splits=[1]), "a field is missing or of another kind"),
+        (lambda m: m.update(version="a" * 16), "it is the manifest of aaaa"),
+        (lambda m: m["files"].update({"../../../secret": "0"}), "would leave the store"),
+        (lambda m: m["spec"].update(seed=5), "make version"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change, told: str) -> None:
+    sign_again(made, change)
+    what = _what(made)
+    assert "manifest.json" in what
+    assert re.search(told, what["manifest.json"]), what
+
+
+def test_inputs_of_another_version_are_named(made: Made) -> None:
+    value = json.loads(version_file(made, "inputs.json").read_bytes())
+    value["inputs"][0]["fingerprint"] = "xxh3_128:" + "0" * 32
+    data = canonical_json(value)
+    version_file(made, "inputs.json").write_bytes(data)
+    sign_again(made, lambda m: m["files"].update({"inputs.json": hashlib.sha256(data).hexdigest()}))
+    assert "spec, inputs and tokenizer make version" in _what(made)["manifest.json"]
+
+
+def test_a_quarantine_of_other_counts_is_named(made: Made) -> None:
+    path = version_file(made, "quarantine.jsonl")
+    data = path.read_bytes() * 2
+    path.write_bytes(data)
+    sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
+    assert _what(made) == {"quarantine.jsonl": "it lists 2 rows, the manifest says 1"}
+
+
+Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
+
+
+def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
+    """Change header, tokens or offsets of the first shard; all checksums, and the manifest, say what is there then."""
+    path = version_file(made, "train/000000.tok")
+    shard = open_shard(path)
+    header, tokens, offsets = shard.header, shard.tokens.copy(), shard.document_offsets.copy()
+    header = change(header, tokens, offsets)
+    section = tokens.tobytes() + bytes(-tokens.nbytes % 8)
+    checksums = [xxhash.xxh3_128_digest(part) for part in (section, offsets.tobytes())]
+    header = replace(header, tokens_checksum=checksums[0], offsets_checksum=checksums[1])
+    data = shard_module._pack_header(header) + section + offsets.tobytes()
+    path.write_bytes(data)
+    new = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    sign_again(made, lambda m: first_shard(m).update(new))
+
+
+def _header(**fields: Any) -> Callable[[ShardHeader, Any, Any], ShardHeader]:
+    return lambda header, tokens, offsets: replace(header, info=header.info | fields)
+
+
+def _value(where: str, index: int, value: int) -> Callable[[ShardHeader, Any, Any], ShardHeader]:
+    def change(header: ShardHeader, tokens: Any, offsets: Any) -> ShardHeader:
+        (tokens if where == "tokens" else offsets)[index] = value
+        return header
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_header(split="test"), "its header says split 'test', the manifest 'train'"),
+        (_header(shard_index=4), "its header says shard_index 4, the manifest 0"),
+        (_header(dataset="other"), "its header says dataset 'other'"),
+        (_header(vocab_size=5), "its header says vocab_size 5"),
+        (_header(eot_id=5), "its header says eot_id 5"),
+        (_header(seed=5), "its header says seed 5"),
+        (_header(tokenizer_fingerprint="0"), "its header says tokenizer_fingerprint '0'"),
+        (_value("tokens", 3, 65_535), "id 65535 in a vocabulary of"),
+        (_value("offsets", 2, 2**40), "its document offsets do not rise"),
+        (_value("offsets", 0, 1), "its document offsets do not rise"),
+        (_value("offsets", -1, 1), "its document offsets do not rise"),
+    ],
+)
+def test_a_shard_that_contradicts_the_manifest_or_itself_is_named(
+    made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader], told: str
+) -> None:
+    write_shard(made, change)
+    what = _what(made)
+    assert set(what) == {"train/000000.tok"}
+    assert told in what["train/000000.tok"]
+
+
+def test_counts_of_another_shard_are_named(made: Made) -> None:
+    def exchange(manifest: dict[str, Any]) -> None:
+        first, second = manifest["splits"]["train"]["shards"][:2]
+        for field in ("tokens", "documents"):
+            first[field], second[field] = second[field], first[field]
+
+    sign_again(made, exchange)
+    what = _what(made)
+    assert "its header says tokens" in what["train/000000.tok"]
+    assert "its header says documents" in what["train/000001.tok"]
+    assert "rows, the manifest says" in what["train/000000.docs"]
+
+
+def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]) -> None:
+    """Change a column of the first document table; the manifest says its SHA-256 then."""
+    path = version_file(made, "train/000000.docs")
+    table = open_documents(path)
+    values = table[column].to_pylist()
+    change(values)
+    index = table.column_names.index(column)
+    table = table.set_column(index, table.schema.field(index), pa.array(values, table.schema.field(index).type))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    _publish_documents(made, sink.getvalue().to_pybytes())
+
+
+def _publish_documents(made: Made, data: bytes) -> None:
+    version_file(made, "train/000000.docs").write_bytes(data)
+    sign_again(made, lambda m: first_shard(m).update(docs_sha256=hashlib.sha256(data).hexdigest()))
+
+
+def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
+    def change(values: list[Any]) -> None:
+        values[index] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "told"),
+    [
+        ("start", _set(1, 0), "its documents do not lie one behind the other"),
+        ("start", _set(0, 1), "its documents do not lie one behind the other"),
+        ("num_tokens", _set(-1, 1), "its documents do not start where the document offsets of the shard say"),
+        ("num_tokens", _set(1, 1), "its documents do not lie one behind the other"),
+        ("input", _set(1, 3), "it names input 3, the version has 3"),
+        ("key", _set(1, 0), "its keys do not rise"),
+        ("key", _set(0, 0), "its first_key is 0000000000000000, the manifest says"),
+        ("key", _set(-1, 2**64 - 1), "its last_key is ffffffffffffffff, the manifest says"),
+    ],
+)
+def test_a_document_table_that_contradicts_its_shard_is_named(
+    made: Made, column: str, change: Callable[[list[Any]], Any], told: str
+) -> None:
+    _write_documents(made, column, change)
+    what = _what(made)
+    assert set(what) == {"train/000000.docs"}
+    assert told in what["train/000000.docs"]
+
+
+def test_a_document_table_of_other_columns_or_of_no_bytes_is_named(made: Made) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema([SCHEMA.field("start")])):
+        pass
+    for data, told in ((sink.getvalue().to_pybytes(), "its columns are not"), (b"", ""), (b"ARROW1\0\0" * 9, "")):
+        _publish_documents(made, data)
+        what = _what(made)
+        assert set(what) == {"train/000000.docs"}
+        assert told in what["train/000000.docs"]
+
+
+def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:
+    path = made.store.local("tags/latest/00000002.json")
+    entry = read_signed(path.read_bytes(), "")
+    path.write_bytes(sign(entry | {"previous": "b" * 16}))
+    assert "it says that latest named bbbbbbbbbbbbbbbb before" in _what(made)["tags/latest/00000002.json"]
+    path.write_bytes(sign(entry | {"version": "no version"}))
+    assert _what(made)["tags/latest/00000002.json"] == "'no version' is no version"
+
+
+def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:
+    path = made.store.local("tags/prod/00000002.json")
+    entry = read_signed(path.read_bytes(), "")
+    path.write_bytes(sign(entry | {"version": "c" * 16}))
+    damages = verify_directly(made.reference, False, None, 0)["damages"]
+    assert [(row["file"], row["what"]) for row in damages] == [
+        (f"versions/{'c' * 16}/manifest.json", "missing, and tag prod names it")
+    ]
+
+
+def test_what_is_not_listed_is_a_note_and_no_damage(made: Made) -> None:
+    strangers = [
+        version_file(made, "notes.txt"),
+        version_file(made, "train/more.tok"),
+        made.store.local("tags/latest/notes.txt"),
+    ]
+    for stranger in strangers:
+        stranger.write_text("mine")
+    try:
+        result = verify_directly(made.reference, False, None, 0)
+    finally:
+        for stranger in strangers:
+            stranger.unlink()
+    assert result["damages"] == []
+    assert result["warnings"] == [
+        "tags/latest/notes.txt: no entry of the log",
+        f"versions/{made.version}/notes.txt: not listed in the manifest",
+        f"versions/{made.version}/train/more.tok: not listed in the manifest",
+    ]

@@ -1,0 +1,49 @@
+"""A spill that was damaged between tokenize and shuffle changes no shard: its partition is encoded again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from tests.support import SUMMARY, build, count, listed_files, local_store, make_spec, write_jsonl
+from tokenloom.tasks import progress
+
+
+def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:
+    for name in "ab":
+        texts = [f"text {i} of file {name}" + " and more" * (i % 9) for i in range(40)]
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", [*texts, *texts[:5]])
+    source = {"kind": "jsonl", "path": str(tmp_path / "in" / "*.jsonl")}
+    spec = make_spec(tmp_path / "store", [source], shard_tokens=2000)
+    result = build(spec)
+    expected = listed_files(spec, result.version)
+    store = local_store(spec.store, spec.dataset)
+    spills = sorted(store.local("work/spills").glob("*.spill"))
+    whole = {path: path.read_bytes() for path in spills}
+    assert len(spills) == 2
+    flips = random.Random(20261121)
+    waiting: list[Path] = []
+    told: list[str] = []
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
+            path = waiting.pop()
+            data = bytearray(path.read_bytes())
+            data[flips.randrange(len(data))] ^= 1 << flips.randrange(8)
+            path.write_bytes(data)
+        elif isinstance(event, progress.Message):
+            told.append(event.text)
+
+    num_flips = count(16, 200)
+    with progress.listening(listen):
+        for _ in range(num_flips):
+            shutil.rmtree(store.local("versions"))
+            waiting.append(flips.choice(spills))
+            damaged = waiting[0]
+            assert build(spec).version == result.version
+            assert listed_files(spec, result.version) == expected
+            assert [str(damaged) in text and "encoded again" in text for text in told] == [True]
+            assert {path: path.read_bytes() for path in spills} == whole
+            told.clear()
+    SUMMARY.append(f"spills: {num_flips} flipped bits, no shard changed")

@@ -1,0 +1,125 @@
+"""Deep verification: other ids are a damage; a source that changed, moved or is gone is told and is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.damaging import Made, make_version
+from tests.storage.test_version_checks import write_shard
+from tests.support import build, make_spec, write_jsonl
+from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.storage.shard import ShardHeader
+from tokenloom.storage.versions import version_path
+from tokenloom.tasks.samples import NUM_SAMPLES
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """A version with every kind of file in it, whose sources lie in the folder `in`."""
+    return make_version(tmp_path)
+
+
+def _deep(made: Made, workers: int = 0) -> dict[str, Any]:
+    return verify_directly(made.reference, True, None, workers)
+
+
+def _num_documents(made: Made, source: str) -> int:
+    """Return how many documents of the version come from a source: none twice, the first place stays."""
+    return {"lines": 90, "named": 149, "table": 1}[source]
+
+
+def test_other_ids_under_right_checksums_are_named(made: Made) -> None:
+    def change(header: ShardHeader, tokens: Any, offsets: Any) -> ShardHeader:
+        tokens[0] = (int(tokens[0]) + 1) % 200
+        return header
+
+    write_shard(made, change)
+    assert verify_directly(made.reference, False, None, 0)["damages"] == []
+    result = _deep(made)
+    (damage,) = result["damages"]
+    assert damage["file"] == f"versions/{made.version}/train/000000.tok"
+    assert "token 0: encoded again, its ids differ" in damage["what"]
+    assert any(name in damage["what"] for name in ("a.jsonl", "b.jsonl", "c.parquet"))
+    assert result["documents_encoded_again"] == made.manifest["rows"]["kept"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_source_that_changed_or_is_gone_is_a_note(made: Made, tmp_path: Path, workers: int) -> None:
+    with (tmp_path / "in" / "a.jsonl").open("a") as file:
+        file.write('{"text": "one more"}\n')
+    (tmp_path / "in" / "c.parquet").unlink()
+    result = _deep(made, workers)
+    assert result["damages"] == []
+    assert result["documents_encoded_again"] == _num_documents(made, "named")
+    told = "\n".join(result["warnings"])
+    assert "source changed: lines: a.jsonl; 90 of its documents are not compared" in told
+    assert "source gone: table: c.parquet; 1 of its documents are not compared" in told
+    assert "source table: " in told
+
+
+def test_a_source_that_moved_is_found_by_the_spec(made: Made, tmp_path: Path) -> None:
+    shutil.move(tmp_path / "in", tmp_path / "moved")
+    assert _deep(made)["documents_encoded_again"] == 0
+    value = json.loads(made.spec.model_dump_json().replace(f"{tmp_path}/in/", f"{tmp_path}/moved/"))
+    moved = type(made.spec).model_validate(value)
+    result = verify_directly(made.reference, True, moved, 0)
+    assert (result["damages"], result["warnings"]) == ([], [])
+    assert result["documents_encoded_again"] == made.manifest["rows"]["kept"]
+
+
+@pytest.mark.parametrize("data", [None, b"{", b"{}", b'{"spec": {"dataset": "data"}}'])
+def test_without_a_useful_build_json_the_rest_is_verified(made: Made, data: bytes | None) -> None:
+    path = made.store.local(version_path(made.version, "build.json"))
+    path.unlink() if data is None else path.write_bytes(data)
+    result = _deep(made)
+    assert (result["damages"], result["documents_encoded_again"]) == ([], 0)
+    (warning,) = result["warnings"]
+    assert "build.json does not say how" in warning
+    assert "give --spec" in warning
+
+
+def test_documents_of_a_damaged_shard_are_left_out(made: Made) -> None:
+    path = made.store.local(version_path(made.version, "train/000000.tok"))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    result = _deep(made)
+    assert [row["file"] for row in result["damages"]] == [version_path(made.version, "train/000000.tok")]
+    num_documents = made.manifest["splits"]["train"]["shards"][0]["documents"]
+    assert result["documents_encoded_again"] == made.manifest["rows"]["kept"] - num_documents
+
+
+def test_a_damaged_tokenizer_file_is_named_and_nothing_is_encoded(made: Made) -> None:
+    (name,) = (name for name in made.files if "/tokenizer/" in name)
+    made.store.local(name).write_bytes(b"{}")
+    result = _deep(made)
+    assert [row["file"] for row in result["damages"]] == [name]
+    assert result["documents_encoded_again"] == 0
+    assert any("no document was encoded again" in warning for warning in result["warnings"])
+
+
+def test_at_most_1000_documents_are_chosen_and_always_the_same(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(3 * NUM_SAMPLES)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], shard_tokens=20_000)
+    made = Made(spec, build(spec).version)
+    result = _deep(made)
+    assert (result["documents_encoded_again"], result["damages"]) == (NUM_SAMPLES, [])
+    assert _deep(made, workers=2) == result
+
+
+def test_a_transform_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokenloom_test_rule.py").write_text("def change(text):\n    return text.upper()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(20)])
+    documents = {"transform": {"function": "tokenloom_test_rule:change", "version": "1"}}
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], documents=documents)
+    made = Made(spec, build(spec).version)
+    assert _deep(made)["documents_encoded_again"] == 20
+    (tmp_path / "tokenloom_test_rule.py").write_text("def change(text):\n    return text.lower() + '!'\n")
+    result = _deep(made, workers=1)  # a fresh process
+    assert result["damages"] == []
+    assert result["documents_encoded_again"] == 0
+    assert result["warnings"] == ["documents.transform tokenloom_test_rule:change gives other texts: 20 not compared"]
