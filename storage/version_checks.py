@@ -8,11 +8,12 @@ from typing import Any
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
+from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard_verification import ShardClaim
 from tokenloom.storage.tags import TagEntry
 from tokenloom.storage.verification import Damage, bare_message
-from tokenloom.storage.versions import VERSION_PATTERN, is_published, version_path
+from tokenloom.storage.versions import is_published, version_path
 
 _HEADER_OF_TOKENIZER = {
     "tokenizer": "name",

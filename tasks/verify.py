@@ -17,6 +17,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import read_signed
 from tokenloom.storage.manifest import NAME, QUARANTINE, read_manifest
+from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard_verification import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification import Damage, bare_message, check_listed, check_quarantine
@@ -29,7 +30,6 @@ from tokenloom.storage.version_checks import (
     unlisted_files,
 )
 from tokenloom.storage.versions import (
-    VERSION_PATTERN,
     dataset_store,
     parse_reference,
     read_inputs,
