@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import flow
 
-from tokenloom.errors import CheckError
+from tokenloom.errors import CheckError, InputError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
@@ -22,7 +22,7 @@ _MOST_NAMED = 5
 
 @flow(name="verify-dataset")
 def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> dict[str, Any]:
-    """Verify a version; a damaged one ends the run as Failed.
+    """Verify a version; a damaged one, or a `deep` look at no document, ends the run as Failed.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION; @latest if left out. A relative path needs TOKENLOOM_HOME.
@@ -46,6 +46,8 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
     report.show_verification(dataset, result)
     if result["damages"]:
         raise CheckError(_message(result))
+    if deep and not result["documents_encoded_again"]:
+        raise InputError(f"{result['reference']}: no document could be encoded again: {'; '.join(result['warnings'])}")
     return result
 
 

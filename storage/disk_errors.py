@@ -25,12 +25,13 @@ _ADVICE = {
 }
 
 
-_OF_THIS_PROCESS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NO_RIGHT = (errno.EACCES, errno.EPERM)
+_OF_THIS_PROCESS = (*_NO_RIGHT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into a StoreError that says why and what to do.
+def told(path: Path, *, or_else: str = "") -> Iterator[None]:
+    """Turn a failure to write `path` into a StoreError that says why and what to do, `or_else` another way.
 
     A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
     """
@@ -43,7 +44,7 @@ def told(path: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, StoreError):
             raise
-        advice = _ADVICE.get(error.errno or 0, "mend that")
+        advice = _ADVICE.get(error.errno or 0, "mend that") + or_else
         raise StoreError(
             f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing of it is "
             f"visible; {advice} and run the same command again"
@@ -60,7 +61,8 @@ def read_told(path: Path) -> Iterator[None]:
     except NotADirectoryError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "mend that")
+        number = error.errno or 0
+        advice = "give this user the right to read it" if number in _NO_RIGHT else _ADVICE.get(number, "mend that")
         raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
 
 

@@ -18,10 +18,11 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import uploads
 from tokenloom.storage.disk_errors import told
 from tokenloom.storage.filesystem import Store, write_all
-from tokenloom.storage.remote_calls import RemoteCalls
+from tokenloom.storage.remote_calls import OBJECT_STORES, RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
 
 BLOCK_BYTES = 4 * 2**20
+_OR_ELSE = ", or set TMPDIR to another folder,"
 _READERS = 16  # requests at a time where many small files are read
 
 
@@ -48,6 +49,9 @@ class RemoteStore:
         self.protocol, mark, _ = root.partition("://")
         if not mark or "::" in root:
             raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
+        bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
+        if self.protocol in OBJECT_STORES and (not bucket or {"", "..", "."} & set(folders)):
+            raise StoreError(f"store {root}: write it as {self.protocol}://BUCKET/FOLDER, without empty parts, . or ..")
         self.root = root.rstrip("/")
         self._calls = RemoteCalls(self.root, tries, total_seconds, read_seconds)
 
@@ -162,10 +166,10 @@ class RemoteStore:
         It lies in TMPDIR. `durable` says nothing here: what a store has taken, it keeps.
         """
         place = self.place(path)
-        with told(Path(tempfile.gettempdir())):
+        with told(Path(tempfile.gettempdir()), or_else=_OR_ELSE):
             temporary = tempfile.NamedTemporaryFile("w+b", prefix=uploads.PREFIX)  # noqa: SIM115  (entered below)
         with temporary as file:
-            with told(Path(file.name)):
+            with told(Path(file.name), or_else=_OR_ELSE):
                 yield file
                 file.flush()
             uploads.upload(self._calls, place, file.name)

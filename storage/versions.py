@@ -58,7 +58,8 @@ def dataset_store(store: str, dataset: str) -> AnyStore:
     """
     if not NAME_PATTERN.match(dataset):
         raise StoreError(f"{dataset!r} is no dataset's name: a-z, then up to 63 of a-z 0-9 . _ -, no 16 hex digits")
-    return open_store(f"{store}/{dataset}")
+    folder = store if store.endswith("://") else store.rstrip("/")
+    return open_store(f"{folder}/{dataset}")
 
 
 def open_store(root: str) -> AnyStore:

@@ -113,7 +113,7 @@ class _Worker:
     def _why(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "killed, often by the system for lack of memory; fewer --workers need less"
+            return "killed (SIGKILL), often by the system for lack of memory; fewer --workers need less"
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
             return (
                 f"crashed in native code ({signal.Signals(-code).name}); if it does again, mend or leave out that input"

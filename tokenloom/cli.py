@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenloom import __version__
 from tokenloom.errors import TokenloomError
-from tokenloom.output import printable
+from tokenloom.output import Json, printable
 
 _INTERRUPTED = 130
 _USAGE = 2
@@ -251,7 +251,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             raise
         return _told(error)
-    return _DAMAGED if arguments.command == "verify" and result["damages"] else 0
+    return _verified(result, arguments.deep) if arguments.command == "verify" else 0
+
+
+def _verified(result: Json, deep: bool) -> int:
+    """Return the exit code of `verify`; one that was to encode documents again and could not has failed."""
+    if result["damages"]:
+        return _DAMAGED
+    return 1 if deep and not result["documents_encoded_again"] else 0
 
 
 def _told(error: Exception) -> int:

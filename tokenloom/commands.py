@@ -161,7 +161,7 @@ def ls(store: str, quiet: bool) -> Json:
         _dataset_row(dataset_store(str(folder.root), name), name) for name in sorted(filter(NAME_PATTERN.match, names))
     ]
     datasets = [row for row in found if row]
-    cells = [[row["dataset"], row["versions"], row["damage"] or row["latest"]] for row in datasets]
+    cells = [[row["dataset"], row["versions"], row["damage"] or row["latest"] or "-"] for row in datasets]
     print_table(quiet, ["dataset", "versions", "latest"], cells)
     return {"store": str(folder.root), "datasets": datasets}
 

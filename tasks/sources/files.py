@@ -18,6 +18,7 @@ from tokenloom.storage.fingerprints import remote_fingerprint
 from tokenloom.storage.remote_calls import RemoteCalls, is_object
 from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
 from tokenloom.storage.store_file import StoreFile, open_url
+from tokenloom.tasks.sources.local_glob import local_glob
 
 PINNED = "commit:"  # a fingerprint that begins so names what never changes
 _MAGIC = "*?["
@@ -75,7 +76,10 @@ def find_files(pattern: str) -> list[FoundFile]:
         if info["type"] == "directory":
             if pattern.rsplit("/", 1)[-1] in ("*", "**"):
                 continue
-            raise InputError(f"{name}: a folder, where {pattern} should match files; write {name}/* to mean its files")
+            place = name if is_local(pattern) else f"{pattern.partition('://')[0]}://{name}"
+            raise InputError(
+                f"{place}: a folder, where {pattern} should match files; write {place}/* to mean its files"
+            )
         if info["type"] != "file":  # a pipe, a socket, a link to nothing
             raise InputError(f"{name}: no regular file; leave it out of {pattern}")
         files.append(found_file(name.removeprefix(root), name, pattern, info))
@@ -94,13 +98,21 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         return root, [(stripped, _info(filesystem, stripped, pattern))]
     with naming(pattern):
         if is_object(pattern):
-            found = sorted(RemoteCalls(pattern).call(pattern, "glob", stripped, detail=True, many=True).items())
+            listed = RemoteCalls(pattern).call(pattern, "glob", stripped, detail=True, many=True)
+            found = sorted(item for item in listed.items() if not _is_marker(*item))
+        elif is_local(pattern):
+            found = local_glob(stripped)
         else:
             filesystem.invalidate_cache()  # of listings, which this process may have made for an earlier build
             found = sorted(filesystem.glob(stripped, detail=True).items())
     if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
         raise InputError(f"{odd!a}: its name is no UTF-8, which the inputs of a version can't name; rename the file")
     return root, found
+
+
+def _is_marker(name: str, info: dict[str, Any]) -> bool:
+    """Return whether an object is what consoles make to show an empty folder."""
+    return name.endswith("/") and info["type"] == "file" and not info["size"]
 
 
 def info_of(url: str) -> dict[str, Any]:

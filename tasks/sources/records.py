@@ -66,7 +66,8 @@ class RecordReader(ABC):
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
         """Return what a raw row of more than `max_bytes` is."""
         place = self.place(url, row)
-        return BadRow(f"{place}: more than {max_bytes:,} bytes (documents.max_bytes); raise it", row, "too_large")
+        message = f"{place}: more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that"
+        return BadRow(message, row, "too_large")
 
     def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
         """See SourceReader.read."""
