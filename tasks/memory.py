@@ -47,6 +47,8 @@ def bounded(max_bytes: int, place: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
+        if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < most:  # somebody else's limit: no fault of the file
+            raise
         raise InputError(f"{place}: {no_memory(max_bytes)}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -155,11 +155,11 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
     except FormatError as error:
         damages.append(Damage(path, bare_message(error, store.place(path))))
         return None
-    manifest = read_manifest(data, store.place(path))
     try:
+        manifest = read_manifest(data, store.place(path))
         check_shape(store, manifest, version)
     except FormatError as error:
-        damages.append(Damage(path, str(error)))
+        damages.append(Damage(path, bare_message(error, store.place(path))))
         return None
     damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
     return manifest

@@ -256,7 +256,7 @@ def test_a_listed_name_never_reads_a_file_outside_though_its_checksum_is_right(p
         _sign_manifest(project, lambda value, listed=folder + name: value["files"].update({listed: wanted}))
         assert json.loads((project.alone / "versions" / project.version / "manifest.json").read_text())
         store = dataset_store(str(project.alone.parent), "data")
-        with pytest.raises(StoreError, match="would leave the store"):
+        with pytest.raises(FormatError, match="files must be names of files in the version"):
             read_listed(store, load_manifest(store, project.version), folder + name)
 
 
