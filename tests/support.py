@@ -54,6 +54,21 @@ def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
     return path
 
 
+def small_spec(folder: Path) -> BuildSpec:
+    """Return a spec of a few documents of three kinds of sources, in three splits, whose files it writes."""
+    texts = [f"document {i}, said {i % 7} times" * (1 + i % 5) for i in range(40)]
+    write_parquet(folder / "a.parquet", [*texts[:20], "twice"], group_rows=8)
+    write_jsonl(folder / "b.jsonl", texts[15:])
+    (folder / "c.txt").write_text("one text file\n")
+    sources = [
+        {"kind": "parquet", "path": str(folder / "a.parquet")},
+        {"kind": "jsonl", "path": str(folder / "b.jsonl")},
+        {"kind": "text", "path": str(folder / "c.txt")},
+    ]
+    splits = {"train": 0.6, "validation": 0.2, "test": 0.2}
+    return make_spec(folder / "store", sources, splits=splits, shard_tokens=800)
+
+
 def local_store(store: str, dataset: str) -> Store:
     """Return the folder of a dataset in a local store."""
     found = dataset_store(store, dataset)

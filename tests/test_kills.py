@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kill_driver import what_is_wrong
-from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, write_jsonl, write_parquet
+from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, small_spec, write_parquet
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.publish import BuildResult
@@ -64,22 +64,8 @@ def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def _small_spec(folder: Path) -> BuildSpec:
-    texts = [f"document {i}, said {i % 7} times" * (1 + i % 5) for i in range(40)]
-    write_parquet(folder / "a.parquet", [*texts[:20], "twice"], group_rows=8)
-    write_jsonl(folder / "b.jsonl", texts[15:])
-    (folder / "c.txt").write_text("one text file\n")
-    sources = [
-        {"kind": "parquet", "path": str(folder / "a.parquet")},
-        {"kind": "jsonl", "path": str(folder / "b.jsonl")},
-        {"kind": "text", "path": str(folder / "c.txt")},
-    ]
-    splits = {"train": 0.6, "validation": 0.2, "test": 0.2}
-    return make_spec(folder / "store", sources, splits=splits, shard_tokens=800)
-
-
 def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "spec.json").write_text(_small_spec(tmp_path).model_dump_json())
+    (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
     time.sleep(_REMEMBERED_SECONDS)
     with _running("every", tmp_path) as driver:
         output, _ = driver.communicate()
@@ -257,7 +243,7 @@ def _build_disturbed(spec: BuildSpec, step: str, disturb: Callable[[], None], nu
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("step", STEPS[1:])
 def test_work_may_be_deleted_while_a_build_runs(tmp_path: Path, step: str, num_workers: int) -> None:
-    spec = _small_spec(tmp_path)
+    spec = small_spec(tmp_path)
     expected = listed_files(spec, build(spec).version)
     shutil.rmtree(spec.store)
     work = Path(spec.store) / spec.dataset / "work"
@@ -276,7 +262,7 @@ def _flip_a_byte(path: Path, position: int) -> None:
 @pytest.mark.parametrize("place", ["magic", "header", "table", "tokens", "cut short", "missing"])
 @pytest.mark.parametrize("step", ["assign", "shuffle"])
 def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, num_workers: int) -> None:
-    spec = _small_spec(tmp_path)
+    spec = small_spec(tmp_path)
     expected = listed_files(spec, build(spec).version)
     shutil.rmtree(spec.store)
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.kill_driver import what_is_wrong
 from tests.refusals import assert_nothing_visible
-from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, write_jsonl, write_parquet
+from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, small_spec, write_jsonl
 from tokenloom.errors import TokenloomError, WorkerLost
 from tokenloom.spec import BuildSpec
 from tokenloom.storage import tags
@@ -31,25 +31,11 @@ _ROOT = Path(__file__).parent.parent
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
 
 
-def _driver_spec(folder: Path) -> BuildSpec:
-    """Return a spec of three kinds of sources and three splits."""
-    write_parquet(folder / "a.parquet", [*_TEXTS[:20], "twice"], group_rows=8)
-    write_jsonl(folder / "b.jsonl", _TEXTS[15:40])
-    (folder / "c.txt").write_text("one text file\n")
-    sources = [
-        {"kind": "parquet", "path": str(folder / "a.parquet")},
-        {"kind": "jsonl", "path": str(folder / "b.jsonl")},
-        {"kind": "text", "path": str(folder / "c.txt")},
-    ]
-    splits = {"train": 0.6, "validation": 0.2, "test": 0.2}
-    return make_spec(folder / "store", sources, splits=splits, shard_tokens=800)
-
-
 @pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT", "EIO", "EROFS"] if FULL else ["ENOSPC"])
 def test_a_disk_that_fails_from_any_operation_on_shows_nothing_and_the_build_resumes(
     tmp_path: Path, number: str
 ) -> None:
-    (tmp_path / "spec.json").write_text(_driver_spec(tmp_path).model_dump_json())
+    (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
     time.sleep(2.1)  # a younger input's fingerprint is not remembered, so the plan would write nothing
     step = count(37, 1 if number == "ENOSPC" else 10)
     command = [sys.executable, "-m", "tests.enospc_driver", str(tmp_path), number, str(step)]
@@ -265,7 +251,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 
 
 def test_a_clock_that_goes_back_while_a_build_runs_changes_no_byte(tmp_path: Path, clock: _Clock) -> None:
-    spec = _driver_spec(tmp_path)
+    spec = small_spec(tmp_path)
     expected = build(spec.model_copy(update={"store": str(tmp_path / "before")})).version
     clock.looks, clock.backward = 0, 3600.0
     version = build(spec).version
@@ -307,7 +293,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
     tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another build takes the temporaries of this one for those of a day ago, and removes them."""
-    spec = _driver_spec(tmp_path)
+    spec = small_spec(tmp_path)
     store = Store(Path(spec.store) / spec.dataset)
     rename = os.replace
     removed: list[bool] = []
@@ -327,7 +313,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
 
 
 def test_a_clock_that_was_ahead_leaves_temporaries_that_harm_nothing(tmp_path: Path, clock: _Clock) -> None:
-    spec = _driver_spec(tmp_path)
+    spec = small_spec(tmp_path)
     store = Store(Path(spec.store) / spec.dataset)
     store.replace("work/tmp/left.by.a.kill", b"half", durable=False)
     os.utime(store.local("work/tmp/left.by.a.kill"), (time.time() + 1e8,) * 2)
