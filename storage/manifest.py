@@ -40,13 +40,23 @@ def read_manifest(data: bytes, place: str) -> dict[str, Any]:
         place: its path, for the message.
     """
     manifest = read_signed(data, place)
+    check_format(manifest, place)
+    check_fields(manifest, place)
+    return manifest
+
+
+def check_format(manifest: dict[str, Any], place: str) -> None:
+    """Raise FormatError if a manifest is of a format that this release does not read."""
     if manifest.get("format_version") != FORMAT_VERSION:
         raise FormatError(
             f"{place}: manifest format {manifest.get('format_version')}; this release reads format "
             f"{FORMAT_VERSION}: update tokenloom"
         )
+
+
+def check_fields(manifest: dict[str, Any], place: str) -> None:
+    """Raise FormatError if a field of a manifest is not what it must be."""
     try:
         check_manifest(manifest)
     except Mismatch as error:
         raise FormatError(f"{place}: {error.field} must be {error.rule}; its writer was wrong; restore it") from error
-    return manifest

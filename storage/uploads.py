@@ -97,6 +97,11 @@ def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_byte
     try:
         parts = _put_parts(calls, place, path, num_bytes, part_bytes, target)
         return _complete(calls, place, target, parts)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{place}: the store forgot the upload before all parts were there; see whether a rule of the bucket ends "
+            "unfinished uploads that soon"
+        ) from error
     except BaseException as error:  # noqa: BLE001  (raised below)
         failure = error
     _abort(calls, place, target)  # out of the handler: what fails here is not raised from that
@@ -134,7 +139,7 @@ def _call_s3(calls: RemoteCalls, place: str, method: str, **options: Any) -> Any
 
 
 def _abort(calls: RemoteCalls, place: str, target: dict[str, str]) -> None:
-    """Let the store forget the parts of an upload; what can't be forgotten now, remove_stale finds."""
+    """Let the store forget the parts of an upload; what can't be forgotten now, remove_stale_uploads finds."""
     try:
         _call_s3(calls, place, "abort_multipart_upload", **target)
     except (StoreError, FileNotFoundError) as error:

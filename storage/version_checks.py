@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError
 from tokenloom.storage import tags
 from tokenloom.storage.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
 from tokenloom.storage.names import VERSION_PATTERN
@@ -21,6 +21,8 @@ _HEADER_OF_TOKENIZER = {
     "vocab_size": "vocab_size",
     "eot_id": "eot_id",
 }
+_ROW_FIELDS = ("read", "kept", "duplicates", "quarantined")
+_SHARD_FIELDS = ("docs_sha256", "first_key", "last_key")
 
 
 def shard_claims(manifest: dict[str, Any], num_inputs: int | None) -> list[ShardClaim]:
@@ -42,27 +44,24 @@ def listed_names(manifest: dict[str, Any]) -> dict[str, str]:
     return {**tokens, **documents, **manifest["files"]}
 
 
-def check_shape(store: AnyStore, manifest: dict[str, Any], version: str) -> None:
-    """Raise FormatError if a manifest, whose checksum is right, can't be that of `version`, or lacks a field.
+def check_verifiable(manifest: dict[str, Any], version: str) -> None:
+    """Raise FormatError if a manifest is not that of `version`, or lacks a field that only verification needs.
 
     Args:
-        store: the dataset's folder.
-        manifest: as its file says.
+        manifest: after manifest.check_fields.
         version: whose folder it lies in.
     """
-    try:
-        if manifest["version"] != version:
-            raise FormatError(f"it is the manifest of {manifest['version']}")
-        list(manifest_problems(manifest))
-        shard_claims(manifest, None)
-        for name in listed_names(manifest):
-            store.place(version_path(version, name))
-    except FormatError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise FormatError(f"a field is missing or of another kind ({type(error).__name__}: {error})") from error
-    except StoreError as error:
-        raise FormatError(str(error)) from error
+    if manifest["version"] != version:
+        raise FormatError(f"it is the manifest of {manifest['version']}")
+    rows = [f"rows.{name}" for name in _ROW_FIELDS if name not in manifest["rows"]]
+    shards = [
+        f"splits.{split}.shards[].{name}"
+        for split, value in manifest["splits"].items()
+        for name in _SHARD_FIELDS
+        if any(name not in shard for shard in value["shards"])
+    ]
+    if missing := [*rows, *shards]:
+        raise FormatError(f"{', '.join(missing)} must be given; its writer was wrong; restore it")
 
 
 def manifest_problems(manifest: dict[str, Any]) -> Iterator[str]:

@@ -16,14 +16,14 @@ import pyarrow as pa
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import read_signed
-from tokenloom.storage.manifest import NAME, QUARANTINE, read_manifest
+from tokenloom.storage.manifest import NAME, QUARANTINE, check_fields, check_format
 from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard_verification import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification import Damage, bare_message, check_listed, check_quarantine
 from tokenloom.storage.version_checks import (
-    check_shape,
     check_tags,
+    check_verifiable,
     inputs_problems,
     manifest_problems,
     shard_claims,
@@ -145,21 +145,22 @@ def open_version(reference: str) -> Subject:
 def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str, Any] | None:
     """Return a manifest that can be trusted, else None; add what is wrong with it."""
     path = version_path(version, NAME)
+    place = store.place(path)
     try:
-        data = store.read(path)
-        read_signed(data, store.place(path))
+        manifest = read_signed(store.read(path), place)
     except FileNotFoundError as error:
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` names those there are") from error
     except FormatError as error:
-        damages.append(Damage(path, bare_message(error, store.place(path))))
+        damages.append(Damage(path, bare_message(error, place)))
         return None
+    check_format(manifest, place)  # outside of what tells damages: a newer release's is none
     try:
-        manifest = read_manifest(data, store.place(path))
-        check_shape(store, manifest, version)
+        check_fields(manifest, place)
+        check_verifiable(manifest, version)
     except FormatError as error:
-        damages.append(Damage(path, bare_message(error, store.place(path))))
+        damages.append(Damage(path, bare_message(error, place)))
         return None
     damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
     return manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -95,6 +96,17 @@ class TestS3(StoreConformance):
         s3_proxy.refused = ""
         assert unfinished(store) == []
         assert store.names("a") == []
+
+    def test_an_upload_that_the_store_ends_in_the_middle_is_told(
+        self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def put_parts(*_: object) -> None:
+            raise FileNotFoundError(errno.ENOENT, "NoSuchUpload")  # S3's answer is 404; this server's is 500
+
+        monkeypatch.setattr(uploads, "_put_parts", put_parts)
+        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        with pytest.raises(StoreError, match="large: the store forgot the upload before all parts were there"):
+            store.replace("a/large", bytes(11 * MIB))
 
     def test_uploads_of_killed_processes_are_forgotten_after_a_day(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tests.storage.damaging import Made, make_version, restored
+from tokenloom.errors import FormatError
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.storage import shard as shard_module
 from tokenloom.storage.canonical import canonical_json, read_signed, sign
@@ -85,6 +86,9 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
         (lambda m: m.update(version="a" * 16), "it is the manifest of aaaa"),
         (lambda m: m["files"].update({"../../../secret": "0"}), "files must be names of files in the version"),
         (lambda m: m["spec"].update(seed=5), "make version"),
+        (lambda m: m["rows"].pop("read"), "rows.read must be given"),
+        (lambda m: first_shard(m).pop("docs_sha256"), r"splits.train.shards\[\].docs_sha256 must be given"),
+        (lambda m: first_shard(m).pop("last_key"), r"splits.train.shards\[\].last_key must be given"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change, told: str) -> None:
@@ -92,6 +96,12 @@ def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change,
     what = _what(made)
     assert "manifest.json" in what
     assert re.search(told, what["manifest.json"]), what
+
+
+def test_a_manifest_of_a_newer_format_is_no_damage(made: Made) -> None:
+    sign_again(made, lambda m: m.update(format_version=2))
+    with pytest.raises(FormatError, match=r"manifest.json: manifest format 2; .* update tokenloom"):
+        verify_directly(made.reference, False, None, 0)
 
 
 def test_inputs_of_another_version_are_named(made: Made) -> None:
