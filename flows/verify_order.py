@@ -42,7 +42,7 @@ def run_verification(
     """
     subject: Subject = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
-        _check_spec(spec, subject.manifest)
+        _check_spec(spec, subject.manifest, "--spec")
     checked = _read(subject.jobs(deep), num_workers, run_each)
     encoded: list[Encoded] = []
     warnings = list(subject.warnings)
@@ -105,7 +105,7 @@ def _next_step(file: str) -> str:
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
-def _check_spec(spec: BuildSpec, manifest: dict[str, Any]) -> None:
+def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
     """Raise SpecError if the version was built from another spec; the excluded contents are not compared."""
     mine, built = spec.identity(), dict(manifest["spec"])
     for identity in (mine, built):
@@ -113,7 +113,7 @@ def _check_spec(spec: BuildSpec, manifest: dict[str, Any]) -> None:
         identity |= {"documents": documents} if documents else {}
     mine = json.loads(json.dumps(mine))
     if differ := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
-        raise SpecError(f"--spec: it is not what the version was built from: {', '.join(differ)} differ")
+        raise SpecError(f"{name}: it is not what the version was built from: {', '.join(differ)} differ")
 
 
 def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[EncodeJob], list[str]]:
@@ -124,7 +124,7 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
         return [], ["no document was encoded again: inputs.json is damaged"]
     try:
         spec = spec or _recorded_spec(subject)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if may_pass(error):
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
@@ -135,8 +135,16 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
 
 
 def _recorded_spec(subject: Subject) -> BuildSpec:
-    """Return the spec as build.json says it, whose secrets are redacted; raises what reading and checking it raise."""
+    """Return the spec as build.json says it, whose secrets are redacted; raises what reading and checking it raise.
+
+    Whoever writes the store may write that file, so it may name sources, and no code that would run here.
+    """
     from tokenloom.spec import BuildSpec
 
+    assert subject.manifest is not None
     build = json.loads(subject.store.read(version_path(str(subject.version), BUILD)))
-    return BuildSpec.model_validate(build["spec"])
+    spec = BuildSpec.model_validate(build["spec"])
+    _check_spec(spec, subject.manifest, BUILD)
+    if spec.documents.transform:
+        raise SpecError("documents.transform is code, which runs from --spec alone")
+    return spec

@@ -7,6 +7,7 @@ Shards are checked by columns: a loop over 100,000 of them would take as long as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -16,7 +17,6 @@ from tokenloom.storage.names import FILE_PATTERN, NAME_PATTERN, SHA256_PATTERN, 
 _MAX_COUNT = 2**63 - 1
 _MAX_ID = 2**32 - 1
 _SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "samples")  # what a reader needs
-_HEXADECIMAL, _DIGITS = b"0123456789abcdef", b"0123456789"
 _COUNT, _DIGEST = "a count in [0, 2**63)", "a SHA-256 in hexadecimal"
 
 
@@ -96,25 +96,14 @@ def _column(shards: Any, field: str, place: str) -> list[Any]:
 
 
 def _are_named(names: list[Any], split: str) -> bool:
-    """Return whether names are SPLIT/ and .tok with digits and nothing else."""
-    joined = _joined(names)
-    without = f"{split}/.tok".encode().translate(None, _DIGITS)
-    return joined is not None and joined.translate(None, _DIGITS) == b"\n".join([without] * len(names))
+    matches = re.compile(rf"{split}/[0-9]{{6,18}}\.tok").fullmatch
+    return set(map(type, names)) <= {str} and all(map(matches, names))
 
 
 def _are_digests(digests: list[Any]) -> bool:
-    joined = _joined(digests)
-    if joined is None or set(map(len, digests)) - {64}:
+    if set(map(type, digests)) - {str} or set(map(len, digests)) - {64}:
         return False
-    return joined.translate(None, _HEXADECIMAL) == b"\n" * (len(digests) - 1)
-
-
-def _joined(texts: list[Any]) -> bytes | None:
-    """Return texts as lines, None if they are no ASCII; a line end in one of them makes one line too many."""
-    try:
-        return "\n".join(texts).encode("ascii")
-    except (TypeError, UnicodeEncodeError):
-        return None
+    return not "".join(digests).encode("ascii", "replace").translate(None, b"0123456789abcdef")
 
 
 def _are_counts(counts: list[Any]) -> bool:

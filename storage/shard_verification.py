@@ -108,6 +108,7 @@ def check_documents(
         rows = _Rows(claim)
         for i in range(reader.num_record_batches):
             batch = reader.get_batch(i)
+            batch.validate()  # buffers as long as its rows need
             rows.take(batch)
             if take_batch:
                 take_batch(batch)

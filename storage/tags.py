@@ -9,6 +9,7 @@ import datetime
 import getpass
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore
 
-_ENTRY = re.compile(r"([0-9]{8})\.json\Z")
+_ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 
@@ -33,10 +34,14 @@ class TagEntry:
     reason: str
 
 
+def entry_numbers(names: Iterable[str]) -> list[int]:
+    """Return the sorted numbers of the entries among the names in a tag's folder."""
+    return sorted(int(name[:8]) for name in names if _ENTRY.match(name))
+
+
 def newest_number(store: AnyStore, tag: str) -> int:
     """Return the number of the newest entry of `tag`, 0 if there is none."""
-    numbers = [int(match[1]) for name in store.names(f"tags/{tag}") if (match := _ENTRY.match(name))]
-    return max(numbers, default=0)
+    return max(entry_numbers(store.names(f"tags/{tag}")), default=0)
 
 
 def newest(store: AnyStore, tag: str) -> TagEntry | None:
@@ -47,7 +52,7 @@ def newest(store: AnyStore, tag: str) -> TagEntry | None:
 
 def read_entry(store: AnyStore, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
-    path = _path(tag, number)
+    path = entry_path(tag, number)
     try:
         value = read_signed(store.read(path), store.place(path))
     except FileNotFoundError as error:
@@ -80,7 +85,7 @@ def move(store: AnyStore, tag: str, version: str, seen_number: int, reason: str)
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     entry = {"version": version, "previous": previous, "at": at, "by": _user(), "reason": reason}
-    store.create(_path(tag, number), sign(entry))
+    store.create(entry_path(tag, number), sign(entry))
     return read_entry(store, tag, number)
 
 
@@ -97,7 +102,7 @@ def move_by_build(store: AnyStore, tag: str, version: str, seen_number: int) -> 
     if entries and entries[-1].version == version:
         return None
     if len(entries) != seen_number:
-        return f"{tag} was moved to {entries[-1].version} while this build ran"
+        return f"{tag} was moved to {entries[-1].version if entries else 'nothing'} while this build ran"
     if entries and entries[-1].reason != BUILD_REASON and version in {entry.version for entry in entries}:
         return f"{tag} was set to {entries[-1].version} by hand ({entries[-1].reason}) after it named {version}"
     try:
@@ -115,5 +120,6 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _path(tag: str, number: int) -> str:
+def entry_path(tag: str, number: int) -> str:
+    """Return where entry `number` of a tag's log lies, relative to the dataset's folder."""
     return f"tags/{tag}/{number:08d}.json"

@@ -125,7 +125,7 @@ def noting(store: AnyStore, path: str, problems: list[str]) -> Iterator[None]:
         problems.append("missing")
     except MemoryError:  # Arrow's is one of its own
         raise
-    except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
         problems.append(bare_message(error, store.place(path)))
     except OSError as error:
         if not isinstance(store, Store) or not tells_of_the_file(error):

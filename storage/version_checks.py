@@ -8,7 +8,6 @@ from typing import Any
 from tokenloom.errors import FormatError
 from tokenloom.storage import tags
 from tokenloom.storage.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
-from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard_verification import ShardClaim
 from tokenloom.storage.tags import TagEntry
@@ -91,11 +90,11 @@ def _listed(manifest: dict[str, Any], name: str) -> str:
 
 def inputs_problems(manifest: dict[str, Any], inputs: list[dict[str, Any]]) -> list[str]:
     """Return what is wrong with inputs whose SHA-256 is right: the version's name says what went in."""
+    named = [(item["source"], item["path"], item["fingerprint"]) for item in inputs]
     try:
-        named = [(item["source"], item["path"], item["fingerprint"]) for item in inputs]
-    except (KeyError, TypeError) as error:
-        return [f"a field is missing ({error})"]
-    name = version_name(manifest["spec"], named, manifest["tokenizer"]["fingerprint"])
+        name = version_name(manifest["spec"], named, manifest["tokenizer"]["fingerprint"])
+    except ValueError as error:  # NaN, or half of a surrogate pair
+        return [f"its spec can't be written as canonical JSON ({error})"]
     if name == manifest["version"]:
         return []
     return [f"spec, inputs and tokenizer make version {name}, not {manifest['version']}"]
@@ -107,27 +106,40 @@ def check_tags(store: AnyStore) -> tuple[list[Damage], list[str]]:
     warnings: list[str] = []
     published: dict[str, bool] = {}
     for tag in store.names("tags"):
-        newest = tags.newest_number(store, tag)
-        paths = [f"tags/{tag}/{number:08d}.json" for number in range(1, newest + 1)]
-        others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")}.difference(paths)
+        paths = [f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")]
+        numbers = tags.entry_numbers(path.rpartition("/")[2] for path in paths)
+        others = set(paths).difference(tags.entry_path(tag, number) for number in numbers)
         warnings += [f"{path}: no entry of the log" for path in sorted(others)]
-        entries: list[TagEntry | None] = []
-        for number, path in enumerate(paths, 1):
-            entry, problems = _read_entry(store, tag, number, entries[-1] if entries else None)
-            damages += [Damage(path, problem) for problem in problems]
-            entries.append(entry)
-        for path, entry in zip(paths, entries, strict=True):
-            if entry is None:
-                continue
+        entries, problems = _read_log(store, tag, numbers)
+        damages += problems
+        for entry in entries:
             if entry.version not in published:
                 published[entry.version] = is_published(store, entry.version)
             if published[entry.version]:
                 continue
-            if entry.number == newest:
+            if entry.number == numbers[-1]:
                 damages.append(Damage(version_path(entry.version, NAME), f"missing, and tag {tag} names it"))
             else:
+                path = tags.entry_path(tag, entry.number)
                 warnings.append(f"{path}: it names version {entry.version}, which is not there any more")
     return damages, warnings
+
+
+def _read_log(store: AnyStore, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:
+    """Return the entries of a tag's log that can be read, and what is wrong with it; `numbers` are those there."""
+    entries: list[TagEntry] = []
+    damages: list[Damage] = []
+    last = 0
+    for number in numbers:
+        if number > last + 1:
+            more = f", and those up to {number - 1:08d}.json" if number > last + 2 else ""
+            damages.append(Damage(tags.entry_path(tag, last + 1), f"an entry of the tag's log is missing{more}"))
+        before = entries[-1] if entries and entries[-1].number == number - 1 else None
+        entry, problems = _read_entry(store, tag, number, before)
+        damages += [Damage(tags.entry_path(tag, number), problem) for problem in problems]
+        entries += [entry] if entry else []
+        last = number
+    return entries, damages
 
 
 def _read_entry(store: AnyStore, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
@@ -135,9 +147,7 @@ def _read_entry(store: AnyStore, tag: str, number: int, before: TagEntry | None)
     try:
         entry = tags.read_entry(store, tag, number)
     except FormatError as error:
-        return None, [bare_message(error, store.place(f"tags/{tag}/{number:08d}.json"))]
-    if not VERSION_PATTERN.match(str(entry.version)):
-        return None, [f"{entry.version!r} is no version"]
+        return None, [bare_message(error, store.place(tags.entry_path(tag, number)))]
     expected = before.version if before else None
     if (before or number == 1) and entry.previous != expected:
         return entry, [f"it says that {tag} named {entry.previous} before; the log says {expected}"]

@@ -126,7 +126,7 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
 
 
 def _changed(url: str) -> InputError:
-    return InputError(f"{url}: it changed while the build ran; build again when it is complete")
+    return InputError(f"{url}: it changed while it was read; build again when it is complete")
 
 
 def _remote_fingerprint(url: str) -> str:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import xxhash
 
-from tokenloom.errors import BadRow, WorkError
+from tokenloom.errors import BadRow, FormatError, WorkError
 from tokenloom.storage.canonical import canonical_json
 from tokenloom.storage.filesystem import write_all
 from tokenloom.storage.remote import AnyStore
@@ -100,10 +100,13 @@ def write_quarantine(store: AnyStore, path: str, parts: Iterable[tuple[str, str,
 
 
 def quarantine_reasons(store: AnyStore, path: str) -> dict[str, dict[str, int]]:
-    """Return how many rows the list of a version names, by source and reason."""
+    """Return how many rows the list of a version names, by source and reason; raises FormatError if it is damaged."""
     counts: dict[str, Counter[str]] = {}
-    for row in map(json.loads, _lines(store, path)):
-        counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+    try:
+        for row in map(json.loads, _lines(store, path)):
+            counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FormatError(f"{store.place(path)}: it is damaged; `tokenloom verify` says what to do") from error
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 

@@ -170,7 +170,7 @@ def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) ->
     """Return the version's inputs if they can be read; a damaged file is told by its own job."""
     try:
         inputs = read_inputs(store, manifest)
-    except (FormatError, KeyError, ValueError):
+    except FormatError:
         return None
     except StoreError:
         if isinstance(store, RemoteStore):  # it may answer the next time

@@ -24,7 +24,7 @@ from tokenloom.storage.shard import ShardHeader, read_header, token_dtype
 from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions import read_listed, version_path
 from tokenloom.tasks import progress
-from tokenloom.tasks.inputs import InputFile, find_inputs
+from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.reread import read_rows, sharing_blocks
 from tokenloom.tasks.rules import Place
 from tokenloom.tasks.samples import JOB_SAMPLES, NUM_SAMPLES, sample_field
@@ -124,8 +124,10 @@ def _encode_again(job: EncodeJob) -> Encoded:
                 progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
         if num_found != len(wanted):
             warnings.append(f"{job.file.url}: {len(wanted) - num_found} of its rows can't be read any more")
+        if comparison.damages():
+            check_unchanged(job.file)  # since its fingerprint was compared
     except (InputError, TokenizerError) as error:
-        warnings.append(f"not compared: {error}")
+        return Encoded(0, [], [*warnings, f"not compared: {error}"])
     if comparison.num_unsteady:
         warnings.append(
             f"documents.transform {job.transform} gives other texts: {comparison.num_unsteady:,} not compared"

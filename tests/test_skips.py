@@ -29,7 +29,7 @@ from tests.refusals import assert_nothing_visible
 from tests.support import build, count, listed_files, local_store, make_spec, stored_documents, write_jsonl
 from tests.tasks.test_source_kinds import raw_table
 from tokenloom import cli
-from tokenloom.errors import BadRow, InputError, TokenloomError
+from tokenloom.errors import BadRow, FormatError, InputError, TokenloomError
 from tokenloom.flows import order
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.canonical import canonical_json
@@ -863,4 +863,13 @@ def test_a_source_of_bad_rows_alone_is_refused_beside_a_good_one(tmp_path: Path)
     with pytest.raises(
         InputError, match=r"source papers: no document, and 2 bad rows \(2 missing_key\).*no key 'text'"
     ):
+        build(spec)
+
+
+def test_a_damaged_list_of_a_published_version_is_named(tmp_path: Path) -> None:
+    spec = mixed_folder(tmp_path)
+    version = build(spec).version
+    path = Path(spec.store) / "data" / "versions" / version / "quarantine.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
+    with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; `tokenloom verify` says what to do"):
         build(spec)

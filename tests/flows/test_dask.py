@@ -17,7 +17,7 @@ import pytest
 
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, upload
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.support import build, count, listed_files, make_spec, write_jsonl
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec import BuildSpec
@@ -77,11 +77,13 @@ def _address_when_ready(file: Path) -> str:
         return str(client.scheduler.address)
 
 
-def _spec(folder: Path, **fields: Any) -> BuildSpec:
+def _spec(folder: Path, again: int = 1, **fields: Any) -> BuildSpec:
+    """Return a build of 4 x 100 documents; each says its line `again` times."""
     for name in "abcd":
-        write_jsonl(folder / "input" / f"{name}.jsonl", [f"document {i} of {name} on a cluster" for i in range(100)])
+        texts = [f"document {i} of {name} on a cluster" * again for i in range(100)]
+        write_jsonl(folder / "input" / f"{name}.jsonl", texts)
     source = {"kind": "jsonl", "path": str(folder / "input" / "*.jsonl")}
-    return make_spec(folder / "store", [source], shard_tokens=3000, **fields)
+    return make_spec(folder / "store", [source], **{"shard_tokens": 3000 * again, **fields})
 
 
 def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
@@ -132,7 +134,7 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(
 def test_workers_that_share_nothing_but_s3_change_no_byte(
     tmp_path: Path, s3_proxy: FaultyProxy, s3_url: str, address: str
 ) -> None:
-    local = _spec(tmp_path)
+    local = _spec(tmp_path, again=count(1, 17_000))  # 200 MB
     upload(s3_url, tmp_path / "input", "cluster/input")
     fields = {
         "store": f"s3://{BUCKET}/cluster/store",

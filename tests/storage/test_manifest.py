@@ -67,7 +67,20 @@ def test_damaged_manifest_is_refused_before_it_is_believed() -> None:
         read_manifest(data.replace(b"news", b"nows"), "manifest.json")
 
 
-@pytest.mark.parametrize("name", ["train/0.tok", "train/1\n", "../1", "train/../0", "/train/0", "test/0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/0.tok",
+        "train/1\n",
+        "../1",
+        "train/../0",
+        "/train/0",
+        "test/0",
+        "train/",
+        "t1rain/000000",
+        "train/00.t9ok",
+    ],
+)
 def test_shards_of_other_names_are_refused(name: str) -> None:
     value = empty_manifest("news", "a" * 16)
     shard = {"name": f"{name}.tok", "bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64, "samples": {}}

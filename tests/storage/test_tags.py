@@ -119,6 +119,11 @@ def test_build_leaves_a_tag_that_moved_since_it_planned(store: Store) -> None:
     assert tags.newest_number(store, "latest") == 2
 
 
+def test_build_leaves_a_tag_whose_log_was_deleted_since_it_planned(store: Store) -> None:
+    assert tags.move_by_build(store, "latest", C, 1) == "latest was moved to nothing while this build ran"
+    assert tags.newest_number(store, "latest") == 0
+
+
 def test_build_leaves_a_tag_that_was_first_set_since_it_planned(store: Store) -> None:
     history(store, (A, "tag"))
     assert tags.move_by_build(store, "latest", C, 0) is not None

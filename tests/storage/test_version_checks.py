@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -246,6 +247,45 @@ def test_a_document_table_of_other_columns_or_of_no_bytes_is_named(made: Made) -
         what = _what(made)
         assert set(what) == {"train/000000.docs"}
         assert told in what["train/000000.docs"]
+
+
+def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:
+    data = version_file(made, "train/000000.docs").read_bytes()
+    num_rows = open_documents(version_file(made, "train/000000.docs")).num_rows
+    first = struct.pack("<qq", 0, 8 * num_rows)  # where the buffer of the first column begins, and how long it is
+    _publish_documents(made, data.replace(first, bytes(16)))
+    assert "too small" in _what(made)["train/000000.docs"]
+
+
+def test_a_list_of_nothing_but_depth_is_named_and_the_rest_is_read(made: Made) -> None:
+    data = b"[" * 200_000
+    version_file(made, "quarantine.jsonl").write_bytes(data)
+    sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
+    version_file(made, "train/000000.tok").unlink()
+    assert set(_what(made)) == {"quarantine.jsonl", "train/000000.tok"}
+
+
+@pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"'])
+def test_a_spec_that_is_no_canonical_json_is_named(made: Made, value: bytes) -> None:
+    sign_again(made, lambda m: m["spec"].update(note=123_456))
+    path = version_file(made, "manifest.json")
+    body = path.read_bytes().rpartition(b',"checksum"')[0].replace(b"123456", value)
+    path.write_bytes(body + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}')
+    assert "its spec can't be written as canonical JSON" in _what(made)["manifest.json"]
+
+
+def test_a_hole_in_a_log_is_one_damage_however_long_it_is(made: Made) -> None:
+    entry = read_signed(made.store.local("tags/latest/00000001.json").read_bytes(), "")
+    made.store.local("tags/latest/99999999.json").write_bytes(sign(entry))
+    damages = verify_directly(made.reference, False, None, 0)["damages"]
+    first = len(list(made.store.local("tags/latest").iterdir()))
+    assert [(row["file"], row["what"]) for row in damages] == [
+        (
+            f"tags/latest/{first:08d}.json",
+            "an entry of the tag's log is missing, and those up to 99999998.json",
+        )
+    ]
+    made.store.local("tags/latest/99999999.json").unlink()
 
 
 def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:

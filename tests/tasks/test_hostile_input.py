@@ -183,7 +183,7 @@ def test_an_input_that_changes_after_the_documents_were_compared_is_refused(
         validate_build(*arguments)
 
     monkeypatch.setattr("tokenloom.flows.order.validate_build", change)
-    assert_refused(spec_of(path, "jsonl"), str(path), "it changed while the build ran")
+    assert_refused(spec_of(path, "jsonl"), str(path), "changed while")
 
 
 def test_a_step_that_encodes_wrongly_is_found_before_publishing(

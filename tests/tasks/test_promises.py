@@ -42,7 +42,7 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
         return cut_jobs(*arguments)
 
     monkeypatch.setattr("tokenloom.flows.order.cut_jobs", change_first)
-    with pytest.raises(InputError, match="changed while the build ran"):
+    with pytest.raises(InputError, match="changed while it was read"):
         build(spec)
     monkeypatch.undo()
     path.write_bytes(right)

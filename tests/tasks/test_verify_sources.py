@@ -15,6 +15,8 @@ from tests.support import build, make_spec, write_jsonl
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.storage.shard import ShardHeader
 from tokenloom.storage.versions import version_path
+from tokenloom.tasks import verify_sources
+from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.samples import NUM_SAMPLES
 
 
@@ -117,9 +119,37 @@ def test_a_transform_is_applied_again(tmp_path: Path, monkeypatch: pytest.Monkey
     documents = {"transform": {"function": "tokenloom_test_rule:change", "version": "1"}}
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], documents=documents)
     made = Made(spec, build(spec).version)
-    assert _deep(made)["documents_encoded_again"] == 20
+    assert verify_directly(made.reference, True, spec, 0)["documents_encoded_again"] == 20
     (tmp_path / "tokenloom_test_rule.py").write_text("def change(text):\n    return text.lower() + '!'\n")
-    result = _deep(made, workers=1)  # a fresh process
+    result = verify_directly(made.reference, True, spec, 1)  # a fresh process
     assert result["damages"] == []
     assert result["documents_encoded_again"] == 0
     assert result["warnings"] == ["documents.transform tokenloom_test_rule:change gives other texts: 20 not compared"]
+    (warning,) = _deep(made)["warnings"]
+    assert "documents.transform is code, which runs from --spec alone" in warning
+
+
+def test_build_json_brings_no_code_of_its_own(made: Made) -> None:
+    path = made.store.local(version_path(made.version, "build.json"))
+    value = json.loads(path.read_bytes())
+    value["spec"]["documents"]["transform"] = {"function": "os:system", "version": "1"}
+    path.write_text(json.dumps(value))
+    result = _deep(made)
+    assert (result["damages"], result["documents_encoded_again"]) == ([], 0)
+    (warning,) = result["warnings"]
+    assert "it is not what the version was built from: documents differ" in warning
+
+
+def test_a_source_that_changes_while_it_is_read_is_no_damage(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_rows(file: InputFile, *args: Any) -> Any:
+        path = Path(file.url)
+        path.write_bytes(path.read_bytes().replace(b"a", b"b"))
+        return real(file, *args)
+
+    real = verify_sources.read_rows
+    monkeypatch.setattr(verify_sources, "read_rows", read_rows)
+    result = _deep(made)
+    assert result["damages"] == []
+    assert any("a.jsonl: it changed while it was read" in warning for warning in result["warnings"])
