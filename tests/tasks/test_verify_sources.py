@@ -17,6 +17,7 @@ from tokenloom.storage.shard import ShardHeader
 from tokenloom.storage.versions import version_path
 from tokenloom.tasks import verify_sources
 from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.reread import read_rows
 from tokenloom.tasks.samples import NUM_SAMPLES
 
 
@@ -143,13 +144,12 @@ def test_build_json_brings_no_code_of_its_own(made: Made) -> None:
 def test_a_source_that_changes_while_it_is_read_is_no_damage(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_rows(file: InputFile, *args: Any) -> Any:
+    def change_and_read(file: InputFile, *args: Any) -> Any:
         path = Path(file.url)
         path.write_bytes(path.read_bytes().replace(b"a", b"b"))
-        return real(file, *args)
+        return read_rows(file, *args)
 
-    real = verify_sources.read_rows
-    monkeypatch.setattr(verify_sources, "read_rows", read_rows)
+    monkeypatch.setattr(verify_sources, "read_rows", change_and_read)
     result = _deep(made)
     assert result["damages"] == []
     assert any("a.jsonl: it changed while it was read" in warning for warning in result["warnings"])
