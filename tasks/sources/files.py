@@ -169,8 +169,8 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
 
 
 def local_path(url: str) -> str:
-    """Return a path of this machine without its protocol."""
-    return url.removeprefix("file://").removeprefix("local://")
+    """Return a path of this machine without its protocol, runs of "/" as one."""
+    return re.sub("//+", "/", url.removeprefix("file://").removeprefix("local://"))
 
 
 def is_local(url: str) -> bool:

@@ -132,3 +132,17 @@ def test_a_folder_that_this_user_may_not_read_or_enter_is_named(tree: Path) -> N
     told = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for name, line in zip(patterns.values(), told, strict=True):
         assert line.startswith(f"{tree}/{name}: can't be read: Permission denied" if name else f"{tree}/a/x.txt")
+
+
+def test_runs_of_slashes_are_one(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.txt").write_text("x")
+    for pattern in (
+        f"{tmp_path}//a/*.txt",
+        f"{tmp_path}///a//*.txt",
+        f"/{tmp_path}//a/x.txt",
+        f"file:///{tmp_path}/a/*",
+    ):
+        (found,) = find_files(pattern)
+        assert (found.path, found.url) == ("x.txt", f"{tmp_path}/a/x.txt")
+    assert [file.path for file in find_files(f"{tmp_path}//*//*.txt")] == ["a/x.txt"]
