@@ -243,14 +243,17 @@ def test_verify_through_a_bad_network_finds_no_damage_but_the_one_that_is_there(
 # ---- listings
 
 
-def test_many_objects_are_listed_by_the_thousand(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
-    number = count(1050, 100_000)
-    key, folder = uuid.uuid4().hex, tmp_path / "in"
-    folder.mkdir()
+@pytest.mark.parametrize(
+    ("end", "pattern", "number"),
+    [(".txt", "*.txt", count(1050, 100_000)), ("/x.txt", "*/x.txt", count(50, 100_000))],
+)
+def test_many_objects_are_listed_by_the_thousand(
+    s3_url: str, s3_proxy: FaultyProxy, end: str, pattern: str, number: int
+) -> None:
+    key = uuid.uuid4().hex
     for i in range(number):
-        (folder / f"{i:06d}.txt").write_text(f"text {i}")
-    upload(s3_url, folder, key)
-    spec = spec_of(f"s3://{BUCKET}/{key}", ["*.txt"], fresh_store())
+        put(s3_url, f"{key}/{i:06d}{end}", b"text %d" % i)
+    spec = spec_of(f"s3://{BUCKET}/{key}", [pattern], fresh_store())
     store = dataset_store(spec.store, "data")
     s3_proxy.seen.clear()
     inputs = list_inputs(spec, store)

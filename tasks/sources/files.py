@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any, cast
 
 import fsspec
@@ -19,9 +20,10 @@ from tokenloom.storage.remote_calls import RemoteCalls, is_object
 from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
 from tokenloom.storage.store_file import StoreFile, open_url
 from tokenloom.tasks.sources.local_glob import local_glob
+from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
 
 PINNED = "commit:"  # a fingerprint that begins so names what never changes
-_MAGIC = "*?["
+_WILDCARDS = "*?["
 _SURROGATES = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that are no UTF-8
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _NO_TEXT = {
@@ -92,27 +94,33 @@ def find_files(pattern: str) -> list[FoundFile]:
 def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     """Return the root of a pattern, and (name, fsspec info) of what it matches, folders too, sorted by name."""
     filesystem, stripped = filesystem_of(pattern)
-    magic = min((i for i in map(stripped.find, _MAGIC) if i >= 0), default=None)
-    root = stripped[: stripped.rindex("/", 0, magic) + 1]
-    if magic is None:
+    wildcard = min((i for i in map(stripped.find, _WILDCARDS) if i >= 0), default=None)
+    root = stripped[: stripped.rfind("/", 0, wildcard) + 1]
+    is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # no wildcard: ?name=
+    if wildcard is None or is_query:
         return root, [(stripped, _info(filesystem, stripped, pattern))]
     with naming(pattern):
         if is_object(pattern):
-            listed = RemoteCalls(pattern).call(pattern, "glob", stripped, detail=True, many=True)
-            found = sorted(item for item in listed.items() if not _is_marker(*item))
+            found = object_glob(pattern, stripped)
         elif is_local(pattern):
             found = local_glob(stripped)
         else:
             filesystem.invalidate_cache()  # of listings, which this process may have made for an earlier build
-            found = sorted(filesystem.glob(stripped, detail=True).items())
+            found = folder_glob(partial(_listed, filesystem), pattern, stripped)
     if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
         raise InputError(f"{odd!a}: its name is no UTF-8, which the inputs of a version can't name; rename the file")
     return root, found
 
 
-def _is_marker(name: str, info: dict[str, Any]) -> bool:
-    """Return whether an object is what consoles make to show an empty folder."""
-    return name.endswith("/") and info["type"] == "file" and not info["size"]
+def _listed(filesystem: Any, folder: str) -> list[dict[str, Any]]:
+    """Return what stands in a folder, nothing if there is none; raises InputError, which names it, for all else."""
+    with naming(str(filesystem.unstrip_protocol(folder))):
+        try:
+            return list(filesystem.ls(folder, detail=True))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if kind_of(error) == "passing":
+                raise
+            return []
 
 
 def info_of(url: str) -> dict[str, Any]:
@@ -169,8 +177,8 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
 
 
 def local_path(url: str) -> str:
-    """Return a path of this machine without its protocol."""
-    return url.removeprefix("file://").removeprefix("local://")
+    """Return a path of this machine without its protocol, runs of "/" as one."""
+    return re.sub("//+", "/", url.removeprefix("file://").removeprefix("local://"))
 
 
 def is_local(url: str) -> bool:

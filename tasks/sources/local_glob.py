@@ -39,7 +39,7 @@ def _matches(folder: str, parts: list[str], above: tuple[str, ...]) -> Iterator[
         yield from _matches(folder, rest, ()) if rest else [folder]
         for name in _names(folder):
             path = os.path.join(folder, name)
-            if os.path.isdir(path):
+            if _is_folder(path):
                 yield from _matches(path, parts, (*above, real))
             elif not rest:
                 yield path
@@ -47,9 +47,9 @@ def _matches(folder: str, parts: list[str], above: tuple[str, ...]) -> Iterator[
     names = [name for name in _names(folder) if fnmatchcase(name, part)] if _MAGIC & set(part) else [part]
     for name in names:
         path = os.path.join(folder, name)
-        if rest and (os.path.isdir(path) or _is_hidden_from_us(path)):
+        if rest and _is_folder(path):
             yield from _matches(path, rest, ())
-        elif not rest and os.path.lexists(path):
+        elif not rest and _stat(path, follow=False):
             yield path
 
 
@@ -62,26 +62,27 @@ def _names(folder: str) -> list[str]:
         raise _unreadable(folder, error) from error
 
 
-def _is_hidden_from_us(path: str) -> bool:
-    """Return False, or raise InputError if nobody can tell what stands at `path`."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    return False
+def _is_folder(path: str) -> bool:
+    found = _stat(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def _info(path: str) -> dict[str, Any]:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
+    found = _stat(path)
+    if found is None:
         return {"type": "other", "size": 0}
-    except OSError as error:
-        raise _unreadable(path, error) from error
     kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
     return {"type": kind, "size": found.st_size}
+
+
+def _stat(path: str, follow: bool = True) -> os.stat_result | None:
+    """Return what stands at `path`, None for nothing; raises InputError if nobody can tell (os.path.isdir says no)."""
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: of what no name can hold, as NUL
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _unreadable(path: str, error: OSError) -> InputError:

@@ -24,12 +24,14 @@ class FaultyProxy:
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urlsplit(upstream).netloc
-        self.faults: dict[str, deque[str]] = {"GET": deque(), "HEAD": deque(), "PUT": deque()}
+        self.faults: dict[str, deque[str]] = {name: deque() for name in ("GET", "HEAD", "PUT", "LIST")}
         self.always = "ok"  # the fault of GETs of objects when none is planned
         self.seen: list[tuple[str, str, int]] = []  # method, path, bytes of the body sent
         self.bytes_up = 0  # of all bodies that came
         self.num_faults = 0
         self.refused = ""  # a method that is answered with 403
+        self.page = 0  # names in a page of a listing; 0 as the store likes
+        self._listing, self._listing_always = "", "ok"
         self._rate, self._random, self.counting = 0.0, random.Random(0), threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
@@ -47,28 +49,40 @@ class FaultyProxy:
         """Let the next requests for objects get these faults, in order."""
         self.faults[method].extend(faults)
 
+    def plan_listings(self, part: str, *faults: str, always: str = "ok") -> None:
+        """Let requests for listings whose URL holds `part` get these faults, in order, and `always` after them."""
+        self._listing, self._listing_always = part, always
+        self.faults["LIST"].extend(faults)
+
     def fail(self, rate: float, seed: int) -> None:
         """Let this share of all requests of any kind fail in one of many ways from now on."""
         self._rate, self._random = rate, random.Random(seed)
 
     def next_fault(self, method: str, path: str) -> str:
-        """Return the fault of a request; listings and writes get none but those of `fail` and `refused`."""
+        """Return the fault of a request."""
         with self.counting:
             if method == self.refused:
                 return "403"
             if self._rate and self._random.random() < self._rate:
                 self.num_faults += 1
                 return self._random.choice(("500", "503", "drop", "lost", "cut", "slow"))
-        if method not in self.faults or "?list-type" in path or "?prefix" in path:
+        if is_listing(path):
+            method = "LIST"
+        if method not in self.faults or (method == "LIST" and self._listing not in path):
             return "ok"
         try:
             return self.faults[method].popleft()
         except IndexError:
-            return self.always if method == "GET" else "ok"
+            return {"GET": self.always, "LIST": self._listing_always}.get(method, "ok")
 
     def bytes_sent(self, path: str) -> int:
         """Return the bytes of all bodies sent of objects whose path ends so."""
         return sum(count for method, name, count in self.seen if method == "GET" and name.endswith(path))
+
+
+def is_listing(path: str) -> bool:
+    """Return whether a request asks for the names of objects."""
+    return any(f"{mark}{field}" in path for mark in "?&" for field in ("list-type", "prefix=", "comp=list"))
 
 
 class _Server(ThreadingHTTPServer):
@@ -113,7 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forwarded(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.server.proxy.upstream, timeout=30)
-        connection.request(self.command, self.path, data or None, dict(self.headers))
+        page = self.server.proxy.page
+        path = f"{self.path}&max-keys={page}" if page and is_listing(self.path) else self.path
+        connection.request(self.command, path, data or None, dict(self.headers))
         response = connection.getresponse()
         body = response.read()
         connection.close()

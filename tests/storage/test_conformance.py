@@ -19,6 +19,7 @@ from tokenloom.errors import StoreError
 from tokenloom.storage import remote_calls, uploads
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import RemoteStore
+from tokenloom.tasks.sources.files import find_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # adlfs and gcsfs do
 
@@ -71,7 +72,23 @@ class TestOther(TestLocal):
         assert (store.names(""), store.read("a")) == (["a"], b"first")
 
 
-class TestS3(StoreConformance):
+class ObjectStoreConformance(StoreConformance):
+    """What every object store must do besides."""
+
+    def test_a_pattern_of_inputs_matches_all_its_objects(self, store: RemoteStore) -> None:
+        for name in ("in", "in/a/x.txt", "in/a/b/x.txt", "in/b/x.txt", "in/c/x.csv", "in2/a/x.txt"):
+            store.replace(name, b"data")
+        for pattern, paths in {
+            "in/*/x.txt": ["a/x.txt", "b/x.txt"],
+            "in/**/*.txt": ["a/b/x.txt", "a/x.txt", "b/x.txt"],
+            "in/a/*": ["x.txt"],
+            "in*/a/x*": ["in/a/x.txt", "in2/a/x.txt"],
+            "*": ["in"],
+        }.items():
+            assert [file.path for file in find_files(store.place(pattern))] == paths
+
+
+class TestS3(ObjectStoreConformance):
     """Amazon's store, and those that speak its protocol."""
 
     @pytest.fixture
@@ -165,7 +182,7 @@ def azurite_url() -> Iterator[str]:
         yield url
 
 
-class TestAzure(StoreConformance):
+class TestAzure(ObjectStoreConformance):
     """Microsoft's store."""
 
     @pytest.fixture
@@ -197,7 +214,7 @@ def fresh_container() -> None:
     fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
 
 
-class TestGoogle(StoreConformance):
+class TestGoogle(ObjectStoreConformance):
     """Google's store, by an emulator that knows no conditional writes."""
 
     excludes = False

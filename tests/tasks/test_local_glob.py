@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -14,6 +18,19 @@ from tokenloom.errors import InputError
 from tokenloom.tasks.sources.files import find_files
 from tokenloom.tasks.sources.local_glob import local_glob
 
+_ROOT = Path(__file__).parents[2]
+_AS_ANOTHER_USER = """
+import os, sys
+from tokenloom.errors import InputError
+from tokenloom.tasks.sources.files import find_files
+if os.geteuid() == 0:  # it may read everything
+    os.seteuid(65534)
+for pattern in sys.argv[1:]:
+    try:
+        print(*(file.url for file in find_files(pattern)))
+    except InputError as error:
+        print(error)
+"""
 _NAMES = ["a", "b", "ab", "a.txt", "b.txt", ".hidden", "[x]"]
 _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "[[]x]"]
 
@@ -82,9 +99,50 @@ def test_a_folder_that_can_not_be_read_is_named(tmp_path: Path, pattern: str, mo
         find_files(f"{tmp_path}/{pattern}")
 
 
-def test_a_user_without_the_right_is_told(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everywhere")
-    (tmp_path / "a").mkdir(mode=0)
-    with pytest.raises(InputError, match="can't be read"):
-        find_files(f"{tmp_path}/*/x.txt")
+@pytest.fixture
+def tree() -> Iterator[Path]:
+    """A folder that other users may enter: a/x.txt, and b, c, d/e with a file each that can't be had."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for part in ("a", "b", "c", "d/e"):
+            (folder / part).mkdir(parents=True)
+            (folder / part / "x.txt").write_text("x")
+        modes = {"b": 0, "c": 0o444, "d/e": 0o444}  # their owner may do no more
+        for part, mode in modes.items():
+            (folder / part).chmod(mode)
+        yield folder
+        for part in modes:
+            (folder / part).chmod(0o755)
+
+
+def test_a_folder_that_this_user_may_not_read_or_enter_is_named(tree: Path) -> None:
+    patterns = {
+        "a/*.txt": None,
+        "[a]/x.txt": None,
+        "*/x.txt": "b/x.txt",
+        "b/*.txt": "b",
+        "b/x*/y": "b",
+        "c/*.txt": "c/x.txt",
+        "c/x*/y.txt": "c/x.txt",
+        "d/**/*.txt": "d/e/x.txt",
+        "d/*/x.txt": "d/e/x.txt",
+    }
+    command = [sys.executable, "-c", _AS_ANOTHER_USER, *(f"{tree}/{pattern}" for pattern in patterns)]
+    told = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name, line in zip(patterns.values(), told, strict=True):
+        assert line.startswith(f"{tree}/{name}: can't be read: Permission denied" if name else f"{tree}/a/x.txt")
+
+
+def test_runs_of_slashes_are_one(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.txt").write_text("x")
+    for pattern in (
+        f"{tmp_path}//a/*.txt",
+        f"{tmp_path}///a//*.txt",
+        f"/{tmp_path}//a/x.txt",
+        f"file:///{tmp_path}/a/*",
+    ):
+        (found,) = find_files(pattern)
+        assert (found.path, found.url) == ("x.txt", f"{tmp_path}/a/x.txt")
+    assert [file.path for file in find_files(f"{tmp_path}//*//*.txt")] == ["a/x.txt"]
