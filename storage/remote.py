@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import uploads
-from tokenloom.storage.disk_errors import told
+from tokenloom.storage.disk_errors import write_told
 from tokenloom.storage.filesystem import Store, write_all
 from tokenloom.storage.remote_calls import OBJECT_STORES, RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
@@ -166,10 +166,10 @@ class RemoteStore:
         It lies in TMPDIR. `durable` says nothing here: what a store has taken, it keeps.
         """
         place = self.place(path)
-        with told(Path(tempfile.gettempdir()), or_else=_OR_ELSE):
+        with write_told(Path(tempfile.gettempdir()), or_else=_OR_ELSE):
             temporary = tempfile.NamedTemporaryFile("w+b", prefix=uploads.PREFIX)  # noqa: SIM115  (entered below)
         with temporary as file:
-            with told(Path(file.name), or_else=_OR_ELSE):
+            with write_told(Path(file.name), or_else=_OR_ELSE):
                 yield file
                 file.flush()
             uploads.upload(self._calls, place, file.name)
