@@ -131,6 +131,24 @@ class TestS3(StoreConformance):
         with pytest.raises(FileExistsError):
             store.create("tags/theirs", b"mine")
 
+    @pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"])
+    def test_a_body_that_did_not_arrive_well_is_sent_again(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
+    ) -> None:
+        s3_proxy.plan(*[f"400 {code}"] * 3, method="PUT")
+        store.replace("a/file", b"data")
+        s3_proxy.plan(f"400 {code}", method="PUT")
+        store.create("a/other", b"other")
+        assert (store.read("a/file"), store.read("a/other")) == (b"data", b"other")
+
+    @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"])
+    def test_credentials_that_are_too_old_are_told_at_once(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
+    ) -> None:
+        s3_proxy.plan(f"400 {code}", method="PUT")
+        with pytest.raises(StoreError, match="a/file: no right to write it, or no credentials"):
+            store.replace("a/file", b"data")
+
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
         store = RemoteStore("s3://nothing/store/data")
         store.remove_stale_temporaries()
