@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.remote_calls import OBJECT_STORES, S3, RemoteCalls
+from tokenloom.storage.remote_calls import AZURE, OBJECT_STORES, S3, RemoteCalls
 from tokenloom.storage.remote_errors import reason_of
 
 PART_BYTES = 32 * 2**20
@@ -33,6 +33,7 @@ _AT_ONCE = 4  # parts on their way
 _MAX_UPLOADS = 3  # of one file that arrives wrong
 _STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
+_MARK = "writer"  # in an object's metadata
 _logger = logging.getLogger("tokenloom")
 
 
@@ -195,20 +196,45 @@ def _reads_back(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bo
 def create(calls: RemoteCalls, place: str, data: bytes) -> None:
     """Write an object that must not exist yet; of several writers exactly one succeeds, where the store can say so.
 
+    That holds where all write the same bytes too. An answer may be lost, and the request made again, here or in a
+    library below: whether what is there then is ours, a mark of this call in the object's metadata tells.
+
     Raises FileExistsError if there is one, StoreError if it can't be written.
     """
     if calls.protocol not in OBJECT_STORES:
         _create_unless_there(calls, place, data)
         return
+    mark = uuid.uuid4().hex
+    options = {"mode": "create", **_marking(calls.protocol, mark)}
     with _naming_bucket(place):
         try:
-            calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
+            calls.call(place, "pipe_file", place, data, doing="written", num_bytes=len(data), **options)
             return
         except FileExistsError as error:
             exists = error
-    # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
-    if calls.call(place, "cat_file", place, start=0) != data:
+    if _mark_of(calls, place) != mark:
         raise exists
+
+
+def _marking(protocol: str, mark: str) -> dict[str, Any]:
+    """Return the options of `pipe_file` that put a mark into the object's metadata."""
+    if protocol in S3:
+        return {"Metadata": {_MARK: mark}}
+    if protocol in AZURE:  # adlfs has metadata of its own
+        return {"headers": {f"x-ms-meta-{_MARK}": mark}}
+    return {"metadata": {_MARK: mark}}
+
+
+def _mark_of(calls: RemoteCalls, place: str) -> str | None:
+    """Return the mark of the call that created an object; None if it has none, or is gone."""
+    try:
+        if calls.protocol in S3:
+            metadata = calls.call(place, "metadata", place)
+        else:
+            metadata = calls.call(place, "info", place).get("metadata")
+    except FileNotFoundError:
+        return None
+    return (metadata or {}).get(_MARK)
 
 
 def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:

@@ -126,10 +126,11 @@ class TestS3(StoreConformance):
             s3_proxy.faults["PUT"].append(fault)
             store.create(f"tags/{fault}", b"mine")
             assert store.read(f"tags/{fault}") == b"mine"
-        store.create("tags/theirs", b"theirs")
-        s3_proxy.faults["PUT"].append("lost")
-        with pytest.raises(FileExistsError):
-            store.create("tags/theirs", b"mine")
+        store.create("tags/theirs", b"the same")
+        for fault in ("ok", "lost", "503"):
+            s3_proxy.faults["PUT"].append(fault)
+            with pytest.raises(FileExistsError):
+                store.create("tags/theirs", b"the same")
 
     @pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"])
     def test_a_body_that_did_not_arrive_well_is_sent_again(
@@ -207,6 +208,13 @@ class TestAzure(StoreConformance):
         proxy.refused = "PUT"
         return store
 
+    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
+        store.create("tags/first", b"")  # over a connection that is kept, the next try comes at once
+        proxy.plan("lost", method="PUT")
+        store.create("tags/mine", b"the same")
+        with pytest.raises(FileExistsError):
+            store.create("tags/mine", b"the same")
+
 
 def fresh_container() -> None:
     """Make the container, if it is not there yet."""
@@ -227,8 +235,8 @@ class TestGoogle(StoreConformance):
         monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would look for Google's own servers
         pytest.importorskip("gcsfs")
         pytest.importorskip("gcp_storage_emulator")
-        with google_server() as url:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        with google_server() as url, FaultyProxy(url) as self.proxy:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", self.proxy.url)
             yield fresh("gs://corpora")
 
     @pytest.fixture
@@ -239,3 +247,10 @@ class TestGoogle(StoreConformance):
     def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
         assert "run one build of this dataset at a time" in str(store.exclusion_problem())
         assert store.names("work/tmp") == ["exclusive"]
+
+    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore) -> None:
+        self.proxy.plan("lost", "412", method="POST")  # 412 is what Google's own store says to the library's next try
+        store.create("tags/mine", b"the same")
+        self.proxy.plan("412", method="POST")
+        with pytest.raises(FileExistsError):
+            store.create("tags/mine", b"the same")
