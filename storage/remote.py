@@ -17,7 +17,7 @@ from typing import IO, Any
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import uploads
 from tokenloom.storage.disk_errors import write_told
-from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.filesystem import TMP, Store, write_all
 from tokenloom.storage.remote_calls import OBJECT_STORES, RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
 
@@ -180,7 +180,7 @@ class RemoteStore:
             self._calls.call(self.place(path), "rm_file", self.place(path), doing="written")
 
     def remove_stale_temporaries(self) -> None:
-        """Delete what killed processes left more than a day ago: their local files, and parts of uploads to S3."""
+        """Delete what killed processes left more than a day ago: their local files, and parts of uploads."""
         uploads.remove_stale_files()
         uploads.remove_stale_uploads(self._calls, self.root)
 
@@ -189,7 +189,7 @@ class RemoteStore:
 
         Raises StoreError if the store can't be written.
         """
-        return uploads.exclusion_problem(self._calls, self.place("work/tmp"))
+        return uploads.exclusion_problem(self._calls, self.place(TMP))
 
 
 AnyStore = Store | RemoteStore

@@ -13,6 +13,7 @@ import datetime
 import hashlib
 import logging
 import os
+import re
 import stat
 import tempfile
 import time
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import StoreError
+from tokenloom.storage.filesystem import TMP
 from tokenloom.storage.remote_calls import AZURE, OBJECT_STORES, S3, RemoteCalls
 from tokenloom.storage.remote_errors import reason_of
 
@@ -33,6 +35,7 @@ _AT_ONCE = 4  # parts on their way
 _MAX_UPLOADS = 3  # of one file that arrives wrong
 _STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
+_PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # begun at that second
 _MARK = "writer"  # in an object's metadata
 _logger = logging.getLogger("tokenloom")
 
@@ -80,11 +83,29 @@ def _put(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: 
 
 
 def _put_and_rename(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> None:
-    """Send a file under another name first: stores that are no object stores show it while it grows."""
-    part = f"{place}.{uuid.uuid4().hex}.part"
-    calls.call(place, "makedirs", place.rpartition("/")[0], exist_ok=True, doing="written")
-    calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
-    calls.call(place, "mv", part, place, doing="written")
+    """Send a file to work/tmp first: stores that are no object stores show it while it grows."""
+    part = f"{calls.url}/{TMP}/{time.time():.0f}.{uuid.uuid4().hex}.part"
+    for name in (part, place):
+        calls.call(place, "makedirs", name.rpartition("/")[0], exist_ok=True, doing="written")
+    try:
+        calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
+        with contextlib.suppress(FileNotFoundError):  # moved by a try whose answer was lost, or deleted: upload looks
+            calls.call(place, "mv", part, place, doing="written", num_bytes=num_bytes)  # some libraries copy
+        return
+    except BaseException as error:  # noqa: BLE001  (raised below)
+        failure = error
+    _remove_part(calls, part)  # out of the handler: what fails here is not raised from that
+    raise failure
+
+
+def _remove_part(calls: RemoteCalls, part: str) -> None:
+    """Delete what came of a file; what can't be deleted now, remove_stale_uploads finds."""
+    try:
+        calls.call(part, "rm_file", part, doing="written")
+    except FileNotFoundError:
+        return
+    except StoreError as error:
+        _logger.warning("%s: it stays in the store for a day: %s", part, reason_of(error))
 
 
 def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
@@ -250,7 +271,7 @@ def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
 def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
     """Return what is unsafe about several writers at a time, None if the store refuses to create a name twice."""
     problem = (
-        f"{folder.removesuffix('/work/tmp')}: this store lets two writers create the same name, so run one build of "
+        f"{folder.removesuffix(f'/{TMP}')}: this store lets two writers create the same name, so run one build of "
         "this dataset at a time"
     )
     if calls.protocol not in OBJECT_STORES:
@@ -274,19 +295,30 @@ def remove_stale_files() -> None:
 
 
 def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
-    """Let S3 forget uploads below `root` that were begun more than a day ago and never ended."""
-    if calls.protocol not in S3:
-        return  # the other stores forget them by themselves
-    bucket, _, prefix = root.partition("://")[2].partition("/")
+    """Remove what uploads below `root` left that were begun more than a day ago and never ended.
+
+    Parts in S3, and files in work/tmp of stores that are no object stores; the others forget by themselves.
+    """
     before = datetime.datetime.now(datetime.UTC) - _STALE
     try:
-        for begun in _uploads(calls, root, bucket, f"{prefix}/"):
-            if begun["Initiated"] < before:
-                _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
+        if calls.protocol in S3:
+            _abort_stale(calls, root, before)
+        elif calls.protocol not in OBJECT_STORES:
+            _remove_stale_parts(calls, f"{root}/{TMP}", before)
     except (StoreError, FileNotFoundError) as error:  # a right of its own, which a build does not need
         _logger.info("%s: unfinished uploads can't be listed: %s", root, reason_of(error))
 
 
-def _uploads(calls: RemoteCalls, root: str, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    found = _call_s3(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-    yield from found.get("Uploads", [])  # a thousand at most: the next build finds the next
+def _abort_stale(calls: RemoteCalls, root: str, before: datetime.datetime) -> None:
+    bucket, _, prefix = root.partition("://")[2].partition("/")
+    found = _call_s3(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+    for begun in found.get("Uploads", []):  # a thousand at most: the next build finds the next
+        if begun["Initiated"] < before:
+            _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
+
+
+def _remove_stale_parts(calls: RemoteCalls, folder: str, before: datetime.datetime) -> None:
+    for path in calls.call(folder, "ls", folder, detail=False, many=True):
+        name = path.rpartition("/")[2]
+        if (match := _PART.match(name)) and int(match[1]) < before.timestamp():
+            _remove_part(calls, f"{folder}/{name}")

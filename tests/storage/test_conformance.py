@@ -68,7 +68,7 @@ class TestOther(TestLocal):
         store.create("a", b"first")
         with pytest.raises(FileExistsError):
             store.create("a", b"second")
-        assert (store.names(""), store.read("a")) == (["a"], b"first")
+        assert (store.names(""), store.names("work/tmp"), store.read("a")) == (["a", "work"], [], b"first")
 
 
 class TestS3(StoreConformance):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import pickle
@@ -15,13 +16,14 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom import commands, spec_base
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import remote, remote_calls, remote_errors, tags
+from tokenloom.storage import remote, remote_calls, remote_errors, tags, uploads
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import RemoteStore
 from tokenloom.storage.store_file import open_url, sharing_files
@@ -327,3 +329,65 @@ def test_other_stores_of_fsspec_are_read_too() -> None:
         store.read_range("a/file", 3, 11)
     assert store.num_bytes("a") is None
     assert not store.exists("b")
+
+
+# ---- stores that are no object stores
+
+
+@pytest.fixture
+def memory() -> RemoteStore:
+    """A fresh folder in memory with a file of 4 bytes in it."""
+    store = RemoteStore(f"memory://{uuid.uuid4().hex}", tries=2, read_seconds=0.3)
+    store.replace("a/file", b"data")
+    return store
+
+
+def test_a_rename_whose_answer_is_lost_has_been_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = MemoryFileSystem.mv
+    answers = [ConnectionResetError("lost")]
+
+    def move_and_lose(system: MemoryFileSystem, *args: Any) -> None:
+        move(system, *args)
+        if answers:
+            raise answers.pop()
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", move_and_lose)
+    memory.replace("a/file", b"other")
+    assert not answers
+    assert memory.read("a/file") == b"other"
+    assert memory.names("work/tmp") == []
+
+
+def test_a_rename_that_fails_leaves_no_part(
+    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConnectionResetError("lost")
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", fail)
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+        memory.replace("a/file", b"other")
+    assert (memory.read("a/file"), memory.names("a"), memory.names("work/tmp")) == (b"data", ["file"], [])
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", fail)
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+        memory.replace("a/file", b"other")
+    (part,) = memory.names("work/tmp")
+    assert f"{part}: it stays in the store for a day" in caplog.text
+
+
+def test_parts_of_killed_processes_are_removed_after_a_day(
+    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(MemoryFileSystem, "mv", end)
+        patch.setattr(uploads, "_remove_part", end)
+        memory.replace("a/file", b"other")
+    memory.replace("work/tmp/exclusive", b"of nobody's upload")
+    memory.remove_stale_temporaries()
+    assert len(memory.names("work/tmp")) == 2
+    monkeypatch.setattr(uploads, "_STALE", datetime.timedelta(seconds=-2))
+    memory.remove_stale_temporaries()
+    assert memory.names("work/tmp") == ["exclusive"]
