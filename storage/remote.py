@@ -23,7 +23,7 @@ from tokenloom.storage.remote_errors import SECRET_URL, redacted
 
 BLOCK_BYTES = 4 * 2**20
 _OR_ELSE = ", or set TMPDIR to another folder,"
-_READERS = 16  # requests at a time where many small files are read
+_READERS = 16  # requests at a time where many small files are read; one where the library has one connection
 
 
 class RemoteStore:
@@ -115,7 +115,7 @@ class RemoteStore:
                 return self.read(path)
             return None
 
-        with ThreadPoolExecutor(_READERS) as threads:
+        with ThreadPoolExecutor(_READERS if self.protocol in OBJECT_STORES else 1) as threads:
             return list(threads.map(read, paths))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
