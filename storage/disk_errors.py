@@ -12,7 +12,22 @@ from pathlib import Path
 from tokenloom.errors import StoreError, WorkError
 from tokenloom.storage.disk_space import describe_file_system
 
+_LOST_MOUNT = (  # of a file system that lies on another machine, or in a program
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+)
+_NO_RIGHT = (errno.EACCES, errno.EPERM)
+_NOT_OF_THE_FILE = (*_LOST_MOUNT, *_NO_RIGHT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ADVICE = {
+    **dict.fromkeys(_LOST_MOUNT, "see that its file system is mounted"),
     errno.ENOSPC: "free space on that file system",
     errno.EDQUOT: "free space or raise the quota",
     errno.EROFS: "the file system is read-only: choose another store",
@@ -25,12 +40,8 @@ _ADVICE = {
 }
 
 
-_NO_RIGHT = (errno.EACCES, errno.EPERM)
-_OF_THIS_PROCESS = (*_NO_RIGHT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
 @contextmanager
-def told(path: Path, *, or_else: str = "") -> Iterator[None]:
+def write_told(path: Path, *, or_else: str = "") -> Iterator[None]:
     """Turn a failure to write `path` into a StoreError that says why and what to do, `or_else` another way.
 
     A name that vanished under the writer is a WorkError: all temporaries lie in work/, which may be deleted.
@@ -69,9 +80,9 @@ def read_told(path: Path) -> Iterator[None]:
 def tells_of_the_file(error: OSError) -> bool:
     """Return whether an error of reading a local file, or what it was raised from, says something of that file.
 
-    That this process has no right, no descriptor or no memory left says nothing of it.
+    That this process has no right, no descriptor or no memory left, or that a mount is lost, says nothing of it.
     """
-    return getattr(error.__cause__ or error, "errno", None) not in _OF_THIS_PROCESS
+    return getattr(error.__cause__ or error, "errno", None) not in _NOT_OF_THE_FILE
 
 
 def check_regular(path: Path) -> None:

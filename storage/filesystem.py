@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
-from tokenloom.storage.disk_errors import check_regular, read_told, told
+from tokenloom.storage.disk_errors import check_regular, read_told, write_told
 from tokenloom.storage.disk_space import free_bytes
 
 TMP = "work/tmp"
@@ -147,7 +147,7 @@ class Store:
         _again_if_deleted(lambda: self._create(self.local(path), data))
 
     def _create(self, final: Path, data: bytes) -> None:
-        with told(final):
+        with write_told(final):
             self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
@@ -181,7 +181,7 @@ class Store:
             durable: sync file and folder, so that it outlives a loss of power; False for work files.
         """
         final = self.local(path)
-        with told(final):
+        with write_told(final):
             self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
             try:
@@ -200,7 +200,7 @@ class Store:
     def remove(self, path: str) -> None:
         """Delete the file at `path` if there is one."""
         final = self.local(path)
-        with told(final):
+        with write_told(final):
             self._check_inside(final.parent)
             final.unlink(missing_ok=True)
 

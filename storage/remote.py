@@ -16,14 +16,14 @@ from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import uploads
-from tokenloom.storage.disk_errors import told
-from tokenloom.storage.filesystem import Store, write_all
+from tokenloom.storage.disk_errors import write_told
+from tokenloom.storage.filesystem import TMP, Store, write_all
 from tokenloom.storage.remote_calls import OBJECT_STORES, RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
 
 BLOCK_BYTES = 4 * 2**20
 _OR_ELSE = ", or set TMPDIR to another folder,"
-_READERS = 16  # requests at a time where many small files are read
+_READERS = 16  # requests at a time where many small files are read; one where the library has one connection
 
 
 class RemoteStore:
@@ -115,7 +115,7 @@ class RemoteStore:
                 return self.read(path)
             return None
 
-        with ThreadPoolExecutor(_READERS) as threads:
+        with ThreadPoolExecutor(_READERS if self.protocol in OBJECT_STORES else 1) as threads:
             return list(threads.map(read, paths))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
@@ -166,10 +166,10 @@ class RemoteStore:
         It lies in TMPDIR. `durable` says nothing here: what a store has taken, it keeps.
         """
         place = self.place(path)
-        with told(Path(tempfile.gettempdir()), or_else=_OR_ELSE):
+        with write_told(Path(tempfile.gettempdir()), or_else=_OR_ELSE):
             temporary = tempfile.NamedTemporaryFile("w+b", prefix=uploads.PREFIX)  # noqa: SIM115  (entered below)
         with temporary as file:
-            with told(Path(file.name), or_else=_OR_ELSE):
+            with write_told(Path(file.name), or_else=_OR_ELSE):
                 yield file
                 file.flush()
             uploads.upload(self._calls, place, file.name)
@@ -180,7 +180,7 @@ class RemoteStore:
             self._calls.call(self.place(path), "rm_file", self.place(path), doing="written")
 
     def remove_stale_temporaries(self) -> None:
-        """Delete what killed processes left more than a day ago: their local files, and parts of uploads to S3."""
+        """Delete what killed processes left more than a day ago: their local files, and parts of uploads."""
         uploads.remove_stale_files()
         uploads.remove_stale_uploads(self._calls, self.root)
 
@@ -189,7 +189,7 @@ class RemoteStore:
 
         Raises StoreError if the store can't be written.
         """
-        return uploads.exclusion_problem(self._calls, self.place("work/tmp"))
+        return uploads.exclusion_problem(self._calls, self.place(TMP))
 
 
 AnyStore = Store | RemoteStore

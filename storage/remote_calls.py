@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ import fsspec
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.remote_errors import harmless, kind_of, reason_of
+from tokenloom.storage.time_limit import LOOK_SECONDS, OneConnection, awaited, is_ending
 
 T = TypeVar("T")
 
@@ -30,9 +30,9 @@ AZURE = ("az", "abfs", "abfss")
 OBJECT_STORES = (*S3, *GOOGLE, *AZURE)
 _OBJECT_URLS = tuple(f"{protocol}://" for protocol in OBJECT_STORES)
 _CONNECT_SECONDS = 10.0
-_LOOK_SECONDS = 0.1  # between looks whether the program ends
 _SLOWEST_BYTES = 2**18  # a second that a request must move, beyond its time limit
 _LISTING_SECONDS = 3600.0  # for a million names and more; a request of it has its own limit
+_FOLDER_SECONDS = 300.0  # for the names of one folder, where that is all the limit there is
 _MAX_SYSTEMS = 8
 _EXTRAS = {
     **dict.fromkeys(S3, "'tokenloom[s3]'"),
@@ -98,11 +98,12 @@ class RemoteCalls:
             args: of the method; options too.
             doing: "read" or "written", for messages.
             num_bytes: that are moved, for which there is more time.
-            many: it makes many requests, as a listing does: an hour more.
+            many: it makes many requests, as a listing does: an hour more, five minutes where the library blocks.
 
         Raises FileNotFoundError, FileExistsError, FormatError (it is shorter than asked), StoreError.
         """
-        more = num_bytes / _SLOWEST_BYTES + many * _LISTING_SECONDS
+        listing_seconds = _LISTING_SECONDS if self.protocol in OBJECT_STORES else _FOLDER_SECONDS
+        more = num_bytes / _SLOWEST_BYTES + many * listing_seconds
         return self.again(place, lambda run: run(name, *args, **options), doing, more)
 
     def read_range(self, place: str, start: int, end: int) -> bytes:
@@ -167,15 +168,10 @@ def is_object(url: str) -> bool:
     return url.startswith(_OBJECT_URLS) and "::" not in url
 
 
-def is_ending() -> bool:
-    """Return whether the program ends: its end waits for this thread, whose requests can't succeed any more."""
-    return not threading.main_thread().is_alive()
-
-
 def _sleep(seconds: float) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not is_ending():
-        time.sleep(min(left, _LOOK_SECONDS))
+        time.sleep(min(left, LOOK_SECONDS))
 
 
 def _system_of(url: str, read_seconds: float) -> Any:
@@ -187,7 +183,8 @@ def _system_of(url: str, read_seconds: float) -> Any:
     key = os.getpid(), protocol, read_seconds, environment, repr((options, configured))
     with _making:
         if key not in _systems:
-            _systems[key] = _make_system(protocol, read_seconds, options)
+            make = partial(_make_system, protocol, read_seconds, options)
+            _systems[key] = make() if _is_async(protocol) else OneConnection(protocol, make)
             for old in list(_systems)[:-_MAX_SYSTEMS]:  # credentials change in a process that lives long
                 del _systems[old]
         return _systems[key]
@@ -207,6 +204,13 @@ def _options_of(protocol: str, url: str) -> dict[str, Any]:
     return options
 
 
+def _is_async(protocol: str) -> bool:
+    try:
+        return bool(fsspec.get_filesystem_class(protocol).async_impl)
+    except (ImportError, ValueError):  # told when it is made
+        return True
+
+
 def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
     """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
     if protocol in S3:
@@ -215,8 +219,10 @@ def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) ->
         for name in _names_of(protocol):  # fsspec would let ours replace all of the user's
             config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
         options = options | {"config_kwargs": config}
+    if _is_async(protocol):  # others hand what they do not know to their library, which refuses it
+        options = options | {"use_listings_cache": False}
     try:
-        system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+        system = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
     except ImportError as error:
         package = _EXTRAS.get(protocol)
         advice = f"pip install {package}" if package else str(error)
@@ -230,15 +236,8 @@ def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) ->
 
 
 def _run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
-    """Call a method of a file system; one that is asynchronous is given up after `seconds`, or at the program's end."""
-    if not system.async_impl:
-        return getattr(system, name)(*args, **options)
+    """Call a method of a file system; it is given up after `seconds`, or at the program's end."""
+    if isinstance(system, OneConnection):
+        return system.run(seconds, name, *args, **options)
     call = getattr(system, f"_{name}")(*args, **options)
-    future, end = asyncio.run_coroutine_threadsafe(call, system.loop), time.monotonic() + seconds
-    try:
-        while not wait([future], timeout=min(_LOOK_SECONDS, max(0.0, end - time.monotonic()))).done:
-            if is_ending() or time.monotonic() >= end:
-                raise TimeoutError(f"no answer in {seconds:.1f} s")
-        return future.result()
-    finally:
-        future.cancel()
+    return awaited(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)

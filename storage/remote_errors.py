@@ -50,6 +50,10 @@ _PASSING = {
     "requests.ConnectionError",
     "requests.Timeout",
 }
+_CODES: dict[str, Kind] = {  # of S3, whose HTTP status is 400
+    **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "passing"),
+    **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
+}
 _PASSING_NUMBERS = {
     errno.EAGAIN,
     errno.EBUSY,
@@ -90,6 +94,9 @@ def kind_of(error: BaseException) -> Kind:
         return "exists"
     if any(_is_busy(_http_status(link)) for link in _chain(error)):
         return "passing"  # some stores say FileNotFoundError then
+    for link in _chain(error):
+        if kind := _CODES.get(_code(link)):
+            return kind
     for link in _chain(error):
         status, names = _http_status(link), _names(link)
         if isinstance(link, FileNotFoundError) or status == 404:
@@ -150,6 +157,12 @@ def _http_status(error: BaseException) -> int:
         if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
             return int(value)
     return 0
+
+
+def _code(error: BaseException) -> str:
+    """Return the code of S3's that an error carries, "" if it has none."""
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _names(error: BaseException) -> set[str]:

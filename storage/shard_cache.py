@@ -26,8 +26,8 @@ from tokenloom.storage.cache_folder import default_cache_folder
 from tokenloom.storage.cache_limit import default_limit
 from tokenloom.storage.filesystem import write_all
 from tokenloom.storage.remote import RemoteStore
-from tokenloom.storage.remote_calls import is_ending
 from tokenloom.storage.shard import file_sha256
+from tokenloom.storage.time_limit import is_ending
 
 _MAX_DOWNLOADS = 3  # of one file that arrives wrong
 _WAIT_SECONDS = 0.05  # between looks for room

@@ -13,6 +13,7 @@ import datetime
 import hashlib
 import logging
 import os
+import re
 import stat
 import tempfile
 import time
@@ -23,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.remote_calls import OBJECT_STORES, S3, RemoteCalls
+from tokenloom.storage.filesystem import TMP
+from tokenloom.storage.remote_calls import AZURE, OBJECT_STORES, S3, RemoteCalls
 from tokenloom.storage.remote_errors import reason_of
 
 PART_BYTES = 32 * 2**20
@@ -33,6 +35,8 @@ _AT_ONCE = 4  # parts on their way
 _MAX_UPLOADS = 3  # of one file that arrives wrong
 _STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
+_PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # begun at that second
+_MARK = "writer"  # in an object's metadata
 _logger = logging.getLogger("tokenloom")
 
 
@@ -79,11 +83,29 @@ def _put(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: 
 
 
 def _put_and_rename(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> None:
-    """Send a file under another name first: stores that are no object stores show it while it grows."""
-    part = f"{place}.{uuid.uuid4().hex}.part"
-    calls.call(place, "makedirs", place.rpartition("/")[0], exist_ok=True, doing="written")
-    calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
-    calls.call(place, "mv", part, place, doing="written")
+    """Send a file to work/tmp first: stores that are no object stores show it while it grows."""
+    part = f"{calls.url}/{TMP}/{time.time():.0f}.{uuid.uuid4().hex}.part"
+    for name in (part, place):
+        calls.call(place, "makedirs", name.rpartition("/")[0], exist_ok=True, doing="written")
+    try:
+        calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
+        with contextlib.suppress(FileNotFoundError):  # moved by a try whose answer was lost, or deleted: upload looks
+            calls.call(place, "mv", part, place, doing="written", num_bytes=num_bytes)  # some libraries copy
+        return
+    except BaseException as error:  # noqa: BLE001  (raised below)
+        failure = error
+    _remove_part(calls, part)  # out of the handler: what fails here is not raised from that
+    raise failure
+
+
+def _remove_part(calls: RemoteCalls, part: str) -> None:
+    """Delete what came of a file; what can't be deleted now, remove_stale_uploads finds."""
+    try:
+        calls.call(part, "rm_file", part, doing="written")
+    except FileNotFoundError:
+        return
+    except StoreError as error:
+        _logger.warning("%s: it stays in the store for a day: %s", part, reason_of(error))
 
 
 def _put_s3(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:
@@ -195,20 +217,45 @@ def _reads_back(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bo
 def create(calls: RemoteCalls, place: str, data: bytes) -> None:
     """Write an object that must not exist yet; of several writers exactly one succeeds, where the store can say so.
 
+    That holds where all write the same bytes too. An answer may be lost, and the request made again, here or in a
+    library below: whether what is there then is ours, a mark of this call in the object's metadata tells.
+
     Raises FileExistsError if there is one, StoreError if it can't be written.
     """
     if calls.protocol not in OBJECT_STORES:
         _create_unless_there(calls, place, data)
         return
+    mark = uuid.uuid4().hex
+    options = {"mode": "create", **_marking(calls.protocol, mark)}
     with _naming_bucket(place):
         try:
-            calls.call(place, "pipe_file", place, data, mode="create", doing="written", num_bytes=len(data))
+            calls.call(place, "pipe_file", place, data, doing="written", num_bytes=len(data), **options)
             return
         except FileExistsError as error:
             exists = error
-    # An answer may have been lost, and the request made again here or in a library: what is there may be ours.
-    if calls.call(place, "cat_file", place, start=0) != data:
+    if _mark_of(calls, place) != mark:
         raise exists
+
+
+def _marking(protocol: str, mark: str) -> dict[str, Any]:
+    """Return the options of `pipe_file` that put a mark into the object's metadata."""
+    if protocol in S3:
+        return {"Metadata": {_MARK: mark}}
+    if protocol in AZURE:  # adlfs has metadata of its own
+        return {"headers": {f"x-ms-meta-{_MARK}": mark}}
+    return {"metadata": {_MARK: mark}}
+
+
+def _mark_of(calls: RemoteCalls, place: str) -> str | None:
+    """Return the mark of the call that created an object; None if it has none, or is gone."""
+    try:
+        if calls.protocol in S3:
+            metadata = calls.call(place, "metadata", place)
+        else:
+            metadata = calls.call(place, "info", place).get("metadata")
+    except FileNotFoundError:
+        return None
+    return (metadata or {}).get(_MARK)
 
 
 def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
@@ -224,7 +271,7 @@ def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
 def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
     """Return what is unsafe about several writers at a time, None if the store refuses to create a name twice."""
     problem = (
-        f"{folder.removesuffix('/work/tmp')}: this store lets two writers create the same name, so run one build of "
+        f"{folder.removesuffix(f'/{TMP}')}: this store lets two writers create the same name, so run one build of "
         "this dataset at a time"
     )
     if calls.protocol not in OBJECT_STORES:
@@ -248,19 +295,30 @@ def remove_stale_files() -> None:
 
 
 def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
-    """Let S3 forget uploads below `root` that were begun more than a day ago and never ended."""
-    if calls.protocol not in S3:
-        return  # the other stores forget them by themselves
-    bucket, _, prefix = root.partition("://")[2].partition("/")
+    """Remove what uploads below `root` left that were begun more than a day ago and never ended.
+
+    Parts in S3, and files in work/tmp of stores that are no object stores; the others forget by themselves.
+    """
     before = datetime.datetime.now(datetime.UTC) - _STALE
     try:
-        for begun in _uploads(calls, root, bucket, f"{prefix}/"):
-            if begun["Initiated"] < before:
-                _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
+        if calls.protocol in S3:
+            _abort_stale(calls, root, before)
+        elif calls.protocol not in OBJECT_STORES:
+            _remove_stale_parts(calls, f"{root}/{TMP}", before)
     except (StoreError, FileNotFoundError) as error:  # a right of its own, which a build does not need
         _logger.info("%s: unfinished uploads can't be listed: %s", root, reason_of(error))
 
 
-def _uploads(calls: RemoteCalls, root: str, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    found = _call_s3(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-    yield from found.get("Uploads", [])  # a thousand at most: the next build finds the next
+def _abort_stale(calls: RemoteCalls, root: str, before: datetime.datetime) -> None:
+    bucket, _, prefix = root.partition("://")[2].partition("/")
+    found = _call_s3(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+    for begun in found.get("Uploads", []):  # a thousand at most: the next build finds the next
+        if begun["Initiated"] < before:
+            _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
+
+
+def _remove_stale_parts(calls: RemoteCalls, folder: str, before: datetime.datetime) -> None:
+    for path in calls.call(folder, "ls", folder, detail=False, many=True):
+        name = path.rpartition("/")[2]
+        if (match := _PART.match(name)) and int(match[1]) < before.timestamp():
+            _remove_part(calls, f"{folder}/{name}")

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.disk_errors import check_regular, tells_of_the_file, told
+from tokenloom.errors import FormatError
+from tokenloom.storage.disk_errors import check_regular, read_told, tells_of_the_file, write_told
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import AnyStore
 
@@ -82,7 +82,7 @@ def checked_file(store: AnyStore, path: str, sha256: str, take: Taker) -> Iterat
     with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as copy:
 
         def keep(position: int, block: memoryview) -> None:
-            with told(Path(tempfile.gettempdir())):
+            with write_told(Path(tempfile.gettempdir())):
                 copy.write(block)
             take(position, block)
 
@@ -97,15 +97,11 @@ def _blocks(store: AnyStore, path: str) -> Iterator[memoryview]:
         yield from (memoryview(block) for block in store.blocks(path))
         return
     buffer = memoryview(bytearray(_BLOCK_BYTES))
-    try:
+    with read_told(store.local(path)):
         check_regular(store.local(path))
         with store.local(path).open("rb", buffering=0) as file:
             while num_bytes := _fill(file, buffer):
                 yield buffer[:num_bytes]
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{store.local(path)}: can't be read: {error.strerror or error}") from error
 
 
 def _fill(file: Any, buffer: memoryview) -> int:

@@ -26,11 +26,12 @@ from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec import BuildSpec
-from tokenloom.storage import remote_calls
+from tokenloom.storage import remote_calls, tags
 from tokenloom.storage.shard_cache import ShardCache
 from tokenloom.storage.versions import dataset_store
 from tokenloom.tasks import progress
 from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
+from tokenloom.tasks.publish import BuildResult
 
 _ROOT = Path(__file__).parent.parent
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
@@ -104,6 +105,23 @@ def test_a_rebuild_encodes_only_what_is_new_and_a_reader_sees_it(tmp_path: Path,
     data = TokenDataset(f"{store}/data", seq_len=32, cache=ShardCache(tmp_path / "cache"))
     assert data.manifest["version"] == result.version
     assert len(data[len(data) - 1]["input_ids"]) == 32
+
+
+def test_of_two_builds_that_bring_the_same_bytes_one_published(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["a text"])
+    spec = spec_of(str(tmp_path), ["a.jsonl"], fresh_store())
+    found: list[BuildResult] = []
+    begins = iter([True])
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "publish" and next(begins, False):
+            found.append(build(spec))  # the other, all of it
+
+    with progress.listening(listen):
+        found.append(build(spec))
+    assert [result.published for result in found] == [True, False]
+    assert [(result.version, result.tag_note) for result in found] == [(found[0].version, None)] * 2
+    assert len(tags.log(dataset_store(spec.store, "data"), "latest")) == 1
 
 
 # ---- the network

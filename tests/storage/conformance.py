@@ -41,8 +41,10 @@ class StoreConformance:
         for number in range(count(4, 30)):
             with ThreadPoolExecutor(8) as threads:
                 won = list(threads.map(lambda i, name=f"race/{number}": creates(store, name, b"%d" % i), range(8)))
+                equal = list(threads.map(lambda _, name=f"equal/{number}": creates(store, name, b"same"), range(8)))
             assert won.count(True) == 1
             assert store.read(f"race/{number}") == b"%d" % won.index(True)
+            assert equal.count(True) == 1
 
     def test_a_file_is_visible_when_it_is_complete(self, store: AnyStore) -> None:
         with store.writing("versions/v/train/000000.tok") as file:

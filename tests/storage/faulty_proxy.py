@@ -17,14 +17,14 @@ SLOW_SECONDS = 0.15
 class FaultyProxy:
     """Forwards requests, and counts them; `with` runs it.
 
-    Faults: "ok", "503" or another status, "cut" (half of the body, then the end of the connection), "drop" (no answer,
-    and the store never sees it), "lost" (the store does it, and its answer is lost), "stall" (an answer after
-    STALL_SECONDS), "slow" (after SLOW_SECONDS), "flip" (one bit of the body).
+    Faults: "ok", "503" or another status, "400 BadDigest" or another code of S3's, "cut" (half of the body, then the
+    end of the connection), "drop" (no answer, and the store never sees it), "lost" (the store does it, and its answer
+    is lost), "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "flip" (one bit of the body).
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urlsplit(upstream).netloc
-        self.faults: dict[str, deque[str]] = {name: deque() for name in ("GET", "HEAD", "PUT", "LIST")}
+        self.faults: dict[str, deque[str]] = {name: deque() for name in ("GET", "HEAD", "PUT", "POST", "LIST")}
         self.always = "ok"  # the fault of GETs of objects when none is planned
         self.seen: list[tuple[str, str, int]] = []  # method, path, bytes of the body sent
         self.bytes_up = 0  # of all bodies that came
@@ -112,8 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "drop":
             self.close_connection = True
             return
-        if fault.isdigit():
-            self._send(int(fault), {}, b"")
+        if fault[:3].isdigit():
+            said = f"<Error><Code>{fault[4:]}</Code><Message>as planned</Message></Error>" if fault[4:] else ""
+            self._send(int(fault[:3]), {}, said.encode())
             return
         status, headers, body = self._forwarded(data)
         if fault == "lost":

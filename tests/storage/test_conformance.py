@@ -69,7 +69,7 @@ class TestOther(TestLocal):
         store.create("a", b"first")
         with pytest.raises(FileExistsError):
             store.create("a", b"second")
-        assert (store.names(""), store.read("a")) == (["a"], b"first")
+        assert (store.names(""), store.names("work/tmp"), store.read("a")) == (["a", "work"], [], b"first")
 
 
 class ObjectStoreConformance(StoreConformance):
@@ -143,10 +143,29 @@ class TestS3(ObjectStoreConformance):
             s3_proxy.faults["PUT"].append(fault)
             store.create(f"tags/{fault}", b"mine")
             assert store.read(f"tags/{fault}") == b"mine"
-        store.create("tags/theirs", b"theirs")
-        s3_proxy.faults["PUT"].append("lost")
-        with pytest.raises(FileExistsError):
-            store.create("tags/theirs", b"mine")
+        store.create("tags/theirs", b"the same")
+        for fault in ("ok", "lost", "503"):
+            s3_proxy.faults["PUT"].append(fault)
+            with pytest.raises(FileExistsError):
+                store.create("tags/theirs", b"the same")
+
+    @pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"])
+    def test_a_body_that_did_not_arrive_well_is_sent_again(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
+    ) -> None:
+        s3_proxy.plan(*[f"400 {code}"] * 3, method="PUT")
+        store.replace("a/file", b"data")
+        s3_proxy.plan(f"400 {code}", method="PUT")
+        store.create("a/other", b"other")
+        assert (store.read("a/file"), store.read("a/other")) == (b"data", b"other")
+
+    @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"])
+    def test_credentials_that_are_too_old_are_told_at_once(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
+    ) -> None:
+        s3_proxy.plan(f"400 {code}", method="PUT")
+        with pytest.raises(StoreError, match="a/file: no right to write it, or no credentials"):
+            store.replace("a/file", b"data")
 
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
         store = RemoteStore("s3://nothing/store/data")
@@ -206,6 +225,13 @@ class TestAzure(ObjectStoreConformance):
         proxy.refused = "PUT"
         return store
 
+    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
+        store.create("tags/first", b"")  # over a connection that is kept, the next try comes at once
+        proxy.plan("lost", method="PUT")
+        store.create("tags/mine", b"the same")
+        with pytest.raises(FileExistsError):
+            store.create("tags/mine", b"the same")
+
 
 def fresh_container() -> None:
     """Make the container, if it is not there yet."""
@@ -226,8 +252,8 @@ class TestGoogle(ObjectStoreConformance):
         monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would look for Google's own servers
         pytest.importorskip("gcsfs")
         pytest.importorskip("gcp_storage_emulator")
-        with google_server() as url:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        with google_server() as url, FaultyProxy(url) as self.proxy:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", self.proxy.url)
             yield fresh("gs://corpora")
 
     @pytest.fixture
@@ -238,3 +264,10 @@ class TestGoogle(ObjectStoreConformance):
     def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
         assert "run one build of this dataset at a time" in str(store.exclusion_problem())
         assert store.names("work/tmp") == ["exclusive"]
+
+    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore) -> None:
+        self.proxy.plan("lost", "412", method="POST")  # 412 is what Google's own store says to the library's next try
+        store.create("tags/mine", b"the same")
+        self.proxy.plan("412", method="POST")
+        with pytest.raises(FileExistsError):
+            store.create("tags/mine", b"the same")

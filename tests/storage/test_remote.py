@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import pickle
+import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom import commands, spec_base
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import remote, remote_calls, remote_errors, tags
+from tokenloom.storage import remote, remote_calls, remote_errors, tags, uploads
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import RemoteStore
 from tokenloom.storage.store_file import open_url, sharing_files
@@ -327,3 +332,157 @@ def test_other_stores_of_fsspec_are_read_too() -> None:
         store.read_range("a/file", 3, 11)
     assert store.num_bytes("a") is None
     assert not store.exists("b")
+
+
+# ---- stores that are no object stores
+
+
+@pytest.fixture
+def memory() -> RemoteStore:
+    """A fresh folder in memory with a file of 4 bytes in it."""
+    store = RemoteStore(f"memory://{uuid.uuid4().hex}", tries=2, read_seconds=0.3)
+    store.replace("a/file", b"data")
+    return store
+
+
+def test_a_rename_whose_answer_is_lost_has_been_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = MemoryFileSystem.mv
+    answers = [ConnectionResetError("lost")]
+
+    def move_and_lose(system: MemoryFileSystem, *args: Any) -> None:
+        move(system, *args)
+        if answers:
+            raise answers.pop()
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", move_and_lose)
+    memory.replace("a/file", b"other")
+    assert not answers
+    assert memory.read("a/file") == b"other"
+    assert memory.names("work/tmp") == []
+
+
+def test_a_rename_that_fails_leaves_no_part(
+    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConnectionResetError("lost")
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", fail)
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+        memory.replace("a/file", b"other")
+    assert (memory.read("a/file"), memory.names("a"), memory.names("work/tmp")) == (b"data", ["file"], [])
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", fail)
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+        memory.replace("a/file", b"other")
+    (part,) = memory.names("work/tmp")
+    assert f"{part}: it stays in the store for a day" in caplog.text
+
+
+def test_parts_of_killed_processes_are_removed_after_a_day(
+    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(MemoryFileSystem, "mv", end)
+        patch.setattr(uploads, "_remove_part", end)
+        memory.replace("a/file", b"other")
+    memory.replace("work/tmp/exclusive", b"of nobody's upload")
+    memory.remove_stale_temporaries()
+    assert len(memory.names("work/tmp")) == 2
+    monkeypatch.setattr(uploads, "_STALE", datetime.timedelta(seconds=-2))
+    memory.remove_stale_temporaries()
+    assert memory.names("work/tmp") == ["exclusive"]
+
+
+def test_a_library_that_stalls_is_given_up_with_its_connection(
+    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, systems, end = MemoryFileSystem.cat_file, [], threading.Event()
+
+    def stall_once(system: MemoryFileSystem, *args: Any, **options: Any) -> Any:
+        systems.append(system)  # kept, so that no other has its id
+        if len(systems) == 1:
+            end.wait(10)
+        return read(system, *args, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", stall_once)
+    begin = time.monotonic()
+    assert memory.read("a/file") == b"data"
+    assert time.monotonic() - begin < 2.5
+    assert len({id(system) for system in systems}) == 2
+    assert memory.read("a/file") == b"data"
+    assert systems[2] is systems[1]
+    end.set()
+
+
+def test_a_server_that_never_says_hello_is_an_error_and_no_hang() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", tries=2, read_seconds=0.3)
+        begin = time.monotonic()
+        with pytest.raises(StoreError, match="did not answer well in 2 tries"):
+            store.read("file")
+        assert time.monotonic() - begin < 2.5
+
+
+def test_a_library_that_blocks_is_called_by_one_thread_at_a_time(
+    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, at_once = MemoryFileSystem.cat_file, threading.Semaphore(1)
+
+    def read_alone(*args: Any, **options: Any) -> Any:
+        assert at_once.acquire(blocking=False), "two threads on one connection"
+        time.sleep(0.01)
+        at_once.release()
+        return read(*args, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", read_alone)
+    assert memory.read_all(["a/file"] * 8 + ["a/none"]) == [b"data"] * 8 + [None]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(memory.read, ["a/file"] * 8)) == [b"data"] * 8
+
+
+class BarePaths(MemoryFileSystem):  # type: ignore[misc]  # it has no types
+    """A library as that of sftp://: it takes paths of its server and its own options alone, and remembers listings."""
+
+    protocol = "bare"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, host: str, **options: Any) -> None:
+        assert not options, f"connect() got unexpected arguments: {options}"
+        super().__init__()
+        self.listed: dict[str, Any] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(path.removeprefix("bare://host")))
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
+        return {"host": url.split("/")[2]}
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make a folder."""
+        assert path.startswith("/")
+        super().makedirs(path, exist_ok)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        """List a folder, as it was."""
+        assert path.startswith("/")
+        return self.listed.setdefault(path, super().ls(path, detail))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Forget the listings."""
+        self.listed.clear()
+
+
+def test_a_library_that_knows_bare_paths_alone_is_a_store() -> None:
+    fsspec.register_implementation("bare", BarePaths, clobber=True)
+    store = RemoteStore("bare://host/store")
+    store.create("a/file", b"data")
+    assert store.names("a") == ["file"]
+    store.replace("a/other", b"other")
+    assert store.names("a") == ["file", "other"]
+    assert store.read_all(["a/file", "a/other"]) == [b"data", b"other"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,9 @@ from tests.storage.damaging import Damager, Made, make_version, restored
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, upload
 from tests.support import SUMMARY, build, count, make_spec, write_jsonl
+from tokenloom.errors import StoreError
 from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.storage import verification
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +88,32 @@ def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> No
         num_damages += 1
     assert damaged(made.reference) == set()
     SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN, errno.EMFILE])
+def test_a_mount_that_is_lost_ends_the_verification_and_is_no_damage(
+    made: Made, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(verification, "_fill", failing(number))
+    next_step = "raise the limit" if number == errno.EMFILE else "see that its file system is mounted"
+    with pytest.raises(StoreError, match=f"can't be read: {os.strerror(number)}; {next_step}") as caught:
+        verified(made.reference)
+    assert caught.value.exit_code == 1
+
+
+def test_a_disk_that_can_not_read_a_file_has_damaged_it(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "_fill", failing(errno.EIO))
+    found = {row["what"] for row in verified(made.reference)["damages"]}
+    assert found == {"can't be read: Input/output error; mend that"}
+
+
+def failing(number: int) -> Callable[..., int]:
+    """Return a function that fails as a system call does."""
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 @pytest.mark.parametrize("keeps_work", [True, False])
