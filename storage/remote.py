@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import uploads
+from tokenloom.storage import exclusive, uploads
 from tokenloom.storage.disk_errors import write_told
 from tokenloom.storage.filesystem import TMP, Store, write_all
-from tokenloom.storage.remote_calls import OBJECT_STORES, RemoteCalls
+from tokenloom.storage.protocols import OBJECT_STORES, S3
+from tokenloom.storage.remote_calls import RemoteCalls
 from tokenloom.storage.remote_errors import SECRET_URL, redacted
+from tokenloom.storage.s3_listing import list_s3
 
 BLOCK_BYTES = 4 * 2**20
 _OR_ELSE = ", or set TMPDIR to another folder,"
@@ -87,11 +89,15 @@ class RemoteStore:
 
     def _listed(self, folder: str) -> dict[str, dict[str, Any]]:
         place = self.place(folder)
+        own = place.rpartition("://")[2].strip("/")
         try:
-            found = self._calls.call(place, "ls", place, detail=True, many=True)
+            if self.protocol in S3:
+                bucket, _, key = own.partition("/")
+                found = list_s3(self._calls, place, bucket, f"{key}/", deep=False)
+            else:
+                found = self._calls.call(place, "ls", place, detail=True, many=True)
         except FileNotFoundError:
             return {}
-        own = place.rpartition("://")[2].strip("/")
         named = {info["name"].strip("/"): info for info in found}
         # Some stores hold an empty object for the folder itself.
         return {name.rpartition("/")[2]: info for name, info in named.items() if name != own}
@@ -152,7 +158,7 @@ class RemoteStore:
 
         Raises FileExistsError if there is a file at `path`, StoreError if it can't be written.
         """
-        uploads.create(self._calls, self.place(path), data)
+        exclusive.create(self._calls, self.place(path), data)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
@@ -189,7 +195,7 @@ class RemoteStore:
 
         Raises StoreError if the store can't be written.
         """
-        return uploads.exclusion_problem(self._calls, self.place(TMP))
+        return exclusive.exclusion_problem(self._calls, self.place(TMP))
 
 
 AnyStore = Store | RemoteStore

@@ -5,40 +5,23 @@ Retries stand here and not in the libraries below, so that they are logged, and 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import fsspec
-
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.protocols import AZURE, GOOGLE, OBJECT_STORES, S3
 from tokenloom.storage.remote_errors import harmless, kind_of, reason_of
-from tokenloom.storage.time_limit import LOOK_SECONDS, OneConnection, awaited, is_ending
+from tokenloom.storage.time_limit import LOOK_SECONDS, is_ending
 
 T = TypeVar("T")
 
 FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
-S3 = ("s3", "s3a")
-GOOGLE = ("gs", "gcs")
-AZURE = ("az", "abfs", "abfss")
-OBJECT_STORES = (*S3, *GOOGLE, *AZURE)
-_OBJECT_URLS = tuple(f"{protocol}://" for protocol in OBJECT_STORES)
-_CONNECT_SECONDS = 10.0
 _SLOWEST_BYTES = 2**18  # a second that a request must move, beyond its time limit
 _LISTING_SECONDS = 3600.0  # for a million names and more; a request of it has its own limit
 _FOLDER_SECONDS = 300.0  # for the names of one folder, where that is all the limit there is
-_MAX_SYSTEMS = 8
-_EXTRAS = {
-    **dict.fromkeys(S3, "'tokenloom[s3]'"),
-    **dict.fromkeys(GOOGLE, "'tokenloom[gcs]'"),
-    **dict.fromkeys(AZURE, "'tokenloom[azure]'"),
-}
 _CREDENTIALS = {
     **dict.fromkeys(S3, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"),
     **dict.fromkeys(GOOGLE, "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -47,23 +30,6 @@ _CREDENTIALS = {
     ),
 }
 _logger = logging.getLogger("tokenloom")
-
-# Closing a connection that a fork copied would unhook it from the parent's event loop too: they share one epoll. So
-# the child never lets go of what it inherited.
-_living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: equal ones are many
-_inherited: list[Any] = []
-_making = threading.Lock()  # one file system, though several threads begin at once
-_systems: dict[Any, Any] = {}  # a client takes a while to begin
-_ENVIRONMENT = ("AWS_", "FSSPEC_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_")  # what a file system takes from there
-
-
-def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
-    _inherited.extend(_living.values())
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class RemoteCalls:
@@ -123,11 +89,13 @@ class RemoteCalls:
         self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", more_seconds: float = 0.0
     ) -> T:
         """Return `attempt(run)`, tried again while its error may pass; `run` calls a method of the file system."""
+        from tokenloom.storage.remote_systems import run, system_of  # late: local stores begin without these libraries
+
         end = time.monotonic() + self.total_seconds + more_seconds
         for number in range(1, self.tries + 1):
             seconds = min(self.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
             try:
-                return attempt(partial(_run, _system_of(self.url, self.read_seconds), seconds))
+                return attempt(partial(run, system_of(self.url, self.read_seconds), seconds))
             except (StoreError, FormatError, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; all are told as ours)
@@ -163,81 +131,7 @@ class RemoteCalls:
         return StoreError(f"{place}: can't be {doing} ({reason}); see whether the URL is right")
 
 
-def is_object(url: str) -> bool:
-    """Return whether a URL names an object of S3, Google's or Azure's store, and no chain of file systems."""
-    return url.startswith(_OBJECT_URLS) and "::" not in url
-
-
 def _sleep(seconds: float) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not is_ending():
         time.sleep(min(left, LOOK_SECONDS))
-
-
-def _system_of(url: str, read_seconds: float) -> Any:
-    """Return the file system of this process: the event loop of a parent's does not run in a forked child."""
-    protocol = url.partition("://")[0]
-    options = _options_of(protocol, url)
-    environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    configured = {name: fsspec.config.conf.get(name) for name in _names_of(protocol)}
-    key = os.getpid(), protocol, read_seconds, environment, repr((options, configured))
-    with _making:
-        if key not in _systems:
-            make = partial(_make_system, protocol, read_seconds, options)
-            _systems[key] = make() if _is_async(protocol) else OneConnection(protocol, make)
-            for old in list(_systems)[:-_MAX_SYSTEMS]:  # credentials change in a process that lives long
-                del _systems[old]
-        return _systems[key]
-
-
-def _names_of(protocol: str) -> tuple[str, ...]:
-    """Return the protocols whose options fsspec gives to the file system of this one."""
-    return next((names for names in (S3, GOOGLE, AZURE) if protocol in names), (protocol,))
-
-
-def _options_of(protocol: str, url: str) -> dict[str, Any]:
-    """Return what a URL says of its file system, such as a host or an account."""
-    try:
-        options: dict[str, Any] = fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(url)
-    except (ImportError, ValueError):  # told when it is made
-        return {}
-    return options
-
-
-def _is_async(protocol: str) -> bool:
-    try:
-        return bool(fsspec.get_filesystem_class(protocol).async_impl)
-    except (ImportError, ValueError):  # told when it is made
-        return True
-
-
-def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
-    """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
-    if protocol in S3:
-        config: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
-        config |= {"retries": {"total_max_attempts": 1}}
-        for name in _names_of(protocol):  # fsspec would let ours replace all of the user's
-            config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
-        options = options | {"config_kwargs": config}
-    if _is_async(protocol):  # others hand what they do not know to their library, which refuses it
-        options = options | {"use_listings_cache": False}
-    try:
-        system = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
-    except ImportError as error:
-        package = _EXTRAS.get(protocol)
-        advice = f"pip install {package}" if package else str(error)
-        raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
-    except (ValueError, TypeError) as error:  # an option that it does not know
-        raise StoreError(f"store {protocol}://: {reason_of(error)}") from harmless(error)
-    if protocol in S3:
-        system.retries = 1
-    _living[id(system)] = system
-    return system
-
-
-def _run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
-    """Call a method of a file system; it is given up after `seconds`, or at the program's end."""
-    if isinstance(system, OneConnection):
-        return system.run(seconds, name, *args, **options)
-    call = getattr(system, f"_{name}")(*args, **options)
-    return awaited(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)

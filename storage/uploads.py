@@ -25,7 +25,8 @@ from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.filesystem import TMP
-from tokenloom.storage.remote_calls import AZURE, OBJECT_STORES, S3, RemoteCalls
+from tokenloom.storage.protocols import OBJECT_STORES, S3
+from tokenloom.storage.remote_calls import RemoteCalls
 from tokenloom.storage.remote_errors import reason_of
 
 PART_BYTES = 32 * 2**20
@@ -36,7 +37,6 @@ _MAX_UPLOADS = 3  # of one file that arrives wrong
 _STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
 _PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # begun at that second
-_MARK = "writer"  # in an object's metadata
 _logger = logging.getLogger("tokenloom")
 
 
@@ -53,7 +53,7 @@ def upload(calls: RemoteCalls, place: str, path: str) -> None:
     num_bytes = os.stat(path).st_size
     part_bytes = max(PART_BYTES, -(-num_bytes // _MAX_PARTS))
     for _ in range(_MAX_UPLOADS):
-        with _naming_bucket(place):
+        with naming_bucket(place):
             etag = _put(calls, place, path, num_bytes, part_bytes)
         if etag and etag == _etag(path, num_bytes, part_bytes):
             return
@@ -64,7 +64,7 @@ def upload(calls: RemoteCalls, place: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _naming_bucket(place: str) -> Iterator[None]:
+def naming_bucket(place: str) -> Iterator[None]:
     """Say what is missing if the store says of a write that something is."""
     try:
         yield
@@ -212,76 +212,6 @@ def _reads_back(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> bo
             if calls.read_range(place, start, start + len(part)) != part:
                 return False
     return True
-
-
-def create(calls: RemoteCalls, place: str, data: bytes) -> None:
-    """Write an object that must not exist yet; of several writers exactly one succeeds, where the store can say so.
-
-    That holds where all write the same bytes too. An answer may be lost, and the request made again, here or in a
-    library below: whether what is there then is ours, a mark of this call in the object's metadata tells.
-
-    Raises FileExistsError if there is one, StoreError if it can't be written.
-    """
-    if calls.protocol not in OBJECT_STORES:
-        _create_unless_there(calls, place, data)
-        return
-    mark = uuid.uuid4().hex
-    options = {"mode": "create", **_marking(calls.protocol, mark)}
-    with _naming_bucket(place):
-        try:
-            calls.call(place, "pipe_file", place, data, doing="written", num_bytes=len(data), **options)
-            return
-        except FileExistsError as error:
-            exists = error
-    if _mark_of(calls, place) != mark:
-        raise exists
-
-
-def _marking(protocol: str, mark: str) -> dict[str, Any]:
-    """Return the options of `pipe_file` that put a mark into the object's metadata."""
-    if protocol in S3:
-        return {"Metadata": {_MARK: mark}}
-    if protocol in AZURE:  # adlfs has metadata of its own
-        return {"headers": {f"x-ms-meta-{_MARK}": mark}}
-    return {"metadata": {_MARK: mark}}
-
-
-def _mark_of(calls: RemoteCalls, place: str) -> str | None:
-    """Return the mark of the call that created an object; None if it has none, or is gone."""
-    try:
-        if calls.protocol in S3:
-            metadata = calls.call(place, "metadata", place)
-        else:
-            metadata = calls.call(place, "info", place).get("metadata")
-    except FileNotFoundError:
-        return None
-    return (metadata or {}).get(_MARK)
-
-
-def _create_unless_there(calls: RemoteCalls, place: str, data: bytes) -> None:
-    """Look first and write then, which is safe for one writer at a time."""
-    if calls.call(place, "exists", place):
-        raise FileExistsError(place)
-    with tempfile.NamedTemporaryFile("wb", prefix=PREFIX) as file:
-        file.write(data)
-        file.flush()
-        upload(calls, place, file.name)
-
-
-def exclusion_problem(calls: RemoteCalls, folder: str) -> str | None:
-    """Return what is unsafe about several writers at a time, None if the store refuses to create a name twice."""
-    problem = (
-        f"{folder.removesuffix(f'/{TMP}')}: this store lets two writers create the same name, so run one build of "
-        "this dataset at a time"
-    )
-    if calls.protocol not in OBJECT_STORES:
-        return problem  # its library looks first and writes then
-    try:
-        for _ in range(2):  # it stays there, and the next look needs one try
-            create(calls, f"{folder}/exclusive", uuid.uuid4().bytes)
-    except FileExistsError:
-        return None
-    return problem
 
 
 def remove_stale_files() -> None:

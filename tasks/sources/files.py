@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError
 from tokenloom.storage.fingerprints import remote_fingerprint
-from tokenloom.storage.remote_calls import RemoteCalls, is_object
+from tokenloom.storage.protocols import is_object
+from tokenloom.storage.remote_calls import RemoteCalls
 from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
 from tokenloom.storage.store_file import StoreFile, open_url
 from tokenloom.tasks.sources.local_glob import local_glob

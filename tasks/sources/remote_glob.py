@@ -13,7 +13,9 @@ from typing import Any
 from fsspec.utils import glob_translate
 
 from tokenloom.errors import InputError
-from tokenloom.storage.remote_calls import S3, RemoteCalls
+from tokenloom.storage.protocols import S3
+from tokenloom.storage.remote_calls import RemoteCalls
+from tokenloom.storage.s3_listing import list_s3
 
 Info = dict[str, Any]
 _FIXED = re.compile(r"[^*?\[]*")
@@ -53,9 +55,7 @@ def _objects(pattern: str, path: str) -> list[Info]:
     calls = RemoteCalls(pattern)
     try:
         if calls.protocol in S3:  # its `find` takes a minute for the names of 40,000 folders
-            is_deep = "/" in path[len(fixed) :] or "**" in path
-            delimiter = "" if is_deep else "/"
-            return list(calls.call(pattern, "lsdir", bucket, delimiter=delimiter, prefix=prefix, many=True))
+            return list_s3(calls, pattern, bucket, prefix, deep="/" in path[len(fixed) :] or "**" in path)
         folder, _, stem = fixed.rpartition("/")
         found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)
         if isinstance(found, list):  # Azure's, where an object is named as the folder

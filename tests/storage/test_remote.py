@@ -26,7 +26,7 @@ from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom import commands, spec_base
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import remote, remote_calls, remote_errors, tags, uploads
+from tokenloom.storage import remote, remote_calls, remote_errors, remote_systems, tags, uploads
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import RemoteStore
 from tokenloom.storage.store_file import open_url, sharing_files
@@ -261,12 +261,12 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
 def test_options_of_the_user_stay_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     conf = {"config_kwargs": {"s3": {"addressing_style": "path"}, "read_timeout": 1}}
     monkeypatch.setitem(fsspec.config.conf, "s3a", conf)
-    system = remote_calls._system_of("s3://bucket/store", 7.0)
+    system = remote_systems.system_of("s3://bucket/store", 7.0)
     assert system.config_kwargs["s3"] == {"addressing_style": "path"}
     assert system.config_kwargs["read_timeout"] == 7.0
-    assert remote_calls._system_of("s3://other/store", 7.0) is system
+    assert remote_systems.system_of("s3://other/store", 7.0) is system
     monkeypatch.setitem(fsspec.config.conf, "s3a", {})
-    assert remote_calls._system_of("s3://bucket/store", 7.0) is not system
+    assert remote_systems.system_of("s3://bucket/store", 7.0) is not system
 
 
 def test_files_that_are_shared_keep_no_more_than_two_of_them() -> None:

@@ -330,7 +330,7 @@ def test_a_program_ends_though_downloads_are_queued(
         "import sys, time\nfrom pathlib import Path\n"
         "from tokenloom.storage import remote, remote_calls\nfrom tokenloom.storage.remote import RemoteStore\n"
         "from tokenloom.storage.shard_cache import ShardCache\n"
-        "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 5\n"
+        "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
         f"requests = {[list(request[1:]) for request in files]!r}\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"
@@ -341,7 +341,7 @@ def test_a_program_ends_though_downloads_are_queued(
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
     assert len(cached(tmp_path)) < 2, (time.monotonic() - start, done.stderr)
-    assert time.monotonic() - start < 4, done.stderr  # all of them take 5 s and more
+    assert time.monotonic() - start < 15, done.stderr  # a stalled request takes 30 s
     assert len(cached(tmp_path)) < 2
     assert partials(tmp_path) == []
 

@@ -18,6 +18,7 @@ from tests.support import count
 from tests.tasks.test_local_glob import make_tree
 from tokenloom.errors import InputError
 from tokenloom.storage import remote_calls
+from tokenloom.storage.remote import RemoteStore
 from tokenloom.tasks.sources.files import find_files, match
 
 _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]
@@ -64,6 +65,14 @@ def test_a_page_that_fails_is_asked_for_again_or_told(
         with pytest.raises(InputError, match=told) as raised:
             find_files(f"{root}/{pattern}")
         assert str(raised.value).startswith(f"{root}/{pattern}: ")
+
+
+def test_a_listing_of_many_pages_ends_though_every_fifth_request_fails(s3_url: str, s3_proxy: FaultyProxy) -> None:
+    # All pages at once would come through in one of 5,000 tries: each is tried again by itself.
+    root, s3_proxy.page = put_all(s3_url, *(f"a/{i:02d}.jsonl" for i in range(76))), 2
+    s3_proxy.fail(0.2, seed=7)
+    assert len(names_of(f"{root}/*/*.jsonl")) == 76
+    assert len(RemoteStore(root).names("a")) == 76
 
 
 @pytest.mark.usefixtures("s3_proxy")
