@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections import deque
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ class FaultyProxy:
         self.page = 0  # names in a page of a listing; 0 as the store likes
         self._listing, self._listing_always = "", "ok"
         self._rate, self._random, self.counting = 0.0, random.Random(0), threading.Lock()
+        self.creating = threading.Lock()  # moto looks whether there is an object, then writes it: S3 does both at once
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -116,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             said = f"<Error><Code>{fault[4:]}</Code><Message>as planned</Message></Error>" if fault[4:] else ""
             self._send(int(fault[:3]), {}, said.encode())
             return
-        status, headers, body = self._forwarded(data)
+        with self.server.proxy.creating if "If-None-Match" in self.headers else nullcontext():
+            status, headers, body = self._forwarded(data)
         if fault == "lost":
             self.close_connection = True
             return
