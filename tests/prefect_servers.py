@@ -17,8 +17,12 @@ from filelock import FileLock
 from tokenloom.server import PRIVATE, start_server, stop_server
 
 _NAME = "prefect.db"  # in PREFECT_HOME
-#: for a server: events are in its database within a second, not within five
-SOON = {"PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "0.5"}
+#: for a server: what it does from time to time, it does each second or two, not each five to sixty
+SOON = {
+    "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT1S",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "0.5",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
+}
 
 
 def migrated_home(folder: Path) -> Path:
