@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.prefect_servers import migrated_home, send_all, serving_flows
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import s3_server
 from tests.support import SUMMARY
@@ -37,17 +38,34 @@ def tiktoken_cache() -> Path:
     return Path(folder)
 
 
-@pytest.fixture(scope="module")
-def prefect_server() -> Iterator[None]:
-    """A Prefect server for a module's flows, which end without the second that a heartbeat takes."""
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-    from prefect.testing.utilities import prefect_test_harness
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PREFECT_HOME with an up-to-date database, to copy; the workers of pytest-xdist share it."""
+    folder = tmp_path_factory.getbasetemp()
+    return migrated_home(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
 
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
+
+@pytest.fixture(scope="session")
+def flows_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The PREFECT_HOME of the server for flows in this process."""
+    return tmp_path_factory.mktemp("prefect")
+
+
+@pytest.fixture(scope="session")
+def flows_url(migrated: Path, flows_home: Path) -> Iterator[str]:
+    """The API of the server for flows in this process."""
+    with serving_flows(migrated, flows_home) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def prefect_server(flows_url: str, flows_home: Path) -> Iterator[Path]:
+    """A Prefect server for a module's flows, which end without the second that a heartbeat takes: its PREFECT_HOME."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: flows_url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield flows_home
+        send_all()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import s3fs  # noqa: F401  (a fork would import it each time)
+import pyarrow as pa
+import s3fs  # noqa: F401  (a fork would import it each time, and what follows)
+
+import tokenloom.tasks.sources.jsonl  # noqa: F401
+import tokenloom.tokenizers.byte  # noqa: F401
 
 from tests import support
 from tests.kill_driver import forked, what_is_wrong
@@ -70,6 +74,7 @@ def _build_and_hash(spec: BuildSpec, folder: Path) -> None:
 def kill_around_writes(folder: Path, number: int) -> None:
     """Kill builds around their writes, look at the store, resume, compare."""
     spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
+    pa.array([0])  # imports pandas, where there is one
     gc.freeze()
     at_store = spec.model_copy(update={"store": f"s3://{BUCKET}/kills/counted"})
     assert forked(lambda: _build(at_store, None, folder)) == 0

@@ -178,7 +178,7 @@ def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) 
 def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBuild) -> None:
     generator = random.Random(20)
     kills: Counter[tuple[str, str]] = Counter()
-    for number in range(count(10, 50)):
+    for number in range(count(7, 50)):  # once in each step at least
         larger.forget()
         step = STEPS[number % len(STEPS)]
         with _running("run", larger.folder) as driver:
@@ -192,7 +192,7 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
             assert what_is_wrong(larger.dataset) is None
         larger.finish()
     _print_table("kills at random moments", kills)
-    assert sum(kills.values()) == count(10, 50)
+    assert sum(kills.values()) == count(7, 50)
     assert sum(n for (step, _), n in kills.items() if step == "done") <= sum(kills.values()) // 5
     if FULL:
         assert {step for step, _ in kills} >= set(STEPS)

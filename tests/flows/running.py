@@ -18,6 +18,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
 
+from tests.prefect_servers import SOON, use_migrated
 from tests.support import make_spec, write_parquet
 
 
@@ -50,9 +51,16 @@ def command_line(pid: int) -> str:
 
 
 @contextmanager
-def running_up(folder: Path, mark: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C."""
-    environment = os.environ | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
+def running_up(folder: Path, mark: str, migrated: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C.
+
+    Args:
+        folder: where it runs; its data are in `up` below.
+        mark: stands in the environment of all its processes.
+        migrated: the PREFECT_HOME whose database it starts with.
+    """
+    use_migrated(migrated, folder / "up")
+    environment = os.environ | SOON | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
     environment.pop("PREFECT_API_URL", None)
     up = subprocess.Popen(
         [sys.executable, "-m", "tokenloom.cli", "up", "--port", "0"],

@@ -24,11 +24,11 @@ _TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool
 
 
 @pytest.fixture(scope="module")
-def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Page]]:
+def ui(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Page]]:
     """A running `tokenloom up`, in whose folder lies a Parquet file, and a browser on its UI."""
     folder = tmp_path_factory.mktemp("up")
     write_parquet(folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
-    with chromium("http://127.0.0.1") as page, running_up(folder, f"mark-{uuid.uuid4()}") as (_, api):
+    with chromium("http://127.0.0.1") as page, running_up(folder, f"mark-{uuid.uuid4()}", migrated) as (_, api):
         page.url = api.removesuffix("/api")
         yield folder, page
 

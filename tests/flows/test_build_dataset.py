@@ -22,6 +22,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
 from tests.busy_server import serving
+from tests.prefect_servers import use_migrated
 from tests.support import build, listed_files, local_store, make_spec, write_jsonl
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
@@ -224,7 +225,8 @@ def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"no server at {url}")
 
 
-def test_deployment_of_prefect_yaml_runs_through_a_worker(tmp_path: Path) -> None:
+def test_deployment_of_prefect_yaml_runs_through_a_worker(migrated: Path, tmp_path: Path) -> None:
+    use_migrated(migrated, tmp_path / "prefect")
     port = _free_port()
     url = f"http://127.0.0.1:{port}/api"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {

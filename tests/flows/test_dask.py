@@ -52,18 +52,32 @@ def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
         process.wait()
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """The address of a scheduler with two workers of one thread each."""
-    file = tmp_path / "scheduler.json"
+@contextmanager
+def _cluster(folder: Path) -> Iterator[str]:
+    """Run a scheduler with two workers of one thread each; yield its address."""
+    file = folder / "scheduler.json"
     with ExitStack() as stack:
         options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
-        stack.enter_context(_running(tmp_path / "scheduler", "scheduler", *options))
+        stack.enter_context(_running(folder / "scheduler", "scheduler", *options))
         for name in ("one", "two"):
             options = ["--scheduler-file", str(file), "--no-nanny", "--nthreads", "1", "--no-dashboard"]
-            stack.enter_context(_running(tmp_path / name, "worker", *options, "--host", "127.0.0.1"))
+            stack.enter_context(_running(folder / name, "worker", *options, "--host", "127.0.0.1"))
         yield _address_when_ready(file)
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def shared_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster for the tests that leave it as it was."""
+    with _cluster(tmp_path_factory.mktemp("cluster")) as address:
+        yield address
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """The address of a cluster of the test's own, which has its environment."""
+    with _cluster(tmp_path) as address:
+        yield address
 
 
 def _address_when_ready(file: Path) -> str:
@@ -94,8 +108,8 @@ def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_cluster_changes_no_byte_and_tells_its_progress(tmp_path: Path, address: str) -> None:
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
+def test_a_cluster_changes_no_byte_and_tells_its_progress(tmp_path: Path, shared_address: str) -> None:
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
     seen: list[progress.Event] = []
     with progress.listening(seen.append):
         result = build_dataset(spec)
@@ -151,8 +165,8 @@ def test_workers_that_share_nothing_but_s3_change_no_byte(
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, address: str) -> None:
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
+def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, shared_address: str) -> None:
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
     with (tmp_path / "input" / "b.jsonl").open("a") as file:
         file.write('{"text": 3}\n')
     start = time.monotonic()

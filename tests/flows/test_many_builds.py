@@ -26,9 +26,9 @@ def measured(folder: Path, *options: str) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("at_once", [1, 4] if FULL else [4])
+@pytest.mark.parametrize("at_once", [1, 4] if FULL else [3])
 def test_many_builds_through_one_server_lock_nothing_and_leave_the_worker_small(tmp_path: Path, at_once: int) -> None:
-    num_builds = count(12, 50)  # growth is counted from the turn with the fifth on
+    num_builds = count(9, 50)  # growth is counted from the turn with the fifth on: here, in the third of three
     figures = measured(tmp_path, "builds", "--builds", str(num_builds), "--at-once", str(at_once))
     assert figures["builds that did not complete"] == [0]
     assert figures["builds that published no version"] == [0]

@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
+def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
     """A running `tokenloom up`: (its folder, the URL of its API, the mark of its processes)."""
     folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
-    with running_up(folder, mark) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+    with running_up(folder, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
         assert len(processes_with(mark)) >= 3  # itself, the server, the worker
         yield folder, url, mark
     assert wait_until_gone(mark) == []
@@ -151,14 +151,14 @@ def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> Non
 
 
 def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = f"mark-{uuid.uuid4()}"
     asked = parameters(tmp_path, "long", documents={"transform": {"function": f"{SLOW}:slow", "version": "1"}})
     (tmp_path / f"{SLOW}.py").write_text("import time\n\ndef slow(text):\n    time.sleep(0.5)\n    return text\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
-        running_up(tmp_path, mark) as (_, url),
+        running_up(tmp_path, mark, migrated) as (_, url),
         temporary_settings({PREFECT_API_URL: url}),
     ):
         run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=0)

@@ -36,33 +36,48 @@ from tests.flows.running import (
 from tests.support import build, listed_files, local_store, write_parquet
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
-from tokenloom.server import HEARTBEAT_SECONDS
+from tokenloom.server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.versions import published_versions
 
-_SLOW = "tokenloom_test_slower"  # a module with a transform that takes its time
+_WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
+_TRANSFORM = """
+import time
+from pathlib import Path
+
+def wait(text):
+    dataset = text.rpartition(" ")[2]
+    while text.startswith("second ") and not Path(__file__).with_name(f"go-{dataset}").exists():
+        time.sleep(0.05)
+    return text
+"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A running `tokenloom up`: (its folder, the mark of its processes)."""
     folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
-    (folder / f"{_SLOW}.py").write_text("import time\n\ndef slow(text):\n    time.sleep(0.02)\n    return text\n")
+    (folder / f"{_WAITING}.py").write_text(_TRANSFORM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-        with running_up(folder, mark) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+        with running_up(folder, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
             yield folder, mark
     assert wait_until_gone(mark) == []
 
 
-def slow_parameters(folder: Path, name: str) -> dict[str, Any]:
-    """Return the parameters of a build that encodes two files, for 4 and for 10 seconds."""
-    asked = parameters(folder, name, documents={"transform": {"function": f"{_SLOW}:slow", "version": "1"}})
+def waiting_parameters(folder: Path, name: str) -> dict[str, Any]:
+    """Return the parameters of a build of two files, the second of which is encoded once let_go is called."""
+    asked = parameters(folder, name, documents={"transform": {"function": f"{_WAITING}:wait", "version": "1"}})
     write_parquet(folder / "input" / name / "a.parquet", [f"first {i} of {name}" for i in range(200)])
     write_parquet(folder / "input" / name / "b.parquet", [f"second {i} of {name}" for i in range(500)])
     asked["spec"]["sources"][0]["path"] = str(folder / "input" / name / "*.parquet")
     return asked
+
+
+def let_go(folder: Path, name: str) -> None:
+    """Let the build of a dataset go on."""
+    (folder / f"go-{name}").touch()
 
 
 def started(asked: dict[str, Any]) -> FlowRun:
@@ -95,7 +110,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
     up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, mark = up
-    asked = slow_parameters(folder, "killed")
+    asked = waiting_parameters(folder, "killed")
     run = started(asked)
     (record,) = local_store(asked["spec"]["store"], "killed").local("work/spills").glob("*.json")
     written = record.stat().st_mtime_ns
@@ -103,6 +118,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
     ended = wait_until_final(run.id)
     assert ended.state is not None and ended.state.is_crashed(), ended.state
     assert published(asked) == []
+    let_go(folder, "killed")
     with get_client(sync_client=True) as client:  # what the button Retry does
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)
     ended = wait_until_final(run.id)
@@ -115,9 +131,12 @@ def test_a_killed_server_is_started_again_and_the_run_completes(
     up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, mark = up
-    asked = slow_parameters(folder, "restart")
+    asked = waiting_parameters(folder, "restart")
     run = started(asked)
     os.kill(process_named(mark, "tokenloom.server_process"), signal.SIGKILL)
+    assert not answers(PREFECT_API_URL.value())
+    wait_until(lambda: answers(PREFECT_API_URL.value()))
+    let_go(folder, "restart")
     ended = wait_until_final(run.id)
     assert ended.state is not None and ended.state.is_completed(), ended.state
     assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
@@ -125,7 +144,7 @@ def test_a_killed_server_is_started_again_and_the_run_completes(
 
 def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Path, str]) -> None:
     folder, mark = up
-    asked = slow_parameters(folder, "cancelled")
+    asked = waiting_parameters(folder, "cancelled")
     run = started(asked)
     num_processes = len(processes_with(mark))
     with get_client(sync_client=True) as client:  # what the button Cancel does
@@ -140,8 +159,8 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
 
 def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> None:
     folder, mark = up
-    install_crash_automation(heartbeat_seconds=14)  # as `up` does with 30: a shorter test
-    run = started(slow_parameters(folder, "died"))
+    install_crash_automation(heartbeat_seconds=8)  # as `up` does with 30: a shorter test
+    run = started(waiting_parameters(folder, "died"))
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would tell the server
     for pid in processes_with(mark):  # at once all that it started
         if not re.search(r" up |tokenloom\.server_process", command_line(pid)):
@@ -159,7 +178,7 @@ def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: tuple[Path, str])
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("build-dataset/rebuild-nightly")
         wanted = DeploymentScheduleCreate(
-            schedule=IntervalSchedule(interval=timedelta(seconds=15)), active=True, parameters=asked
+            schedule=IntervalSchedule(interval=timedelta(seconds=8)), active=True, parameters=asked
         )
         path = f"/deployments/{deployment.id}/schedules"
         (schedule,) = client._client.post(path, json=[wanted.model_dump(mode="json")]).json()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.prefect_servers import use_migrated
 from tests.support import count, write_jsonl
 from tokenloom import __version__
 
@@ -308,7 +309,10 @@ def _build_in_a_group(folder: Path, *arguments: str, **extra: str) -> Iterator[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--direct",), ()], ids=["direct", "prefect"])
-def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(
+    migrated: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    use_migrated(migrated, tmp_path / "prefect")
     for number in range(12):
         texts = [f"{number}: line {i} " + "of some length " * 400 for i in range(1000)]
         write_jsonl(tmp_path / "input" / f"{number:02}.jsonl", texts)
