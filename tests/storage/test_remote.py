@@ -410,7 +410,7 @@ def test_a_library_that_stalls_is_given_up_with_its_connection(
     monkeypatch.setattr(MemoryFileSystem, "cat_file", stall_once)
     begin = time.monotonic()
     assert memory.read("a/file") == b"data"
-    assert time.monotonic() - begin < 2.5
+    assert time.monotonic() - begin < 5
     assert len({id(system) for system in systems}) == 2
     assert memory.read("a/file") == b"data"
     assert systems[2] is systems[1]
@@ -423,7 +423,7 @@ def test_a_server_that_never_says_hello_is_an_error_and_no_hang() -> None:
         begin = time.monotonic()
         with pytest.raises(StoreError, match="did not answer well in 2 tries"):
             store.read("file")
-        assert time.monotonic() - begin < 2.5
+        assert time.monotonic() - begin < 5
 
 
 def test_a_library_that_blocks_is_called_by_one_thread_at_a_time(
