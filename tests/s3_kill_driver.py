@@ -21,9 +21,8 @@ from typing import Any
 import pyarrow as pa
 import s3fs  # noqa: F401  (a fork would import it each time, and what follows)
 
-import tokenloom.tasks.sources.jsonl  # noqa: F401
+import tokenloom.tasks.sources.jsonl
 import tokenloom.tokenizers.byte  # noqa: F401
-
 from tests import support
 from tests.kill_driver import forked, what_is_wrong
 from tests.storage.s3_server import BUCKET, download
