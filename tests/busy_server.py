@@ -46,7 +46,7 @@ def serving(folder: Path, busy: Collection[int]) -> Iterator[tuple[str, _State]]
     state = _State(busy)
     handler = partial(_Handler, directory=str(folder), server_state=state)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}", state
         server.shutdown()

@@ -14,6 +14,7 @@ from tests.prefect_servers import migrated_home, send_all, serving_flows
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import s3_server
 from tests.support import SUMMARY
+from tokenloom.tasks.retries import RETRY_SECONDS
 
 # In a fork of a process that ran a flow, what Prefect 3.8 does at the end fails, silently and with exit code 1; the
 # workers of a DataLoader are such forks.
@@ -66,6 +67,12 @@ def prefect_server(flows_url: str, flows_home: Path) -> Iterator[Path]:
     with temporary_settings({PREFECT_API_URL: flows_url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield flows_home
         send_all()
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of this process's flows is tried again at once, not after seconds."""
+    monkeypatch.setattr("tokenloom.flows.runners._run.retry_delay_seconds", [0.1] * len(RETRY_SECONDS))
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 T = TypeVar("T")
-WAIT_SECONDS = 40
+WAIT_SECONDS = 90  # pages are slow while other tests run
 
 
 class Page:
@@ -70,10 +70,19 @@ class Page:
 
         self.wait(f"{role} {text!r}", click)
 
-    def follow(self, part: str) -> None:
-        """Click the first link to an address with that part."""
+    def follow(self, part: str, text: str = "") -> None:
+        """Click the first link of that text, or of any, to an address with that part, until its page is there."""
         links = (By.CSS_SELECTOR, f"a[href*='{part}']")
-        self.wait(f"link to {part}", lambda: self.driver.find_elements(*links))[0].click()
+
+        def click() -> bool:
+            if part not in self.driver.current_url:
+                for link in self.driver.find_elements(*links):
+                    if not text or link.text == text:
+                        link.click()
+                        break
+            return part in self.driver.current_url
+
+        self.wait(f"link {text!r} to {part}", click)
 
     def field(self, title: str, scope: WebElement | None = None) -> WebElement:
         """Return the outermost field with that label: label, description, input and error."""

@@ -95,7 +95,7 @@ def test_credentials_of_threads_last_as_long_as_one_of_them_works(options: dict[
         assert options["s3"] == {"key": "before"}
 
 
-@pytest.mark.usefixtures("options")
+@pytest.mark.usefixtures("options", "quick_retries")
 def test_a_store_on_s3_holds_no_secret_and_no_failure_shows_one(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
 from tests.busy_server import serving
-from tests.prefect_servers import use_migrated
+from tests.prefect_servers import send_all, use_migrated
 from tests.support import build, listed_files, local_store, make_spec, write_jsonl
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
@@ -48,14 +48,15 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
     with get_client(sync_client=True) as client:
         run = max(client.read_flow_runs(), key=lambda run: run.created or 0)
         wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(run.id))]))
+        send_all()
         deadline = time.monotonic() + 60
         runs: list[TaskRun] = []
-        while True:  # events of task runs reach the server a little later: wait until nothing more comes
+        while True:  # the server takes events of task runs in a little later: wait until nothing more comes
             before, runs = len(runs), client.read_task_runs(flow_run_filter=wanted)
             are_final = all(r.state is not None and r.state.is_final() for r in runs)
             if (runs and are_final and len(runs) == before) or time.monotonic() > deadline:
                 return run, runs
-            time.sleep(2)
+            time.sleep(1)
 
 
 @pytest.mark.usefixtures("prefect_server")
@@ -111,7 +112,7 @@ def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
     raise AssertionError("a killed process goes on")
 
 
-@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.usefixtures("prefect_server", "quick_retries")
 def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +130,7 @@ def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
     assert all(r.state is not None and r.state.is_completed() for r in task_runs)
 
 
-@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.usefixtures("prefect_server", "quick_retries")
 @pytest.mark.parametrize("number", [0, 1])  # of the plan's requests, and of the first that a worker makes
 def test_a_busy_server_of_inputs_is_asked_again_by_prefect(tmp_path: Path, number: int) -> None:
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(8)])

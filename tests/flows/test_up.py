@@ -15,7 +15,16 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.flows.running import artifact, command, event, parameters, processes_with, running_up, wait_until_gone
+from tests.flows.running import (
+    artifact,
+    command,
+    event,
+    parameters,
+    processes_with,
+    running_up,
+    wait_until,
+    wait_until_gone,
+)
 from tests.support import write_parquet
 from tokenloom.storage.versions import dataset_store, published_versions
 
@@ -165,9 +174,9 @@ def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
         with get_client(sync_client=True) as client:
             deadline = time.monotonic() + 60
             while not (client.read_flow_run(run.id).name.startswith("long ")) and time.monotonic() < deadline:
-                time.sleep(0.5)
+                time.sleep(0.2)
             assert client.read_flow_run(run.id).state.is_running()  # type: ignore[union-attr]
-        time.sleep(2)
+        wait_until(lambda: "tokenize" in (tmp_path / "up" / "worker.log").read_text())
         assert len(processes_with(mark)) >= 5  # itself, the server, the worker, the run, its own worker
     assert wait_until_gone(mark) == []
     assert published_versions(dataset_store(str(tmp_path / "store"), "long")) == []
