@@ -165,7 +165,7 @@ def build_noted(spec: BuildSpec, folder: Path, make_killer: Callable[[int], Kill
 
 def build_and_hash(spec: BuildSpec, folder: Path) -> None:
     """Build, and note the hashes of all listed files in FOLDER/hashes; this process ends afterwards."""
-    os.fsync = lambda _: None  # no power fails, and the device is slow
+    os.fsync = lambda fd: None  # no power fails, and the device is slow
     version = support.build(spec).version
     (folder / "hashes").write_text(json.dumps(support.listed_files(spec, version)))
 
