@@ -25,6 +25,11 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 T = TypeVar("T")
+# in one call: to ask each element for its text would take seconds in a large form
+_FIND_BY_TEXT = """
+return [...(arguments[0] || document).querySelectorAll(arguments[1])]
+    .find(each => each.innerText.trim() === arguments[2] && each.getClientRects().length) || null
+"""
 WAIT_SECONDS = 90  # pages are slow while other tests run
 
 
@@ -42,7 +47,10 @@ class Page:
         """Return what `condition` gives as soon as it is truthy."""
         passing = (StaleElementReferenceException, ElementClickInterceptedException)
         waiting = WebDriverWait(self.driver, seconds, 0.2, ignored_exceptions=passing)
-        found: T = waiting.until(lambda _: condition() or False, f"no {what} on {self.driver.current_url}")
+        try:
+            found: T = waiting.until(lambda _: condition() or False)
+        except TimeoutException as error:
+            raise TimeoutException(f"no {what} on {self.driver.current_url}") from error
         return found
 
     def text(self) -> str:
@@ -62,11 +70,10 @@ class Page:
         tag = {"button": "button", "link": "a"}.get(role, f"[role={role}]")
 
         def click() -> bool:
-            for element in (scope or self.driver).find_elements(By.CSS_SELECTOR, tag):
-                if element.text == text:
-                    element.click()
-                    return True
-            return False
+            element = self.driver.execute_script(_FIND_BY_TEXT, scope, tag, text)
+            if element is not None:
+                element.click()
+            return element is not None
 
         self.wait(f"{role} {text!r}", click)
 
