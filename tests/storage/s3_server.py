@@ -35,7 +35,8 @@ def s3_server() -> Iterator[str]:
     finally:
         process.stdin.close()
         process.stdout.close()
-        process.wait(timeout=30)
+        process.kill()  # it may be busy freeing what it holds
+        process.wait()
 
 
 def put(url: str, key: str, data: bytes = b"") -> None:
