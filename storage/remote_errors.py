@@ -17,7 +17,9 @@ Kind = Literal["missing", "exists", "forbidden", "shorter", "passing", "other"]
 
 # The same as in spec_base.py, from which storage must not import: a password, or a token or signature.
 SECRET_URL = re.compile(
-    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
+    r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",
+    re.I,
 )
 # Of variables of the environment (TOKENLOOM_HOME is none), and of options of fsspec.
 _SECRET_NAME = re.compile("SECRET|TOKEN(?!LOOM|IZERS)|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING|^KEY$", re.I)

@@ -25,8 +25,8 @@ from tokenloom.storage.canonical import read_signed, sign
 from tokenloom.storage.manifest import NAME
 from tokenloom.storage.packing import check_packing, num_samples, sample_key
 from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.shard import ShardHeader, checked_offsets, read_header
-from tokenloom.storage.versions import version_path
+from tokenloom.storage.shard import checked_offsets, read_header
+from tokenloom.storage.versions import check_listed, version_path
 
 Int64s = NDArray[np.int64]
 
@@ -117,17 +117,11 @@ def read_offsets(store: AnyStore, manifest: dict[str, Any], split: str, shard: d
     place = store.place(path)
     try:
         header = read_header(lambda start, end: store.read_range(path, start, end), place)
-        if not _is_listed(header, split, shard):
-            raise FormatError(f"{place}: it is not the shard that the manifest lists; restore it")
+        check_listed(header, shard, place)
         data = store.read_range(path, header.offsets_start, header.file_bytes)
     except FileNotFoundError as error:
         raise StoreError(f"{place}: the shard is missing; restore it") from error
     return checked_offsets(data, header, place)
-
-
-def _is_listed(header: ShardHeader, split: str, shard: dict[str, Any]) -> bool:
-    found = (header.file_bytes, header.num_tokens, header.num_documents, header.info.get("split"))
-    return found == (shard["bytes"], shard["tokens"], shard["documents"], split)
 
 
 def counts_path(cache_folder: Path, version: str, split: str, packing: str, seq_len: int) -> Path:

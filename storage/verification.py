@@ -124,9 +124,14 @@ def noting(store: AnyStore, path: str, problems: list[str]) -> Iterator[None]:
     except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
         problems.append(bare_message(error, store.place(path)))
     except OSError as error:
-        if not isinstance(store, Store) or not tells_of_the_file(error):
-            raise
+        raise_if_passing(store, error)
         problems.append(bare_message(error, store.place(path)))
+
+
+def raise_if_passing(store: AnyStore, error: Exception) -> None:
+    """Raise an OSError that tells nothing of the file: a remote store must answer, this process have a right."""
+    if isinstance(error, OSError) and not (isinstance(store, Store) and tells_of_the_file(error)):
+        raise error
 
 
 def bare_message(error: Exception, place: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import tags
 from tokenloom.storage.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard_verification import ShardClaim
 from tokenloom.storage.tags import TagEntry
-from tokenloom.storage.verification import Damage, bare_message
+from tokenloom.storage.verification import Damage, bare_message, raise_if_passing
 from tokenloom.storage.versions import is_published, version_path
 
 _HEADER_OF_TOKENIZER = {
@@ -146,7 +146,8 @@ def _read_entry(store: AnyStore, tag: str, number: int, before: TagEntry | None)
     """Return an entry of a tag's log if it can be read, and what is wrong with it; `before` is the one before."""
     try:
         entry = tags.read_entry(store, tag, number)
-    except FormatError as error:
+    except (FormatError, StoreError) as error:
+        raise_if_passing(store, error)
         return None, [bare_message(error, store.place(tags.entry_path(tag, number)))]
     expected = before.version if before else None
     if (before or number == 1) and entry.previous != expected:

@@ -18,6 +18,7 @@ from tokenloom.storage.manifest import INPUTS, NAME, read_manifest
 from tokenloom.storage.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.remote_errors import redacted
+from tokenloom.storage.shard import ShardHeader
 
 _INPUT_TEXTS = ("source", "path", "fingerprint")
 
@@ -116,8 +117,32 @@ def why_missing(store: AnyStore, reference: Reference) -> str:
     """Return why `reference` names no version: what is not there, and what is."""
     if not store.exists(""):
         return f"no dataset {reference.dataset!r} in {reference.store}"
-    known = [name for name in store.names("tags") if tags.newest_number(store, name)]
-    return f"no tag {reference.name!r}; tags: {', '.join(known) or 'none yet: no build has finished'}"
+    if known := [name for name in store.names("tags") if tags.newest_number(store, name)]:
+        return f"no tag {reference.name!r}; tags: {', '.join(known)}"
+    if versions := published_versions(store):
+        return f"no tag {reference.name!r}, nor any other; name a version after the @: {', '.join(versions)}"
+    names = sorted(filter(NAME_PATTERN.match, store.names("")))
+    if datasets := [name for name in names if {"versions", "tags"} & set(store.names(name))]:
+        return f"that is a store; name one of its datasets: {', '.join(datasets)}"
+    return f"no tag {reference.name!r}; tags: none yet: no build has finished"
+
+
+def check_listed(header: ShardHeader, entry: dict[str, Any], place: str) -> None:
+    """Raise FormatError if a header is not that of the shard that a manifest lists.
+
+    Args:
+        header: of the shard at `place`.
+        entry: the shard's row in the manifest.
+        place: its path, for the message.
+    """
+    split, _, number = entry["name"].removesuffix(".tok").partition("/")
+    counts = header.file_bytes, header.num_tokens, header.num_documents
+    if (*counts, header.info.get("split"), header.info.get("shard_index")) != (
+        *(entry[name] for name in ("bytes", "tokens", "documents")),
+        split,
+        int(number),
+    ):
+        raise FormatError(f"{place}: it is not the shard that the manifest lists; restore it")
 
 
 def read_listed(store: AnyStore, manifest: dict[str, Any], name: str) -> bytes:

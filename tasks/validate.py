@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import CheckError, InputError
+from tokenloom.errors import CheckError, InputError, StoreError
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.keys import content_hashes
 from tokenloom.storage.shard import token_dtype
@@ -153,7 +153,11 @@ def validate_build(
     lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
     for record in records:
         name = record["name"].rpartition("/")[2]
-        _check_shard(plan, record, lengths[record["split"]].get(f"{name}.tok", 0))
+        num_bytes = lengths[record["split"]].get(f"{name}.tok")
+        if num_bytes is None:
+            place = plan.store.place(f"{folder}/{record['name']}.tok")
+            raise StoreError(f"{place}: gone since it was written; nothing was published; run the same command again")
+        _check_shard(plan, record, num_bytes)
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     if not rows["kept"]:
         raise InputError(f"{plan.spec.documents.exclude}: it excludes every document (documents.exclude); check it")

@@ -20,7 +20,7 @@ from tokenloom.storage.manifest import NAME, QUARANTINE, check_fields, check_for
 from tokenloom.storage.names import VERSION_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard_verification import ShardClaim, check_documents, check_tokens, column_values
-from tokenloom.storage.verification import Damage, bare_message, check_listed, check_quarantine
+from tokenloom.storage.verification import Damage, bare_message, check_listed, check_quarantine, raise_if_passing
 from tokenloom.storage.version_checks import (
     check_tags,
     check_verifiable,
@@ -126,7 +126,8 @@ def open_version(reference: str) -> Subject:
     if not VERSION_PATTERN.match(parsed.name):
         try:
             entry = tags.newest(store, parsed.name)
-        except FormatError:  # check_tags told
+        except (FormatError, StoreError) as error:  # check_tags told
+            raise_if_passing(store, error)
             version = None
         else:
             if entry is None:
@@ -152,7 +153,8 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` names those there are") from error
-    except FormatError as error:
+    except (FormatError, StoreError) as error:
+        raise_if_passing(store, error)
         damages.append(Damage(path, bare_message(error, place)))
         return None
     check_format(manifest, place)  # outside of what tells damages: a newer release's is none

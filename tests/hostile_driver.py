@@ -26,7 +26,7 @@ from typing import Any
 import fsspec
 import xxhash
 
-from tokenloom import TokenDataset, TokenLoader, commands
+from tokenloom import TokenDataset, TokenLoader, commands, peek_command
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.canonical import canonical_json, sign
 
@@ -94,7 +94,7 @@ def read_all(reference: str, store: str) -> Counter[str]:
         opened,
         lambda: opened(packing="best_fit"),
         lambda: commands.inspect(reference, quiet=False),
-        lambda: commands.peek(reference, "train", 2, 40, quiet=False),
+        lambda: peek_command.peek(reference, "train", 2, 40, quiet=False),
         lambda: commands.ls(store, quiet=False),
         lambda: commands.ls(f"{store}/data", quiet=False),
     ]

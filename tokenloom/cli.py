@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenloom import __version__
-from tokenloom.errors import TokenloomError
+from tokenloom.errors import FormatError, TokenloomError
 from tokenloom.output import Json, printable
 
 _INTERRUPTED = 130
@@ -23,6 +23,7 @@ _MODULES = {
     "bench_read": "tokenloom.bench_read",
     "deploy": "tokenloom.up_command",
     "pack": "tokenloom.pack_command",
+    "peek": "tokenloom.peek_command",
     "up": "tokenloom.up_command",
     "verify": "tokenloom.verify_command",
 }  # of commands that are not in commands.py
@@ -266,6 +267,8 @@ def _told(error: Exception) -> int:
     from tokenloom.storage.remote_errors import redacted
 
     text = redacted(printable(str(error)))
+    if isinstance(error, FormatError) and "tokenloom verify" not in text:
+        text += "; `tokenloom verify` names all that is damaged in a version, and what to do"
     if isinstance(error, TokenloomError):
         sys.stderr.write(f"tokenloom: {text}\n")
         return error.exit_code

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
-from tokenloom.storage.documents import first_documents
 from tokenloom.storage.names import NAME_PATTERN
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.shard import read_header
-from tokenloom.storage.store_file import StoreFile
+from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.versions import (
     dataset_store,
     load_manifest,
@@ -27,7 +19,6 @@ from tokenloom.storage.versions import (
     published_versions,
     read_inputs,
     resolve,
-    version_path,
 )
 
 
@@ -179,7 +170,8 @@ def _named_by(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
     """Return the version that a tag names, or what is damaged about it."""
     try:
         newest = tags.newest(store, tag)
-    except FormatError:
+    except (FormatError, StoreError) as error:
+        _raise_if_remote(store, error)
         return None, f"damaged: tags/{tag}; see `tokenloom verify`"
     return newest.version if newest else None, None
 
@@ -210,11 +202,18 @@ def _version_row(store: AnyStore, version: str, names: list[str]) -> Json:
     row: Json = {"version": version, "tags": names, "tokens": None, "documents": None, "bytes": None, "damage": None}
     try:
         splits = load_manifest(store, version)["splits"].values()
-    except FormatError as error:
+    except (FormatError, StoreError) as error:
+        _raise_if_remote(store, error)
         place = f"{store.root}@{version}"
         return row | {"damage": f"{error}; `tokenloom verify {place}` says what to do"}
     counts = {key: sum(split[key] for split in splits) for key in ("tokens", "documents")}
     return row | counts | {"bytes": sum(shard["bytes"] for split in splits for shard in split["shards"])}
+
+
+def _raise_if_remote(store: AnyStore, error: Exception) -> None:
+    """Raise an error of a remote store, which may answer the next time; of a local one the file is to blame."""
+    if isinstance(error, StoreError) and isinstance(store, RemoteStore):
+        raise error
 
 
 def inspect(reference: str, quiet: bool) -> Json:
@@ -244,46 +243,6 @@ def inspect(reference: str, quiet: bool) -> Json:
     print_line(quiet)
     print_table(quiet, ["split", "tokens", "documents", "duplicates", "shards", "bytes"], rows)
     return manifest | {"inputs": inputs}
-
-
-def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Json:
-    """Show the first documents of a split, decoded, with the source row of each."""
-    store, manifest = resolve(parse_reference(reference))
-    if split not in manifest["splits"]:
-        raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
-    documents = list(islice(_documents(store, manifest, split, count, chars), count))
-    for document in documents:
-        print_line(
-            quiet,
-            printable(
-                f"--- {document['source']}: {document['path']}, row {document['row']}"
-                + (f", id {document['id']}" if document["id"] is not None else "")
-                + f", {document['num_tokens']:,} tokens, content {document['content']}"
-            ),
-        )
-        print_line(quiet, document["text"])
-    return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
-
-
-def _documents(store: AnyStore, manifest: Json, split: str, count: int, chars: int) -> Iterator[Json]:
-    """Yield documents of a split, at most `count` of each shard, their texts cut to `chars`."""
-    from tokenloom.reader.decoding import decode, version_tokenizer
-
-    inputs, tokenizer = read_inputs(store, manifest), version_tokenizer(store, manifest)
-    for entry in manifest["splits"][split]["shards"]:
-        path = version_path(manifest["version"], entry["name"])
-        header = read_header(partial(store.read_range, path), store.place(path))
-        table = f"{path.removesuffix('.tok')}.docs"
-        for row in first_documents(StoreFile(store, table), count, store.place(table)):
-            if not (0 < row["num_tokens"] <= header.num_tokens - row["start"] and row["input"] < len(inputs)):
-                raise FormatError(f"{store.place(table)}: it names tokens or inputs that are not there; restore it")
-            start = header.tokens_start + row["start"] * header.token_bytes
-            end = start + (row["num_tokens"] - 1) * header.token_bytes
-            ids = np.frombuffer(store.read_range(path, start, end), header.dtype)
-            place = {key: inputs[row["input"]][key] for key in ("source", "path")} | {"row": row["row"]}
-            place |= {"content": row["content"].hex(), "id": row.get("id")}
-            text = printable(decode(tokenizer, ids[: 4 * chars])[:chars])
-            yield place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text}
 
 
 def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:

@@ -11,7 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 # A password before the host, or a token or signature behind the path.
 SECRET_URL = re.compile(
-    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*", re.I
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
+    r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",
+    re.I,
 )
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]

@@ -55,7 +55,7 @@ def _objects(pattern: str, path: str) -> list[Info]:
     calls = RemoteCalls(pattern)
     try:
         if calls.protocol in S3:  # its `find` takes a minute for the names of 40,000 folders
-            return list_s3(calls, pattern, bucket, prefix, deep="/" in path[len(fixed) :] or "**" in path)
+            return _s3_objects(calls, pattern, bucket, prefix, deep="/" in path[len(fixed) :] or "**" in path)
         folder, _, stem = fixed.rpartition("/")
         found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)
         if isinstance(found, list):  # Azure's, where an object is named as the folder
@@ -63,6 +63,13 @@ def _objects(pattern: str, path: str) -> list[Info]:
         return list(found.values())
     except FileNotFoundError:
         return []
+
+
+def _s3_objects(calls: RemoteCalls, pattern: str, bucket: str, prefix: str, deep: bool) -> list[Info]:
+    try:
+        return list_s3(calls, pattern, bucket, prefix, deep=deep)
+    except FileNotFoundError as error:
+        raise InputError(f"{pattern}: there is no bucket {bucket}; check its name") from error
 
 
 def _parents(names: Iterable[str]) -> set[str]:
@@ -124,7 +131,8 @@ def _fixed(path: str) -> str:
 
 def _matcher(path: str, pattern: str) -> Callable[[str], object]:
     try:
-        return re.compile(glob_translate(path)).match
+        # Between two "/" of a key stands a folder without a name, which ** leads through too.
+        return re.compile(glob_translate(path).replace("(?:.+/)?", "(?:.*/)?")).match
     except ValueError as error:  # of "**" beside other characters
         raise InputError(
             f"{pattern}: ** is a part of its own, any number of folders: write a*/**/*.txt, or * within a part"

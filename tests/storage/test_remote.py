@@ -24,7 +24,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
-from tokenloom import commands, spec_base
+from tokenloom import commands, peek_command, spec_base
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import remote, remote_calls, remote_errors, remote_systems, tags, uploads
 from tokenloom.storage.filesystem import Store
@@ -101,7 +101,7 @@ def test_commands_say_of_a_remote_store_what_they_say_of_a_local_one(
             local + path, quiet=True
         ) | {"store": ""}
     found, expected = (
-        commands.peek(f"{store}/data", "train", 3, 10, quiet=True)["documents"] for store in (published.url, local)
+        peek_command.peek(f"{store}/data", "train", 3, 10, quiet=True)["documents"] for store in (published.url, local)
     )
     assert found == expected
     assert len(found) == 3

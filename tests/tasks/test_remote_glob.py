@@ -45,9 +45,9 @@ def put_all(s3_url: str, *names: str) -> str:
 
 @pytest.mark.parametrize("fault", ["503", "403", "drop"])
 def test_no_folder_of_a_bucket_is_left_out(s3_url: str, s3_proxy: FaultyProxy, fault: str) -> None:
-    root = put_all(s3_url, "a/x.jsonl", "b/x.jsonl", "c/x.jsonl")
-    s3_proxy.plan_listings("b%2F", always=fault)
-    assert names_of(f"{root}/*/*.jsonl") == ["a/x.jsonl", "b/x.jsonl", "c/x.jsonl"]
+    root = put_all(s3_url, "a/x.jsonl", "of/x.jsonl", "z/x.jsonl")
+    s3_proxy.plan_listings("%2Fof%2F", always=fault)
+    assert names_of(f"{root}/*/*.jsonl") == ["a/x.jsonl", "of/x.jsonl", "z/x.jsonl"]
 
 
 @pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "a/*.jsonl", "a/x*"])
@@ -65,6 +65,18 @@ def test_a_page_that_fails_is_asked_for_again_or_told(
         with pytest.raises(InputError, match=told) as raised:
             find_files(f"{root}/{pattern}")
         assert str(raised.value).startswith(f"{root}/{pattern}: ")
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_two_stars_lead_through_folders_without_a_name(s3_url: str) -> None:
+    root = put_all(s3_url, "d/a.jsonl", "d//b.jsonl", "d///c.jsonl", "d/sub//e.jsonl", "d/x.txt")
+    assert names_of(f"{root}/d/**/*.jsonl") == ["//c.jsonl", "/b.jsonl", "a.jsonl", "sub//e.jsonl"]
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_a_bucket_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match=r"s3://nobody-has/x/.*: there is no bucket nobody-has; check its name"):
+        find_files("s3://nobody-has/x/*.jsonl")
 
 
 def test_a_listing_of_many_pages_ends_though_every_fifth_request_fails(s3_url: str, s3_proxy: FaultyProxy) -> None:
@@ -117,7 +129,7 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
     [
         ("s3://corp*/a.txt", "name each bucket in a source of its own"),
         ("s3://*/a.txt", "name each bucket in a source of its own"),
-        ("s3://nothing/*.txt", "no file matches"),
+        ("s3://nothing/*.txt", "there is no bucket nothing"),
         ("s3://corpora", "a folder"),
         ("s3://corpora/a**/*.txt", r"\*\* is a part of its own"),
         ("memory://nothing/*/*.txt", "no file matches"),

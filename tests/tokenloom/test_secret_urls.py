@@ -20,6 +20,8 @@ _URLS = [
     f"https://127.0.0.1:9/x?X-Amz-Signature={_PLANTED}",
     f"abfs://c@account.dfs.core.windows.net/x?sig={_PLANTED}",
     f"gs://bucket/x?access_token={_PLANTED}",
+    f"https://{_PLANTED}@127.0.0.1:9/x",
+    f"https://127.0.0.1:9/x#access_token={_PLANTED}",
     f"simplecache::s3://key:{_PLANTED}@bucket/x",
     f"s3://bucket/x?AWSAccessKeyId={_PLANTED}&Signature={_PLANTED}",
 ]

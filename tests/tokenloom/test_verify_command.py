@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +107,56 @@ def test_ls_shows_a_damaged_version_beside_others(made: Made, capsys: pytest.Cap
         assert dataset["versions"][0]["tags"] == ["prod"]
         assert dataset["damages"] == ["damaged: tags/latest; see `tokenloom verify`"]
     assert _json(capsys, 0, "ls", f"{made.spec.store}/data")["damages"] == []
+
+
+@pytest.mark.parametrize("suffix", ["tok", "docs"])
+def test_peek_shows_no_text_under_the_rows_of_another_shard(
+    made: Made, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made.store.local(f"versions/{made.version}/train")
+    with restored(made):
+        (folder / f"000000.{suffix}").write_bytes((folder / f"000001.{suffix}").read_bytes())
+        assert main(["peek", made.reference]) == 1
+        told = capsys.readouterr().err
+        assert f"train/000000.{suffix}: it is not the " in told
+        assert "restore it" in told
+        (folder / f"000000.{suffix}").unlink()
+        assert main(["peek", made.reference]) == 1
+        assert "train/000000.tok or its .docs: missing from a published version; restore it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("file", ["tags/latest/00000002.json", "versions/{}/manifest.json"])
+def test_what_is_no_file_is_a_damage_and_hides_nothing(
+    made: Made, file: str, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = made.store.local(file := file.format(made.version))
+    with restored(made):
+        path.unlink()
+        make(path)
+        try:
+            damages = _json(capsys, 3, "verify", f"{made.store.root}@{made.version}", "--workers", "0")["damages"]
+            assert file in [row["file"] for row in damages]
+            assert made.version in [row["version"] for row in _json(capsys, 0, "ls", str(made.store.root))["versions"]]
+        finally:
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_a_damage_outside_of_verify_says_what_names_all(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    with restored(made):
+        path = made.store.local(f"versions/{made.version}/manifest.json")
+        path.write_bytes(path.read_bytes()[:-5])
+        assert main(["inspect", f"{made.store.root}@{made.version}"]) == 1
+        assert "`tokenloom verify` names all that is damaged" in capsys.readouterr().err
+
+
+def test_a_store_without_its_dataset_and_a_version_without_tags_are_told(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made.spec.store, tmp_path / "store")
+    assert main(["inspect", str(tmp_path / "store")]) == 1
+    assert "that is a store; name one of its datasets: data" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "store" / "data" / "tags")
+    assert main(["inspect", str(tmp_path / "store" / "data")]) == 1
+    assert "no tag 'latest', nor any other; name a version after the @: " in (told := capsys.readouterr().err)
+    assert made.version in told

@@ -11,7 +11,7 @@ from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.shard import ShardHeader, token_dtype
 from tokenloom.storage.shard_cache import ShardCache, ShardRequest
-from tokenloom.storage.versions import version_path
+from tokenloom.storage.versions import check_listed, version_path
 
 if TYPE_CHECKING:
     from tokenloom.reader.open_shards import OpenShard
@@ -98,8 +98,6 @@ class ShardFiles:
         return self.cache.fetch(self.store, name, entry["sha256"], entry["bytes"])
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:
-        entry, info = self.entries[index], header.info
-        found = (header.file_bytes, header.num_tokens, header.num_documents, info.get("split"), info.get("shard_index"))
-        listed = (entry["bytes"], entry["tokens"], entry["documents"], self._split, index)
-        if found != listed or header.dtype != self._dtype:
+        check_listed(header, self.entries[index], str(path))
+        if header.dtype != self._dtype:
             raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
