@@ -2,10 +2,11 @@
 
     python benchmarks/object_store.py [--megabytes 200] [--workers 2] [--input FOLDER] [--output FILE.json]
 
-A build from S3 to S3, or with --input from a folder, which is filled, to S3: a server of S3's protocol (moto) in a process of its own, and a proxy before it that counts what
-passes. Ratios are of bytes counted to bytes that had to move: up to the spills, shards and document tables; down to
-the input twice (it is read again for the check), the spills once, and 2 MiB for each range that is read, as checksums
-are of blocks. Requests are all of the build's; the limit of memory is of a worker process.
+A build from S3 to S3, or with --input from a folder, which is filled, to S3: a server of S3's protocol (moto) in a
+process of its own, and a proxy before it that counts what passes. Ratios are of bytes counted to bytes that had to
+move: up to the spills, shards and document tables; down to the input twice (it is read again for the check), the
+spills once, and 2 MiB for each range that is read, as checksums are of blocks. Requests are all of the build's; the
+limit of memory is of a worker process.
 """
 
 from __future__ import annotations
