@@ -81,6 +81,7 @@ def parameters(folder: Path, number: int) -> dict[str, Any]:
         "dataset": f"build-{number}",
         "store": str(folder / "store"),
         "sources": [{"kind": "parquet", "path": str(path)}],
+        "tokenizer": {"kind": "byte"},
         "runner": {"kind": "process", "workers": 1},
     }
     return {"spec": spec}

@@ -122,7 +122,8 @@ def build(up: Up, folder: Path, files: str, dataset: str, num_workers: int, *opt
     """Run `tokenloom build` for the files of a folder."""
     spec = folder / f"{dataset}.json"
     sources = [{"kind": "jsonl", "path": f"{folder}/{files}/*.jsonl"}]
-    spec.write_text(json.dumps({"dataset": dataset, "store": str(folder / "store"), "sources": sources}))
+    fields = {"dataset": dataset, "store": str(folder / "store"), "sources": sources, "tokenizer": {"kind": "byte"}}
+    spec.write_text(json.dumps(fields))
     command = [sys.executable, "-m", "tokenloom.cli", "build", str(spec), "--workers", str(num_workers), *options]
     return watched(command, os.environ | {"PREFECT_API_URL": up.api, "PREFECT_HOME": str(folder / "prefect")})
 

@@ -31,7 +31,8 @@ def count(reduced: int, full: int) -> int:
 
 def make_spec(store: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
     """Return a spec of dataset `data` with the byte tokenizer, unless `fields` say otherwise."""
-    return BuildSpec.model_validate({"dataset": "data", "store": str(store), "sources": list(sources), **fields})
+    required = {"dataset": "data", "store": str(store), "sources": list(sources), "tokenizer": {"kind": "byte"}}
+    return BuildSpec.model_validate(required | fields)
 
 
 def build(spec: BuildSpec, num_workers: int = 0) -> BuildResult:

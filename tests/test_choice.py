@@ -689,7 +689,7 @@ def test_a_transform_that_cant_be_imported_is_an_error_of_the_spec(
     assert name in str(caught.value)
     assert_nothing_visible(spec)
     (tmp_path / "spec.yaml").write_text(
-        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\n"
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
         f'documents: {{transform: {{function: "{name}", version: "1"}}}}\n'
     )
     assert main(["build", str(tmp_path / "spec.yaml"), "--direct", "--workers", "0"]) == 2

@@ -166,7 +166,7 @@ def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "spec.yaml"
     path.write_text(
         "dataset: data\nstore: ./store\nsources:\n"
-        "  - {kind: parquet, path: a/*.parquet}\n  - {kind: jsonl, path: b.jsonl}\n"
+        "  - {kind: parquet, path: a/*.parquet}\n  - {kind: jsonl, path: b.jsonl}\ntokenizer: {kind: byte}\n"
     )
     arguments = ["build", str(path), "--limit", "3", "--direct", "--workers", "0"]
     assert main([*arguments, "--json"]) == 0
@@ -185,7 +185,9 @@ def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_limit_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "spec.yaml").write_text("dataset: data\nstore: ./s\nsources: [{kind: jsonl, path: a.jsonl}]\n")
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: data\nstore: ./s\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
+    )
     for wrong in ("0", "-1", "many"):
         with pytest.raises(SystemExit) as caught:
             main(["build", str(tmp_path / "spec.yaml"), "--limit", wrong])

@@ -52,6 +52,7 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     print_table(quiet, header, [*rows, ["all", *totals.values()]])
     print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    print_line(quiet, f"tokenizer {described_tokenizer(planned.tokenizer)}")
     if estimate and not planned.published:
         _print_estimate(quiet, estimate)
     print_line(
@@ -65,10 +66,17 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
         "dataset": planned.spec.dataset,
         "version": planned.version,
         "published": planned.published,
+        "tokenizer": planned.tokenizer,
         **totals,
         "estimate": asdict(estimate) if estimate else None,
         "sources": [dict(zip(header, row, strict=True)) for row in rows],
     }
+
+
+def described_tokenizer(tokenizer: Json) -> str:
+    """Return what a manifest says of a tokenizer, in words: name, kind, vocabulary, end of text."""
+    name, kind, vocab_size = (tokenizer[key] for key in ("name", "kind", "vocab_size"))
+    return f"{name} ({kind}), {vocab_size:,} ids, end of text {tokenizer['eot_id']}"
 
 
 def _source_row(planned: Any, name: str) -> list[Any]:
@@ -220,13 +228,8 @@ def inspect(reference: str, quiet: bool) -> Json:
     """Show what a version holds: its manifest, and its inputs."""
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
-    tokenizer = manifest["tokenizer"]
     print_line(quiet, f"{store.root}@{manifest['version']}")
-    print_line(
-        quiet,
-        f"  tokenizer  {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids, "
-        f"end of text {tokenizer['eot_id']}",
-    )
+    print_line(quiet, f"  tokenizer  {described_tokenizer(manifest['tokenizer'])}")
     print_line(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
     print_line(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))
     rows = [

@@ -18,7 +18,7 @@ from tokenloom.errors import SpecError
 from tokenloom.spec_base import Location, Name, SpecModel, is_absolute
 from tokenloom.spec_runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec_sources import Source
-from tokenloom.spec_tokenizers import ByteTokenizer, Tokenizer
+from tokenloom.spec_tokenizers import Tokenizer
 
 _VERSION = re.compile(r"^[0-9a-f]{16}$")
 MAX_SEED = 2**53 - 1  # the largest integer that a form in a browser keeps exactly
@@ -94,7 +94,7 @@ class BuildSpec(SpecModel):
         title="Store", description="Folder of the datasets; block://local-file-system/NAME for that of a Prefect block"
     )
     sources: list[Source] = Field(title="Sources", description="Where the texts are; at least one", min_length=1)
-    tokenizer: Tokenizer = Field(ByteTokenizer(), title="Tokenizer", description="What makes ids of a text")
+    tokenizer: Tokenizer = Field(title="Tokenizer", description="What turns text into ids; there is no default")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="What makes a row a document")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],

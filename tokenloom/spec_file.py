@@ -17,6 +17,7 @@ from tokenloom.spec_base import SECRET_URL
 
 KeyPath = tuple[str | int, ...]
 _PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
+_EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 _PATH_BEGINNINGS = ("./", "../", "~/")  # a name of a Hugging Face dataset that is a folder
 
 
@@ -137,7 +138,7 @@ def _told(item: Any, value: Any, places: dict[KeyPath, str], path: Path) -> str:
         hint = f" Did you mean {close[0]}?" if close else ""
         return f"{place}: {key}: unknown key (value {_short(item['input'])}).{hint} Allowed: {', '.join(allowed)}"
     if item["type"] == "missing":
-        return f"{place}: {key}: this key is needed and is missing"
+        return f"{place}: {key}: this key is required and is missing{_EXAMPLES.get(key, '')}"
     if item["type"] == "union_tag_not_found":
         return f"{place}: {key}: its kind is missing; write kind: ... into {_short(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")

@@ -234,7 +234,9 @@ def test_rows_that_a_filter_leaves_out_do_not_count(tmp_path: Path) -> None:
 def project(tmp_path: Path) -> BuildSpec:
     """A spec, also as a file, and a small input."""
     write_jsonl(tmp_path / "a.jsonl", make_texts(300_000))
-    (tmp_path / "spec.yaml").write_text("dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\n")
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
+    )
     return make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl"), "name": "jsonl-0"}])
 
 

@@ -26,6 +26,7 @@ dataset: news
 store: ./store
 sources:
   - {kind: jsonl, path: "input/*.jsonl", text: text, name: lines}
+tokenizer: {kind: byte}
 splits: {train: 0.8, validation: 0.1, test: 0.1}
 """
 
@@ -89,6 +90,8 @@ def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) 
     shown = _run(project, "plan", "spec.yaml")
     assert value["version"] in shown.stdout
     assert "not built yet" in shown.stdout
+    assert "tokenizer byte (byte), 256 ids, end of text 255" in shown.stdout
+    assert value["tokenizer"]["vocab_size"] == 256
 
 
 def test_build_answers_with_the_promised_keys_and_a_second_one_has_nothing_to_do(project: Path) -> None:
@@ -252,7 +255,9 @@ def test_json_is_all_that_stands_on_stdout_whatever_a_transform_prints(project: 
 
 def test_what_a_terminal_would_obey_is_spelled_in_errors(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"one\x1b[31m,two\n1,2\n")
-    (tmp_path / "spec.yaml").write_text("dataset: d\nstore: st\nsources:\n  - {kind: csv, path: a.csv}\n")
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: d\nstore: st\nsources:\n  - {kind: csv, path: a.csv}\ntokenizer: {kind: byte}\n"
+    )
     done = _run(tmp_path, "build", "spec.yaml", "--direct", "--workers", "0")
     assert done.returncode == 1
     assert "no column 'text'" in done.stderr

@@ -16,8 +16,9 @@ SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
 
 
 def spec(**fields: Any) -> BuildSpec:
-    """Return a spec with these fields beside the needed ones."""
-    return BuildSpec.model_validate({"dataset": "news", "store": "./store", "sources": [SOURCE], **fields})
+    """Return a spec with these fields in place of, or beside, the required ones."""
+    required = {"dataset": "news", "store": "./store", "sources": [SOURCE], "tokenizer": {"kind": "byte"}}
+    return BuildSpec.model_validate(required | fields)
 
 
 def refusal(**fields: Any) -> str:
@@ -74,6 +75,11 @@ def test_a_default_never_changes_within_a_format_version() -> None:
         "credentials": [],
     }
     assert spec().model_dump(mode="json")["tokenizer"] == {"kind": "byte", "name": None}
+
+
+def test_the_tokenizer_has_no_default() -> None:
+    with pytest.raises(ValidationError, match=r"tokenizer\n  Field required"):
+        BuildSpec.model_validate({"dataset": "news", "store": "./store", "sources": [SOURCE]})
 
 
 def test_splits_as_a_mapping_are_the_list_in_its_order() -> None:

@@ -25,6 +25,8 @@ def load(folder: Path, text: str, *overrides: str) -> BuildSpec:
     """Write a spec file and load it."""
     path = folder / "spec.yaml"
     path.write_text(text, encoding="utf-8")
+    if not any("tokenizer" in written for written in (text, *overrides)):  # it is required
+        overrides = ("tokenizer={kind: byte}", *overrides)
     return load_spec(path, overrides)
 
 
@@ -62,7 +64,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, kind"),
         ("    pth: x\n", "spec.yaml:7: sources.1.pth: unknown key (value 'x'). Did you mean path?"),
-        ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is needed and is missing"),
+        ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is required and is missing"),
         (
             "packs:\n  - {packing: concat, seq_length: 8}\n",
             "packs.0.seq_length: unknown key (value 8). Did you mean seq_len?",
@@ -75,11 +77,20 @@ def test_a_wrong_key_type_or_value_is_told_with_its_line(text: str, message: str
     assert message in refusal(tmp_path, BASE + text)
 
 
+def test_a_spec_without_a_tokenizer_is_refused_with_an_example(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(BASE, encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_spec(tmp_path / "spec.yaml")
+    assert "tokenizer: this key is required and is missing; such as tokenizer: {kind: tiktoken, name" in str(
+        caught.value
+    )
+
+
 def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     text = BASE.replace("dataset: news\n", "") + "seed: -1\nnope: 1\ndocuments: {min_chars: x}\n"
     lines = refusal(tmp_path, text).splitlines()
     assert len(lines) == 4
-    assert "spec.yaml: dataset: this key is needed and is missing" in lines
+    assert "spec.yaml: dataset: this key is required and is missing" in lines
 
 
 @pytest.mark.parametrize(
@@ -199,7 +210,7 @@ def test_paths_count_from_the_file_and_those_of_overrides_from_the_current_folde
     assert typed.store == str(tmp_path / "here" / "other")
     assert dict(typed.paths())["sources.1.path"] == str(tmp_path / "here" / "b.txt")
     assert dict(typed.paths())["sources.0.path"] == str(tmp_path / "specs" / "data/*.parquet")
-    relative = load_spec(Path("../specs/spec.yaml"))
+    relative = load_spec(Path("../specs/spec.yaml"), ["tokenizer={kind: byte}"])
     assert Path(relative.store).resolve() == tmp_path / "specs" / "store"
 
 
