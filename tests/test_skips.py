@@ -827,7 +827,8 @@ def test_a_build_says_how_many_rows_it_skipped_and_where_they_are_listed(
     case = CASES["not_text"](tmp_path)
     spec = tmp_path / "spec.yaml"
     spec.write_text(
-        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\ndocuments: {on_error: skip}\n"
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\n"
+        "tokenizer: {kind: byte}\ndocuments: {on_error: skip}\n"
     )
     monkeypatch.chdir(tmp_path)
     command = ["build", "spec.yaml", "--direct", "--workers", "0"]

@@ -78,7 +78,8 @@ def test_a_filled_form_becomes_a_run_with_artifacts(ui: tuple[Path, Page]) -> No
 
 def words_of_the_command_line(folder: Path, dataset: str) -> str:
     """Return what `tokenloom build` says of a dataset's name, between place and value."""
-    spec = f"dataset: {dataset}\nstore: store\nsources:\n  - kind: parquet\n    path: input/*.parquet\ntokenizer: {kind: byte}\n"
+    source = "sources:\n  - kind: parquet\n    path: input/*.parquet\n"
+    spec = f"dataset: {dataset}\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
     (folder / "spec.yaml").write_text(spec)
     done = command(folder, "build", "spec.yaml")
     found = re.search(r"dataset: (.+); got", done.stderr)

@@ -109,7 +109,8 @@ def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, st
 def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str]) -> None:
     folder, url, _ = up
     write_parquet(folder / "input" / "b.parquet", ["found"] * 3)
-    spec = "dataset: found\nstore: store\nsources:\n  - kind: parquet\n    path: input/b.parquet\ntokenizer: {kind: byte}\n"
+    source = "sources:\n  - kind: parquet\n    path: input/b.parquet\n"
+    spec = f"dataset: found\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
     (folder / "spec.yaml").write_text(spec)
     done = command(folder, "build", "spec.yaml", "--workers", "0")
     assert done.returncode == 0, done.stderr
