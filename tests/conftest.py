@@ -14,7 +14,10 @@ from tests.prefect_servers import migrated_home, send_all, serving_flows
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import s3_server
 from tests.support import SUMMARY
+from tokenloom.prefect_home import ensure_prefect_home
 from tokenloom.tasks.retries import RETRY_SECONDS
+
+ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
 
 # In a fork of a process that ran a flow, what Prefect 3.8 does at the end fails, silently and with exit code 1; the
 # workers of a DataLoader are such forks.

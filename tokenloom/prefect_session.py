@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
+from tokenloom.prefect_home import ensure_prefect_home
 from tokenloom.server import HEARTBEAT_SECONDS, answers, be_private, start_server
 from tokenloom.spec import BuildSpec
 from tokenloom.up_folder import default_home, running_url
@@ -20,6 +21,7 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
         spec: with absolute paths.
     """
     be_private()
+    ensure_prefect_home()
     from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -38,6 +40,7 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
 def known_url() -> str | None:
     """Return the API of the server to use: that of PREFECT_API_URL, else that of a `tokenloom up` on this machine."""
     be_private()
+    ensure_prefect_home()
     from prefect.settings import PREFECT_API_URL
 
     if url := PREFECT_API_URL.value():

@@ -102,3 +102,9 @@ def stop_server(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
+
+
+def stop_servers() -> None:
+    """End all servers that start_server started in this process."""
+    for server in _servers:
+        stop_server(server)
