@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenloom import __version__
-from tokenloom.errors import FormatError, TokenloomError
-from tokenloom.output import Json, printable
+from tokenloom.errors import TokenloomError
+from tokenloom.failures import Parser, UsageError, report
+from tokenloom.output import Json
 
-_INTERRUPTED = 130
-_USAGE = 2
 _DAMAGED = 3
+_GO_ON = ("build", "demo")  # where they stopped
 _MODULES = {
     "bench_read": "tokenloom.bench_read",
     "deploy": "tokenloom.up_command",
@@ -30,9 +30,7 @@ _MODULES = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
-    )
+    parser = Parser(prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards.")
     parser.add_argument("--version", action="version", version=f"tokenloom {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
@@ -188,7 +186,7 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from error
 
 
 def _positive(text: str) -> int:
@@ -210,7 +208,7 @@ def _milliseconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
     if not 0 <= value <= 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not in [0, 1000000]")
     return value
@@ -231,27 +229,38 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows its number
             stream.reconfigure(errors="backslashreplace")
     try:
-        with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-            result = _run(arguments)  # what a transform prints, say, is no JSON
-        if arguments.json:
-            sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        return _outcome(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # the reader of our output went away: `tokenloom ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
-        goes_on = ". Only a complete version is ever visible; run the same command to go on where it stopped"
-        sys.stderr.write(f"interrupted{goes_on if arguments.command in ('build', 'demo') else ''}\n")
-        return _INTERRUPTED
-    except Exception as error:
-        if arguments.debug:
-            raise
-        return _told(error)
+
+
+def _outcome(argv: Sequence[str]) -> int:
+    """Run the command, report why it failed if it did, and return the exit code."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except UsageError as error:
+        return report(error, as_json="--json" in argv)
+    try:
+        return _answered(arguments)
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (reported, with its traceback if asked)
+        goes_on = arguments.command in _GO_ON
+        return report(error, as_json=arguments.json, debug=arguments.debug, goes_on=goes_on)
+
+
+def _answered(arguments: argparse.Namespace) -> int:
+    """Run the command, print what it returns with --json, and return the exit code."""
+    with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+        result = _run(arguments)  # what a transform prints, say, is no JSON
+    if arguments.json:
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
     return _verified(result, arguments.deep) if arguments.command == "verify" else 0
 
 
@@ -260,20 +269,6 @@ def _verified(result: Json, deep: bool) -> int:
     if result["damages"]:
         return _DAMAGED
     return 1 if deep and not result["documents_encoded_again"] else 0
-
-
-def _told(error: Exception) -> int:
-    """Say an error in one message on stderr, without secrets, and return its exit code."""
-    from tokenloom.storage.remote_errors import redacted
-
-    text = redacted(printable(str(error)))
-    if isinstance(error, FormatError) and "tokenloom verify" not in text:
-        text += "; `tokenloom verify` names all that is damaged in a version, and what to do"
-    if isinstance(error, TokenloomError):
-        sys.stderr.write(f"tokenloom: {text}\n")
-        return error.exit_code
-    sys.stderr.write(f"tokenloom: {type(error).__name__}: {text} (--debug shows where)\n")
-    return 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ A message says the place (file, row group or shard), the rule, the value and the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TokenloomError(Exception):
     """The root of all errors that tokenloom raises on purpose."""
@@ -31,6 +34,18 @@ class SpecError(TokenloomError, ValueError):
 
 class InputError(TokenloomError, ValueError):
     """An input can't be read as its source says; the message names the file and the row group or byte."""
+
+    source: str | None = None  # the name of the source in the spec, noted by of_source
+
+
+@contextmanager
+def of_source(name: str) -> Iterator[None]:
+    """Note in an InputError of the block which source of the spec it is about; it keeps that on its way."""
+    try:
+        yield
+    except InputError as error:
+        error.source = error.source or name
+        raise
 
 
 class BadRow(InputError):
@@ -93,3 +108,8 @@ class WorkerLost(TokenloomError, RuntimeError):
     """A worker process ended in the middle of its work (killed, out of memory); a retry may succeed."""
 
     may_pass = True  # see storage/remote_errors.py
+
+
+def said(error: BaseException) -> str:
+    """Return what an error of a library says, in one line without a full stop: to stand inside a message of ours."""
+    return " ".join(str(error).split()).rstrip(". ") or type(error).__name__

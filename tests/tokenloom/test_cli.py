@@ -370,3 +370,40 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
     assert losses["validation"]["0"] > 5 > bound > losses["validation"][str(updates)]
     assert losses["train"][str(updates)] < 4
     assert losses["test"] < bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", ["empty", "missing"])
+def test_build_publishes_whatever_the_home_folder_is(project: Path, home: str) -> None:
+    (project / "empty").mkdir()
+    (project / "tmp").mkdir()
+    environment = _environment(HOME=str(project / home), TMPDIR=str(project / "tmp"))
+    environment.pop("PREFECT_HOME", None)
+    command = [*_COMMAND, "build", "spec.yaml", "--workers", "1", "--json"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["published"] is True
+    assert "Warning" not in done.stderr
+    assert not (project / "missing").exists()
+    assert not list((project / "tmp").glob("tokenloom-prefect-*"))
+
+
+def test_ctrl_c_with_json_is_an_object(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "spec.yaml")  # a build that waits for its spec
+    process = subprocess.Popen(
+        [*_COMMAND, "build", "spec.yaml", "--json"],
+        cwd=tmp_path,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with (tmp_path / "spec.yaml").open("w"):  # opened: it reads
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    error = json.loads(output)["error"]
+    assert (error["type"], error["exit_code"]) == ("KeyboardInterrupt", 130)
+    assert errors.strip() == error["message"]
+    assert "run the same command to go on" in error["message"]

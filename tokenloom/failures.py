@@ -1,0 +1,91 @@
+"""Why a command failed: a message on stderr, an object on stdout with --json, an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from typing import NoReturn
+
+from tokenloom.errors import FormatError, SpecError, TokenloomError
+from tokenloom.output import printable
+
+_INTERRUPTED = 130
+_USAGE = 2
+_FAILED = 1
+
+
+class UsageError(Exception):
+    """The arguments of the command line are wrong.
+
+    Args:
+        message: which argument, and why.
+        usage: of the command, as argparse prints it; with the program's name.
+    """
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError, where argparse's own prints it and ends the program."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
+
+
+def report(error: BaseException, *, as_json: bool = False, debug: bool = False, goes_on: bool = False) -> int:
+    """Say why a command failed, without secrets, and return its exit code.
+
+    Args:
+        error: what the command raised.
+        as_json: print `{"error": {"type", "message", "exit_code"}}` on stdout too.
+        debug: print the traceback on stderr first.
+        goes_on: an interrupted command continues where it stopped when it runs again.
+    """
+    if debug and not isinstance(error, KeyboardInterrupt):
+        traceback.print_exception(error)
+    message, code = _message(error, goes_on), _exit_code(error)
+    sys.stderr.write(f"{_before(error)}{message}{_behind(error)}\n")
+    if as_json:
+        value = {"type": type(error).__name__, "message": message, "exit_code": code}
+        sys.stdout.write(json.dumps({"error": value}, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    return code
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    if isinstance(error, UsageError):
+        return _USAGE
+    return error.exit_code if isinstance(error, TokenloomError) else _FAILED
+
+
+def _before(error: BaseException) -> str:
+    if isinstance(error, UsageError):
+        return error.usage
+    if isinstance(error, KeyboardInterrupt):
+        return ""
+    return "tokenloom: " if isinstance(error, TokenloomError) else f"tokenloom: {type(error).__name__}: "
+
+
+def _behind(error: BaseException) -> str:
+    return "" if isinstance(error, TokenloomError | UsageError | KeyboardInterrupt) else " (--debug shows where)"
+
+
+def _message(error: BaseException, goes_on: bool) -> str:
+    """Return what happened, in one line; of a spec a line for each of its errors."""
+    from tokenloom.storage.remote_errors import redacted
+
+    if isinstance(error, KeyboardInterrupt):
+        next_step = ". Only a complete version is ever visible; run the same command to go on where it stopped"
+        return f"interrupted{next_step if goes_on else ''}"
+    lines = [printable(" ".join(line.split())) for line in str(error).splitlines()]
+    text = redacted(("\n" if isinstance(error, SpecError) else " ").join(filter(None, lines)))
+    if isinstance(error, FormatError) and "tokenloom verify" not in text:
+        text += "; `tokenloom verify` names all that is damaged in a version, and what to do"
+    return text
