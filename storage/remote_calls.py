@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.protocols import AZURE, GOOGLE, OBJECT_STORES, S3
-from tokenloom.storage.remote_errors import harmless, kind_of, reason_of
+from tokenloom.storage.remote_errors import harmless, is_bucket_missing, kind_of, reason_of
 from tokenloom.storage.time_limit import LOOK_SECONDS, is_ending
 
 T = TypeVar("T")
@@ -110,6 +110,8 @@ class RemoteCalls:
     def _explained(self, error: Exception, place: str, number: int, doing: str) -> Exception:
         """Return the error to raise for one of a store's libraries after `number` tries."""
         kind, reason = kind_of(error), reason_of(error)
+        if kind == "missing" and is_bucket_missing(error):
+            return StoreError(f"{bucket_of(place)}: there is no such bucket; create it or correct the URL {place}")
         if kind == "missing":
             return FileNotFoundError(place)
         if kind == "exists":
@@ -125,10 +127,25 @@ class RemoteCalls:
             )
         if kind == "passing":
             return StoreError(
-                f"{place}: the store did not answer well in {number} tries ({reason}); see whether it can be "
-                "reached from here, and run the same command again"
+                f"{place}: the store did not answer well in {number} tries ({reason}); {self._credentials_first()}see "
+                "whether it can be reached from here, and run the same command again"
             )
         return StoreError(f"{place}: can't be {doing} ({reason}); see whether the URL is right")
+
+    def _credentials_first(self) -> str:
+        """Return what to do about credentials where none were found, so that the store was asked without."""
+        from tokenloom.storage.google_credentials import is_anonymous
+        from tokenloom.storage.remote_systems import system_of
+
+        if self.protocol not in GOOGLE or not is_anonymous(system_of(self.url, self.read_seconds)):
+            return ""
+        return f"no credentials were found, set {_CREDENTIALS[self.protocol]}; "
+
+
+def bucket_of(url: str) -> str:
+    """Return the URL of the bucket or container that an object's URL names."""
+    protocol, mark, path = url.partition("://")
+    return f"{protocol}{mark}{path.partition('/')[0]}"
 
 
 def _sleep(seconds: float) -> None:

@@ -55,6 +55,8 @@ _CODES: dict[str, Kind] = {  # of S3, whose HTTP status is 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "passing"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
 }
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # asked for a listing: all that its library says of a missing bucket
 _PASSING_NUMBERS = {
     errno.EAGAIN,
     errno.EBUSY,
@@ -114,6 +116,11 @@ def kind_of(error: BaseException) -> Kind:
     return "other"
 
 
+def is_bucket_missing(error: BaseException) -> bool:
+    """Return whether a store says that the bucket or container is missing, not only what was asked of it."""
+    return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(str(link)) for link in _chain(error))
+
+
 def may_pass(error: BaseException) -> bool:
     """Return whether the same work may succeed later: a lost worker, the network, a busy server; not a damaged file.
 
@@ -162,9 +169,11 @@ def _http_status(error: BaseException) -> int:
 
 
 def _code(error: BaseException) -> str:
-    """Return the code of S3's that an error carries, "" if it has none."""
+    """Return the code of S3's or Azure's that an error carries, "" if it has none."""
     response = getattr(error, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    if isinstance(response, dict):
+        return str(response.get("Error", {}).get("Code", ""))
+    return str(getattr(error, "error_code", None) or "")
 
 
 def _names(error: BaseException) -> set[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 
 from tokenloom.errors import StoreError
+from tokenloom.storage.google_credentials import google_system
 from tokenloom.storage.protocols import AZURE, GOOGLE, S3
 from tokenloom.storage.remote_errors import harmless, reason_of
 from tokenloom.storage.time_limit import OneConnection, awaited
@@ -100,7 +101,8 @@ def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) ->
     if _is_async(protocol):  # others hand what they do not know to their library, which refuses it
         options = options | {"use_listings_cache": False}
     try:
-        system = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
+        anonymous = google_system(options) if protocol in GOOGLE else None
+        system = anonymous or fsspec.filesystem(protocol, skip_instance_cache=True, **options)
     except ImportError as error:
         package = _EXTRAS.get(protocol)
         advice = f"pip install {package}" if package else str(error)

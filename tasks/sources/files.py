@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 import fsspec
 import pyarrow as pa
 
-from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError
+from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
 from tokenloom.storage.fingerprints import remote_fingerprint
 from tokenloom.storage.protocols import is_object
 from tokenloom.storage.remote_calls import RemoteCalls
@@ -168,13 +168,16 @@ def _object_url(pattern: str, name: str) -> str:
 
 
 def filesystem_of(pattern: str) -> tuple[Any, str]:
-    """Return the file system of a path or URL, and what it calls it; raises InputError for an unknown kind."""
+    """Return the file system of a path or URL (of an object's, its class) and what it calls it; raises InputError."""
     if is_local(pattern):  # "::" in a local name is no chain of file systems
         return fsspec.filesystem("file"), local_path(pattern)
     try:
+        if is_object(pattern):  # RemoteCalls has a file system of its own; another would look for credentials again
+            kind = fsspec.get_filesystem_class(pattern.partition("://")[0])
+            return kind, str(kind._strip_protocol(pattern))
         return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
-        raise InputError(f"{pattern}: this kind of URL can't be read here: {error}; copy the files") from error
+        raise InputError(f"{pattern}: this kind of URL can't be read here: {said(error)}; copy the files") from error
 
 
 def local_path(url: str) -> str:
@@ -226,7 +229,7 @@ def naming(url: str, missing: str | None = None) -> Iterator[None]:
             raise
         if kind == "missing" and missing:
             raise InputError(f"{url}: {missing}") from error
-        reason = redacted(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        reason = redacted(getattr(error, "strerror", None) or said(error))
         next_step = "run the build again" if may_pass(error) else "check the file"
         raise InputError(f"{url}: can't be read: {reason}; {next_step}") from harmless(error)
 
@@ -271,7 +274,7 @@ def _check_plain(url: str, file: IO[bytes]) -> None:
     file.seek(0)
     for mark, what in _NO_TEXT.items():
         if head.startswith(mark):
-            raise InputError(f"{url}: its first bytes are those of {what}; {_NAME_IT[what]}, or leave it out: check it")
+            raise InputError(f"{url}: its first bytes are those of {what}; {_NAME_IT[what]}, or leave the file out")
 
 
 @contextmanager
@@ -299,4 +302,4 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not the codec's
                 raise
-            raise InputError(f"{url}: broken {codec}: {error}; make the file again or leave it out") from error
+            raise InputError(f"{url}: broken {codec}: {said(error)}; make the file again or leave it out") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import os
 import pickle
@@ -45,6 +46,30 @@ from tokenloom.storage.versions import (
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait little between tries."""
     monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+
+
+def test_google_without_credentials_is_named_in_seconds(tmp_path: Path) -> None:
+    """In a process of its own, since what the library found is kept; names lead nowhere, as without a network."""
+    program = """
+import socket, sys, time
+def nowhere(*arguments, **options):
+    raise socket.gaierror(-2, "Name or service not known")
+socket.getaddrinfo = nowhere
+from tokenloom.cli import main
+begin = time.monotonic()
+code = main(["ls", "gs://some-bucket/store", "--json"])
+print(code, time.monotonic() - begin)
+"""
+    dropped = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "FSSPEC_GS", "FSSPEC_GCS")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    environment |= {"HOME": str(tmp_path), "GCE_METADATA_IP": "127.0.0.1:9", "CLOUDSDK_CONFIG": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    error, _, told = done.stdout.partition("\n")
+    assert "no credentials were found, set GOOGLE_APPLICATION_CREDENTIALS" in json.loads(error)["error"]["message"]
+    code, seconds = told.split()
+    assert code == "1"
+    assert float(seconds) < 60  # 190 where the library retries by itself
+    assert "Traceback" not in done.stderr
 
 
 @dataclass
