@@ -7,6 +7,7 @@ from functools import partial
 from tokenloom.errors import SpecError
 from tokenloom.flows.direct_steps import run_each_directly, run_one_directly
 from tokenloom.flows.order import run_build, sample_build
+from tokenloom.flows.source_lines import naming_source_lines
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_runner import BLOCK_URL
 from tokenloom.tasks.estimate import Estimate
@@ -45,15 +46,23 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
-    """Return the plan of a build with its partitions, and what it would make (None for a try-out); build nothing.
+    """Return the plan of a build with its partitions, and what it would make (None for a try-out).
+
+    Builds nothing, leaves nothing in the store, and refuses what a build refuses before it encodes.
 
     Args:
         spec: with absolute paths.
         num_workers: worker processes; 0 reads the files' structure in this process.
+
+    Raises:
+        TokenloomError: as run_build: of a store that can't be written, a column that is missing, and the like.
     """
-    plan = plan_build(spec)
-    with WorkerPool(num_workers) as pool:
+    with naming_source_lines(spec), WorkerPool(num_workers) as pool:
+        plan = plan_build(spec, remembers=False)
+        if not plan.published:
+            plan.store.check_writable()
         run_each = partial(run_each_directly, pool)
         groups = run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
         plan = with_partitions(plan, [cut for group in groups for cut in group])
-        return plan, None if spec.limit else sample_build(plan, num_workers, run_each)
+        estimate = sample_build(plan, num_workers, run_each)  # reads rows, of a try-out too: they may lack a column
+        return plan, None if spec.limit else estimate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ def write_told(path: Path, *, or_else: str = "") -> Iterator[None]:
     except OSError as error:
         if isinstance(error, StoreError):
             raise
-        advice = _ADVICE.get(error.errno or 0, "mend that") + or_else
+        advice = _ADVICE.get(error.errno or 0, "correct the cause") + or_else
         raise StoreError(
             f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing of it is "
             f"visible; {advice} and run the same command again"
@@ -73,7 +74,9 @@ def read_told(path: Path) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
     except OSError as error:
         number = error.errno or 0
-        advice = "give this user the right to read it" if number in _NO_RIGHT else _ADVICE.get(number, "mend that")
+        advice = (
+            "give this user the right to read it" if number in _NO_RIGHT else _ADVICE.get(number, "correct the cause")
+        )
         raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
 
 
@@ -92,3 +95,15 @@ def check_regular(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise OSError if no file can be made in `folder`, or in the one below which it would be made."""
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    try:
+        with tempfile.TemporaryFile(dir=there):  # it never has a name, where the file system knows such files
+            pass
+    except FileNotFoundError as error:  # a place such as /proc, where nothing can be made
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there)) from error

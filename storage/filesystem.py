@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
-from tokenloom.storage.disk_errors import check_regular, read_told, write_told
+from tokenloom.storage.disk_errors import check_folder, check_regular, read_told, write_told
 from tokenloom.storage.disk_space import free_bytes
 
 TMP = "work/tmp"
@@ -214,8 +214,19 @@ class Store:
                 if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                     self.remove(path)
 
+    def check_writable(self) -> None:
+        """Raise StoreError if a dataset can't be written here; leaves nothing behind, not even a folder."""
+        for name in (TMP, "versions", "tags"):
+            with write_told(self.root):
+                self._check_inside(self.local(name))
+                check_folder(self.local(name))
+
     def exclusion_problem(self) -> str | None:
-        """Return None: several builds at a time are safe, as of several links of one name one succeeds."""
+        """Return None: several builds at a time are safe, as of several links of one name one succeeds.
+
+        Raises StoreError if the store can't be written.
+        """
+        self.check_writable()
         return None
 
     def _temporary_name(self, name: str) -> Path:

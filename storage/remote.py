@@ -8,6 +8,7 @@ object store shows an object when it is complete, so a name stands for all of it
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -189,6 +190,17 @@ class RemoteStore:
         """Delete what killed processes left more than a day ago: their local files, and parts of uploads."""
         uploads.remove_stale_files()
         uploads.remove_stale_uploads(self._calls, self.root)
+
+    def check_writable(self) -> None:
+        """Raise StoreError if an object store can't be written, by an object that is deleted again.
+
+        Nothing is tried in other stores, where folders would be left behind.
+        """
+        if self.protocol in OBJECT_STORES:
+            probe = f"{TMP}/{uuid.uuid4().hex}"
+            self.create(probe, b"")
+            with suppress(StoreError):  # a user may write and not delete
+                self.remove(probe)
 
     def exclusion_problem(self) -> str | None:
         """Return why several builds at a time are not safe here: None where the store refuses to create a name twice.

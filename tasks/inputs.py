@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, of_source
 from tokenloom.storage.canonical import sha256_of
 from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.storage.remote import AnyStore
@@ -35,12 +35,13 @@ class InputFile:
     stamps: dict[str, list[int]]
 
 
-def list_inputs(spec: BuildSpec, store: AnyStore) -> list[InputFile]:
+def list_inputs(spec: BuildSpec, store: AnyStore, *, remembers: bool = True) -> list[InputFile]:
     """Return the input files of all sources, in the order of the sources, then of paths.
 
     Args:
         spec: with absolute paths.
         store: the dataset's store, where fingerprints are remembered.
+        remembers: write those that were computed into the store.
 
     Raises:
         InputError: no file matches, or a folder stands where a file should.
@@ -51,7 +52,8 @@ def list_inputs(spec: BuildSpec, store: AnyStore) -> list[InputFile]:
         for name, source in zip(spec.source_names(), spec.sources, strict=True)
         for file in _source_inputs(name, source, source.reading_options() | reading_rules(spec), memory)
     ]
-    memory.save()
+    if remembers:
+        memory.save()
     return inputs
 
 
@@ -74,8 +76,9 @@ def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list
 
 
 def _source_inputs(name: str, source: Source, options: dict[str, Any], memory: FingerprintMemory) -> list[InputFile]:
-    found = make_reader(options).files(source.pattern())
-    known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
+    with of_source(name):
+        found = make_reader(options).files(source.pattern())
+        known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
     stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
     stream: dict[str, str] = {}
     if any("stream" in file.options for file in found):  # what one reads depends on all

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.errors import of_source
 from tokenloom.storage import tags
 from tokenloom.storage.canonical import sha256_of
 from tokenloom.storage.manifest import version_name
@@ -80,11 +81,12 @@ class BuildPlan:
         return [p for p in self.partitions if first[p.spill] is p and p.spill not in self.cached]
 
 
-def plan_build(spec: BuildSpec) -> BuildPlan:
+def plan_build(spec: BuildSpec, *, remembers: bool = True) -> BuildPlan:
     """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
 
     Args:
         spec: with absolute paths (BuildSpec.resolve).
+        remembers: write the fingerprints of inputs into the store, so that the next build need not read them.
 
     Raises:
         InputError: no file matches, or a folder stands where a file should.
@@ -98,7 +100,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     store = dataset_store(spec.store, spec.dataset)
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
-    inputs = list_inputs(spec, store)
+    inputs = list_inputs(spec, store, remembers=remembers)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
     if excluded is not None and not len(excluded):
@@ -151,7 +153,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
     Raises InputError if it is damaged or lacks the text column.
     """
     progress.report(progress.Working(f"cutting {file.url} into partitions"))
-    with sharing_files(), bounded(file.options["max_bytes"], file.url):
+    with of_source(file.source), sharing_files(), bounded(file.options["max_bytes"], file.url):
         return make_reader(file.options).partitions(file.url)
 
 

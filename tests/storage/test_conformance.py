@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -169,10 +169,22 @@ class TestS3(ObjectStoreConformance):
 
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
         store = RemoteStore("s3://nothing/store/data")
+        calls: list[Callable[[], object]] = [
+            lambda: store.replace("a", b"data"),
+            lambda: store.create("a", b"data"),
+            lambda: store.read("a"),
+            lambda: store.names("tags"),
+            lambda: store.exists("a"),
+            store.check_writable,
+        ]
         store.remove_stale_temporaries()
-        for write in (store.replace, store.create):
-            with pytest.raises(StoreError, match="no such bucket"):
-                write("a", b"data")
+        for call in calls:
+            with pytest.raises(StoreError, match=r"^s3://nothing: there is no such bucket"):
+                call()
+
+    def test_a_look_whether_it_can_be_written_leaves_nothing(self, store: RemoteStore) -> None:
+        store.check_writable()
+        assert store.names("") == []
 
     def test_uploads_take_one_request_a_part_and_no_check_of_its_own(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch

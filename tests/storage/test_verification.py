@@ -104,7 +104,7 @@ def test_a_mount_that_is_lost_ends_the_verification_and_is_no_damage(
 def test_a_disk_that_can_not_read_a_file_has_damaged_it(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "_fill", failing(errno.EIO))
     found = {row["what"] for row in verified(made.reference)["damages"]}
-    assert found == {"can't be read: Input/output error; mend that"}
+    assert found == {"can't be read: Input/output error; correct the cause"}
 
 
 def failing(number: int) -> Callable[..., int]:
