@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from tokenloom.errors import WorkError
+from tokenloom.flows.source_lines import naming_source_lines
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.assign import assign_shards
@@ -49,6 +50,11 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     Raises:
         TokenloomError: what is wrong, where, and the next step; nothing is visible then.
     """
+    with naming_source_lines(spec):
+        return _run_steps(spec, num_workers, run_one, run_each)
+
+
+def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     if plan.published:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tokenloom.errors import InputError, WorkError
+from tokenloom.errors import InputError, WorkError, of_source
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
 from tokenloom.storage.keys import equal_part
 from tokenloom.tasks.exclusion import write_exclusions
@@ -40,7 +40,8 @@ def assign_shards(plan: BuildPlan) -> Assignment:
                 totals[name]["documents"] += spill["documents"][i]
                 totals[name]["tokens"] += spill["tokens"][i]
     for source, records in sources.items():
-        _check_source(source, records)
+        with of_source(source):
+            _check_source(source, records)
     if not spills:
         raise InputError(_no_documents(plan, rows))
     shards = [

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenloom.errors import StoreError
+from tokenloom.errors import StoreError, of_source
 from tokenloom.storage.documents import SCHEMA
 from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.spill import TABLE_DTYPE
@@ -85,7 +85,7 @@ def sample_partition(job: TokenizeJob) -> Sample:
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
     seconds, share, begin = 0.0, 1.0, time.perf_counter()
-    with following_position() as position:
+    with of_source(job.file.source), following_position() as position:
         for rows in read_documents(job, tokenizer):
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
             num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read

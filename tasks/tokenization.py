@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, of_source
 from tokenloom.storage.canonical import canonical_json, sign
 from tokenloom.storage.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.remote import AnyStore
@@ -91,10 +91,11 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.start}, {job.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
-        record = _encode_partition(store, job, tokenizer, quarantine)
+    with of_source(job.file.source):
+        with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
+            record = _encode_partition(store, job, tokenizer, quarantine)
+        check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
     record["quarantine"] = quarantine.summary()
-    check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
     store.replace(record_path(job.spill), sign(record), durable=False)
     return record
 

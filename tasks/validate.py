@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import CheckError, InputError, StoreError
+from tokenloom.errors import CheckError, InputError, StoreError, of_source
 from tokenloom.storage.assignment import Assignment
 from tokenloom.storage.keys import content_hashes
 from tokenloom.storage.shard import token_dtype
@@ -92,7 +92,7 @@ def check_documents(job: CheckJob) -> int:
     }
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     found = 0
-    with sharing_blocks(job.file, len(wanted)):
+    with of_source(job.file.source), sharing_blocks(job.file, len(wanted)):
         for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
             _compare(job, texts, [wanted[row] for row in rows], place)
             found += len(rows)

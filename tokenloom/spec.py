@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from tokenloom.errors import SpecError
 from tokenloom.spec_base import Location, Name, SpecModel, is_absolute
@@ -116,6 +116,8 @@ class BuildSpec(SpecModel):
         [], title="Credentials", description="Of object stores; without them the environment is asked"
     )
 
+    _source_places: dict[int, str] = PrivateAttr({})  # file and line of each source, where a file was read
+
     @field_validator("dataset")
     @classmethod
     def _no_version_name(cls, value: str) -> str:
@@ -160,6 +162,16 @@ class BuildSpec(SpecModel):
     def source_names(self) -> list[str]:
         """Return the name of each source, in order: as given, or its kind and position (`parquet-0`)."""
         return [source.source_name(i) for i, source in enumerate(self.sources)]
+
+    def with_source_places(self, places: dict[int, str]) -> BuildSpec:
+        """Return the spec with where its sources stand, by position, such as {0: "news.yaml:7"}, for messages."""
+        spec = self.model_copy()
+        spec._source_places = places
+        return spec
+
+    def source_place(self, name: str) -> str | None:
+        """Return where the source of this name stands, such as "news.yaml:7"; None if no file was read."""
+        return self._source_places.get(self.source_names().index(name))
 
     def split_shares(self) -> list[tuple[str, float]]:
         """Return (name, share) of each split in the order written, which is part of a version's identity."""
@@ -228,6 +240,17 @@ def field_names(location: Sequence[str | int]) -> list[str]:
 
     A union is entered by the value of its `kind`; an unknown location gives an empty list.
     """
+    model = _found_at(location)[0]
+    return list(model.model_fields) if model else []
+
+
+def kind_names(location: Sequence[str | int]) -> list[str]:
+    """Return the kinds that a spec allows at `location`, such as ("sources", 0); none where there is no choice."""
+    return list(_found_at(location)[1])
+
+
+def _found_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
+    """Return the model at a location, None where it is a choice or unknown, and the choice's models by kind."""
     model: Any = BuildSpec
     kinds: dict[str, Any] = {}
     for part in location:
@@ -240,8 +263,8 @@ def field_names(location: Sequence[str | int]) -> list[str]:
             kinds = {m.model_fields["kind"].default: m for m in members if "kind" in m.model_fields}
             model = members[0] if len(members) == 1 else None
         else:
-            return []
-    return list(model.model_fields) if model else []
+            return None, {}
+    return model, kinds
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

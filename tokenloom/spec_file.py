@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tokenloom.errors import SpecError
-from tokenloom.spec import BuildSpec, field_names
+from tokenloom.errors import SpecError, said
+from tokenloom.spec import BuildSpec, field_names, kind_names
 from tokenloom.spec_base import SECRET_URL
+from tokenloom.spec_words import did_you_mean, said_by_pydantic, unexpanded_variable
 
 KeyPath = tuple[str | int, ...]
 _PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
@@ -40,12 +40,15 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
     except FileNotFoundError as error:
         raise SpecError(f"{path}: no such file; `tokenloom init {path}` writes a starter spec") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: can't be read: {error}") from error
+        raise SpecError(f"{path}: can't be read: {said(error)}") from error
     value, places = _parse(text, path)
     for override in overrides:
         _override(value, places, override)
     spec = _validated(value, places, path)
-    return spec.resolve(path.parent.absolute())
+    folder = path.parent.absolute()
+    _check_variables(spec, places, path, folder)
+    lines = {i: _place(("sources", i), places, path) for i in range(len(spec.sources))}
+    return spec.resolve(folder).with_source_places(lines)
 
 
 def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
@@ -57,17 +60,17 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         value = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SpecError(f"{path}{where}: no YAML: {error.problem}") from error
+        raise SpecError(f"{path}{where}: not valid YAML: {error.problem}") from error
     except RecursionError as error:
-        raise SpecError(f"{path}: no YAML: nested too deep") from error
+        raise SpecError(f"{path}: not valid YAML: nested too deep") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise SpecError(f"{path}: no YAML: {error}") from error
+        raise SpecError(f"{path}: not valid YAML: {said(error)}") from error
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {value!r}")
     places: dict[KeyPath, str] = {}
     for location, line in _walk(node, ()):
         if location in places:
-            raise SpecError(f"{path}:{line}: {_dotted(location)} stands here a second time; remove one")
+            raise SpecError(f"{path}:{line}: {_dotted(location)} is given a second time here; remove one")
         places[location] = f"{path}:{line}"
     return value, places
 
@@ -115,6 +118,8 @@ def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str) 
         target[last] = new
     else:
         raise SpecError(f"--set {override}: there is no {last!r} to set")
+    for inside in [known for known in places if known[: len(location)] == location]:
+        del places[inside]
     places[location] = f"--set {override}"
 
 
@@ -130,19 +135,37 @@ def _validated(value: dict[str, Any], places: dict[KeyPath, str], path: Path) ->
 def _told(item: Any, value: Any, places: dict[KeyPath, str], path: Path) -> str:
     """Say one error of pydantic as place: key: rule; the value; what is allowed."""
     location = _written_location(item["loc"], value)
-    place = next((places[location[:n]] for n in range(len(location), 0, -1) if location[:n] in places), str(path))
-    key = _dotted(location) or "spec"
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        location = (*location, "kind")
+    place, key = _place(location, places, path), _dotted(location) or "spec"
     if item["type"] == "extra_forbidden":
-        allowed = field_names(item["loc"][:-1])
-        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        return f"{place}: {key}: unknown key (value {_short(item['input'])}).{hint} Allowed: {', '.join(allowed)}"
+        allowed = did_you_mean(str(location[-1]), field_names(item["loc"][:-1]))
+        return f"{place}: {key}: unknown key (value {_short(item['input'])}). {allowed}"
     if item["type"] == "missing":
         return f"{place}: {key}: this key is required and is missing{_EXAMPLES.get(key, '')}"
     if item["type"] == "union_tag_not_found":
-        return f"{place}: {key}: its kind is missing; write kind: ... into {_short(item['input'])}"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{place}: {key}: {message}; got {_short(item['input'])}"
+        return f"{place}: {key}: this key is required and is missing. Allowed: {', '.join(kind_names(item['loc']))}"
+    if item["type"] == "union_tag_invalid":
+        tag = item["ctx"]["tag"]
+        return f"{place}: {key}: unknown kind {_short(tag)}. {did_you_mean(tag, kind_names(item['loc']))}"
+    return f"{place}: {key}: {said_by_pydantic(item)}; got {_short(item['input'])}"
+
+
+def _place(location: KeyPath, places: dict[KeyPath, str], path: Path) -> str:
+    """Return where a key stands: its file and line, or those of what it belongs to."""
+    return next((places[location[:n]] for n in range(len(location), 0, -1) if location[:n] in places), str(path))
+
+
+def _check_variables(spec: BuildSpec, places: dict[KeyPath, str], path: Path, folder: Path) -> None:
+    """Raise SpecError for a path with a variable of a shell, which nobody expands."""
+    for key, given in spec.paths():
+        if variable := unexpanded_variable(given, folder):
+            location = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+            typed = given.removeprefix(f"{Path.cwd()}/")  # a path of --set counts from there already
+            raise SpecError(
+                f"{_place(location, places, path)}: {key}: variables such as {variable} are not expanded in a spec; "
+                f'let the shell expand it: --set {key}="{typed}"'
+            )
 
 
 def _written_location(location: Sequence[str | int], value: Any) -> KeyPath:

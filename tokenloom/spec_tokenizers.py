@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -64,6 +64,16 @@ class HuggingFaceTokenizer(_WithMarks):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
     path: Location = Field(title="File", description="tokenizer.json")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_name_of_the_hub(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("name") and not value.get("path"):
+            raise ValueError(
+                "names of tokenizers on the Hugging Face hub are not supported yet; download the model's "
+                "tokenizer.json and give it as path: tokenizer.json"
+            )
+        return value
 
 
 class SentencePieceTokenizer(_WithMarks):

@@ -16,6 +16,7 @@ from tests.flows.browser import Page, chromium
 from tests.flows.running import command, running_up
 from tests.support import write_parquet
 from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.spec_base import NAME_PATTERN
 from tokenloom.storage.versions import dataset_store, published_versions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -92,8 +93,8 @@ def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]
     open_form(page)
     fill_form(page, "Bad Name")
     page.submit()
-    rule = re.findall(r"'\^.+\$'", words_of_the_command_line(folder, "Bad Name"))[0]
-    page.wait(rule, lambda: rule in page.field("Dataset").text)
+    page.wait(NAME_PATTERN, lambda: NAME_PATTERN in page.field("Dataset").text)
+    assert "lower-case" in words_of_the_command_line(folder, "Bad Name")
 
 
 def test_a_value_against_another_rule_ends_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:

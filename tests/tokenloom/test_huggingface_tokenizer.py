@@ -520,8 +520,12 @@ def test_a_damaged_file_is_refused_or_makes_another_tokenizer(json_text: Callabl
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.json: No such file"):
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.json: no such file"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
+    with pytest.raises(TokenizerError, match=r"org/model: no such file; .* names of the Hugging Face hub are not supp"):
+        load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "org/model")})
+    with pytest.raises(TokenizerError, match=r"it is a folder; give the path of the tokenizer\.json in it"):
+        load_tokenizer({"kind": "huggingface", "path": str(tmp_path)})
     with pytest.raises(TokenizerError, match=r"give tokenizer\.path"):
         load_tokenizer({"kind": "huggingface"})
     with pytest.raises(TokenizerError, match=r"needs tokenizer\.json; there are: other"):

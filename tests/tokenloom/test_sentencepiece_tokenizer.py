@@ -135,7 +135,7 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.model: No such file"):
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.model: no such file"):
         load_tokenizer({"kind": "sentencepiece", "path": str(tmp_path / "nope.model")})
 
 

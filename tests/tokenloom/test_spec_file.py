@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tokenloom.errors import SpecError
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_file import load_spec
+from tokenloom.spec_words import said_by_pydantic
 from tokenloom.starter import STARTER_SPEC
 
 BASE = """\
@@ -56,10 +58,29 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "tokenizer: {kind: tiktoken, name: gpt3}\n",
             "spec.yaml:7: tokenizer: tiktoken knows no encoding 'gpt3'; allowed: cl100k_base, gpt2,",
         ),
-        ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: String should match pattern"),
+        ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: Input should be greater than 0; got 0"),
         ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5; got {'train': 0.5}"),
-        ("tokenizer: {kind: magic}\n", "spec.yaml:7: tokenizer: Input tag 'magic' found"),
+        (
+            "tokenizer: {kind: magic}\n",
+            "spec.yaml:7: tokenizer.kind: unknown kind 'magic'. Allowed: byte, tiktoken, huggingface, sentencepiece",
+        ),
+        (
+            "tokenizer:\n  name: gpt2\n  kind: tiktokn\n",
+            "spec.yaml:9: tokenizer.kind: unknown kind 'tiktokn'. Did you mean tiktoken? Allowed: byte, tiktoken,",
+        ),
+        (
+            "  - {kind: Parquet, path: x}\n",
+            "spec.yaml:7: sources.2.kind: unknown kind 'Parquet'. Did you mean parquet? Allowed: parquet, jsonl, csv,",
+        ),
+        (
+            "  - {path: x}\n",
+            "spec.yaml:7: sources.2.kind: this key is required and is missing. Allowed: parquet, jsonl, csv, text,",
+        ),
+        (
+            "tokenizer: {kind: huggingface, name: org/model}\n",
+            "spec.yaml:7: tokenizer: names of tokenizers on the Hugging Face hub are not supported yet; download the",
+        ),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, kind"),
@@ -86,6 +107,59 @@ def test_a_spec_without_a_tokenizer_is_refused_with_an_example(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("name", ["News", "my news", "9news", "n" * 65, "ñews"])
+def test_what_a_name_may_hold_is_said_in_words(name: str, tmp_path: Path) -> None:
+    message = refusal(tmp_path, BASE.replace("dataset: news", f"dataset: {name}"))
+    rule = "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'"
+    assert message == f"spec.yaml:1: dataset: {rule}; got '{name}'"
+
+
+def test_every_pattern_of_a_spec_is_said_in_words() -> None:
+    patterns: set[str] = set()
+
+    def collect(value: Any) -> None:
+        if isinstance(value, dict):
+            patterns.update([value["pattern"]] if isinstance(value.get("pattern"), str) else [])
+            value = list(value.values())
+        for item in value if isinstance(value, list) else []:
+            collect(item)
+
+    collect(BuildSpec.model_json_schema())
+    assert len(patterns) > 3
+    for pattern in patterns:
+        item = {"type": "string_pattern_mismatch", "ctx": {"pattern": pattern}}
+        assert said_by_pydantic(item).startswith("must ")
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("$DATA/*.txt", "spec.yaml:6"),
+        ("${DATA}/*.txt", "spec.yaml:6"),
+        ("/mnt/$DATA/*.txt", "spec.yaml:6"),
+        ("s3://$BUCKET/*.txt", "spec.yaml:6"),
+    ],
+)
+def test_a_variable_in_a_path_is_not_expanded_and_the_message_says_so(path: str, place: str, tmp_path: Path) -> None:
+    message = refusal(tmp_path, BASE.replace("a.txt", path))
+    assert message.startswith(f"{place}: sources.1.path: variables such as $")
+    assert message.endswith(f'are not expanded in a spec; let the shell expand it: --set sources.1.path="{path}"')
+
+
+def test_a_variable_in_the_store_or_in_an_override_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "spec.yaml:2: store: variables such as $S" in refusal(tmp_path, BASE.replace("./store", "$S/store"))
+    override = refusal(tmp_path, BASE, "sources.1.path=$DATA/x")
+    assert override.startswith("--set sources.1.path=$DATA/x: sources.1.path: variables such as $DATA")
+    assert override.endswith('--set sources.1.path="$DATA/x"')
+
+
+def test_a_path_that_is_spelled_with_a_dollar_is_read(tmp_path: Path) -> None:
+    (tmp_path / "$DATA").mkdir()
+    for path in ("$DATA/a.txt", "cost$5/a.txt", "a$b.txt", "s3://bucket/$key/a.txt"):
+        assert load(tmp_path, BASE.replace("a.txt", path)).sources[1].pattern().endswith(path)
+
+
 def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     text = BASE.replace("dataset: news\n", "") + "seed: -1\nnope: 1\ndocuments: {min_chars: x}\n"
     lines = refusal(tmp_path, text).splitlines()
@@ -96,18 +170,18 @@ def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed stands here a second time; remove one"),
-        (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars stands here a second"),
-        (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path stands here a second time"),
-        (BASE + "seed: [1\n", "no YAML: expected ',' or ']'"),
-        (BASE + "\tseed: 1\n", "spec.yaml:7: no YAML: found character '\\t'"),
-        (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: no YAML: could not determine"),
-        (BASE + "---\nseed: 1\n", "no YAML"),
-        (BASE + "packs: " + "[" * 5000, "no YAML: nested too deep"),
+        (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given a second time here; remove one"),
+        (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars is given a second"),
+        (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given a second time"),
+        (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']'"),
+        (BASE + "\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t'"),
+        (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
+        (BASE + "---\nseed: 1\n", "not valid YAML"),
+        (BASE + "packs: " + "[" * 5000, "not valid YAML: nested too deep"),
         (BASE + "documents: &a [*a]\n", "YAML aliases (*name) are not supported"),
         (BASE + "packs: [&a [x, x], [*a, *a]]\n", "YAML aliases (*name) are not supported"),
-        (BASE + "[a, b]: 1\n", "no YAML: found unhashable key"),
-        ("a\0b", "no YAML"),
+        (BASE + "[a, b]: 1\n", "not valid YAML: found unhashable key"),
+        ("a\0b", "not valid YAML"),
         ("- a\n", "a spec is a mapping of keys (dataset, store, sources"),
         ("", "a spec is a mapping of keys"),
         ("hello", "a spec is a mapping of keys"),

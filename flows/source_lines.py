@@ -1,0 +1,24 @@
+"""The line of the spec that an error of an input is about, where the spec came from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tokenloom.errors import InputError
+from tokenloom.spec import BuildSpec
+
+
+@contextmanager
+def naming_source_lines(spec: BuildSpec) -> Iterator[None]:
+    """Put file, line and name of the source before the message of an InputError of the block.
+
+    Example: "news.yaml:7: source wiki: /data/wiki.parquet: no column 'body'; ..."
+    """
+    try:
+        yield
+    except InputError as error:
+        if error.source and (place := spec.source_place(error.source)):
+            message, name = str(error), f"source {error.source}: "
+            error.args = (f"{place}: {name}{message.removeprefix(name)}", *error.args[1:])
+        raise
