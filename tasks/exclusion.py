@@ -22,7 +22,7 @@ from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16
 _CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex alone reads over blanks
-_HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: mend the line'
+_HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: correct the line'
 
 
 def read_exclusions(url: str) -> NDArray[np.uint64]:

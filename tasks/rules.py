@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError, SpecError
+from tokenloom.errors import BadRow, InputError, SpecError, said
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers.base import Tokenizer, text_bytes
 
@@ -44,8 +44,8 @@ def load_transform(name: str) -> Transform:
         function = getattr(import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise SpecError(
-            f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {error}; install its "
-            "package where workers run, or put its folder on PYTHONPATH"
+            f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {said(error)}; install "
+            "its package where workers run, or put its folder on PYTHONPATH"
         ) from error
     if not callable(function):
         raise SpecError(f"documents.transform.function: {name} is no function")
@@ -67,7 +67,7 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
             raise
         except (Exception, SystemExit) as error:  # whatever the user's function raises
             raise InputError(
-                f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {error}; mend it"
+                f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {said(error)}; correct it"
             ) from error
     return pa.array(found, pa.large_string())
 
@@ -156,4 +156,4 @@ def _too_long(place: Place, row: int, num_bytes: int, tokenizer: Tokenizer) -> B
 
 
 def _long_id(place: Place, row: int) -> BadRow:
-    return BadRow(f"{place(row)}: an id of more than {MAX_ID_BYTES:,} bytes; mend the row", row, "bad_id")
+    return BadRow(f"{place(row)}: an id of more than {MAX_ID_BYTES:,} bytes; repair the row", row, "bad_id")

@@ -115,9 +115,8 @@ class _Worker:
         if code == -signal.SIGKILL:
             return "killed (SIGKILL), often by the system for lack of memory; fewer --workers need less"
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
-            return (
-                f"crashed in native code ({signal.Signals(-code).name}); if it does again, mend or leave out that input"
-            )
+            name = signal.Signals(-code).name
+            return f"crashed in native code ({name}); if it does again, repair that input or leave it out"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def is_alive(self) -> bool:

@@ -171,7 +171,7 @@ def template(message: str, path: str) -> str:
     message = re.sub(r"(?<!\w)b?'[^']*'|b?\"[^\"]*\"", "'...'", message)
     message = re.sub(r"0x[0-9a-f]+|(?<![A-Za-z])-?\d[\d,.]*", "N", message)
     message = re.sub(r"(?<=are: ).*?(?=\. Set)", "...", message)  # names that the file gave
-    reason = r"(?<=decoded: |be read: |et file: |ow file: |no JSON: |damaged: )[^;.]*|(?<=broken )\w+: [^;]*"
+    reason = r"(?<=decoded: |be read: |et file: |ow file: |id JSON: |damaged: )[^;.]*|(?<=broken )\w+: [^;]*"
     message = re.sub(reason, lambda found: " ".join(found[0].split()[:3]).rstrip(":(. ") + " ...", message)
     return re.sub(r"[^\x20-\x7e]+", "?", re.sub(r" \.\.\..*", " ...", message))
 

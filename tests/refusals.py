@@ -15,8 +15,8 @@ from tokenloom.storage.versions import dataset_store, published_versions
 
 TEXTS = [f"text {i} " + "ab" * (i % 17) for i in range(60)]
 NEXT_STEP = re.compile(
-    r"mend|[Ss]et text:|leave out|leave it out|[Cc]heck |build again|make (it|the file) again|write .+/\*"
-    r"|choose another|cut the|free space|give this user|raise "
+    r"[Rr]epair |correct |[Ss]et text:|leave (it |the file )?out|[Cc]heck |build again"
+    r"|make (it|the file) again|write .+/\*|choose another|cut the|free space|give this user|raise "
 )
 
 

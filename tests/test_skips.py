@@ -696,13 +696,13 @@ def test_a_truncated_parquet_file_is_never_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": GOOD}), path)
     path.write_bytes(path.read_bytes()[:-9])
-    _refused(spec_of(path, "parquet"), match="no readable parquet file")
+    _refused(spec_of(path, "parquet"), match="not a readable parquet file")
 
 
 def test_a_csv_file_whose_quotes_do_not_end_is_never_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'text\ngood\n"open\nthe rest\n')
-    _refused(spec_of(path, "csv"), match="no CSV")
+    _refused(spec_of(path, "csv"), match="not valid CSV")
 
 
 def _raises_on_good(one: str) -> str:

@@ -44,7 +44,7 @@ class _FileSource(_Source):
 
 
 class _ColumnSource(_FileSource):
-    text: _Column = Field("text", title="Text", description="Column or key of the text; may be dotted: meta.body")
+    text: str = Field("text", title="Text", description="Column or key of the text; may be dotted: meta.body")
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
     id: _Column | None = Field(None, title="Id", description="Column or key that is carried to the document table")
 
@@ -127,7 +127,7 @@ class HuggingFaceSource(_Source):
     take: Annotated[int, Field(ge=1)] | None = Field(
         None, title="Take", description="Only the first rows, read as one stream"
     )
-    text: _Column = Field("text", title="Text", description="Column of the text; may be dotted: meta.body")
+    text: str = Field("text", title="Text", description="Column of the text; may be dotted: meta.body")
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
     id: _Column | None = Field(None, title="Id", description="Column that is carried to the document table")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, said
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, local_path, open_input
@@ -19,7 +19,7 @@ from tokenloom.tasks.sources.records import RecordReader
 
 _ESCAPE_BYTES = 2**22  # what a JSON record may hold beside its document, written twice as long by escapes
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
-_MEND = "mend the file, make it again or leave it out"
+_REPAIR = "repair the file, make it again or leave it out"
 
 
 class Reader(RecordReader):
@@ -104,8 +104,8 @@ def _open(url: str) -> Iterator[Any]:
         try:
             file.close()
         except RuntimeError as error:
-            raise InputError(f"{url}: no readable ArrayRecord file: {error}; {_MEND}") from error
-        raise InputError(f"{url}: no readable ArrayRecord file; {_MEND}")
+            raise InputError(f"{url}: not a readable ArrayRecord file: {said(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}: not a readable ArrayRecord file; {_REPAIR}")
     try:
         yield file
     finally:
@@ -118,4 +118,4 @@ def _read(file: Any, url: str, row: int) -> bytes:
         record: bytes = file.read()
         return record
     except (RuntimeError, IndexError) as error:
-        raise InputError(f"{url}, record {row}: can't be read: {error}; {_MEND}") from error
+        raise InputError(f"{url}, record {row}: can't be read: {said(error)}; {_REPAIR}") from error

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, said
 from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
@@ -36,7 +36,7 @@ _FEATHER_1 = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _NO_DATA = (_STATE, _DICT, "dataset_info.json")  # what save_to_disk writes beside the data
-_MEND = "mend the file, make it again or leave it out"
+_REPAIR = "repair the file, make it again or leave it out"
 
 
 class Reader:
@@ -100,7 +100,9 @@ class Reader:
                     try:
                         check_batch(batch)
                     except pa.ArrowException as error:
-                        raise InputError(f"{url}, record batch {index - 1}: damaged: {error}; {_MEND}") from error
+                        raise InputError(
+                            f"{url}, record batch {index - 1}: damaged: {said(error)}; {_REPAIR}"
+                        ) from error
                     yield from self._columns.rows(batch, row, url)
                 row += batch.num_rows
                 if index == end:
@@ -142,7 +144,7 @@ def _json(filesystem: Any, name: str) -> dict[str, Any]:
     try:
         value = json.loads(filesystem.cat_file(name))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}: can't be read: {error}; save the dataset again") from error
+        raise InputError(f"{name}: can't be read: {said(error)}; save the dataset again") from error
     return value if isinstance(value, dict) else {}
 
 
@@ -154,7 +156,7 @@ def _open_source(url: str) -> Iterator[Any]:
             yield pa.PythonFile(file, "r")
             return
         if input_bytes(url) == 0:
-            raise InputError(f"{url}: the file is empty, which no Arrow file is; {_MEND}")
+            raise InputError(f"{url}: the file is empty, which no Arrow file is; {_REPAIR}")
     with pa.memory_map(local_path(url)) as source:
         yield source
 
@@ -178,7 +180,7 @@ def _reader(source: Any, url: str, is_file: bool, included: list[int] | None = N
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
-        raise InputError(f"{url}: no readable Arrow file: {error}; {_MEND}") from error
+        raise InputError(f"{url}: not a readable Arrow file: {said(error)}; {_REPAIR}") from error
 
 
 def _check_names(fields: pa.Schema | pa.StructType) -> None:
@@ -210,7 +212,7 @@ def _batches(source: Any, url: str, is_file: bool, names: list[str], max_bytes: 
             if has_all:  # another column may be what is damaged
                 reader, has_all = _reader(source, url, is_file, included), False
                 continue
-            raise InputError(f"{url}, record batch {index}: can't be read: {error}; {_MEND}") from error
+            raise InputError(f"{url}, record batch {index}: can't be read: {said(error)}; {_REPAIR}") from error
         yield batch.select(tops)
         index += 1
 
@@ -237,9 +239,9 @@ def _check_end(source: Any, url: str) -> None:
     end, size = source.tell(), source.size()
     source.seek(max(0, end - len(_END_OF_STREAM)))
     if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
-        raise InputError(f"{url}: no end of stream after its last record batch: the file is cut off; {_MEND}")
+        raise InputError(f"{url}: no end of stream after its last record batch: the file is cut off; {_REPAIR}")
     if end != size:
-        raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {_MEND}")
+        raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {_REPAIR}")
 
 
 def _num_bytes(column: pa.Array) -> int:

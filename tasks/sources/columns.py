@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import BadRow, InputError, said
 from tokenloom.row_filter import Comparison, Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
+from tokenloom.tasks.sources.shown_names import shown_names
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
@@ -95,7 +96,9 @@ class Columns:
         try:
             mask = _mask(batch, self.filter)
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"{url}: the filter can't compare a column: {error}; check its value's type") from error
+            raise InputError(
+                f"{url}: the filter can't compare a column: {said(error)}; check its value's type"
+            ) from error
         kept: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
         return kept
 
@@ -120,7 +123,7 @@ class Columns:
             except UnicodeDecodeError as error:
                 texts.append(None)
                 bad[row] = BadRow(
-                    f"{url}, row {row}: invalid UTF-8 at byte {error.start} of it; mend the row, or set "
+                    f"{url}, row {row}: invalid UTF-8 at byte {error.start} of it; repair the row, or set "
                     "documents.encoding_errors: replace",
                     row,
                     "invalid_utf8",
@@ -138,21 +141,15 @@ def _field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType
     if schema.names.count(first) != 1:
         found = "two columns" if first in schema.names else "no column"
         raise InputError(
-            f"{url}: {found} {name!r}; its columns are: {_listed(schema.names)}. Set {key}: to one of them"
+            f"{url}: {found} {name!r}; its columns are: {shown_names(schema.names)}. Set {key}: to one of them"
         )
     kind = schema.field(first).type
     for part in rest:
         if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
-            inner = [field.name for field in kind] if pa.types.is_struct(kind) else []
-            raise InputError(
-                f"{url}: no column {name!r}: no {part!r} in {_listed(inner) if inner else kind}. Set {key}: to a column"
-            )
+            inner = shown_names(field.name for field in kind) if pa.types.is_struct(kind) else kind
+            raise InputError(f"{url}: no column {name!r}: no {part!r} in {inner}. Set {key}: to a column")
         kind = kind.field(part).type
     return kind
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:50]) + (f" and {len(names) - 50} more" if len(names) > 50 else "")
 
 
 def _pick(batch: pa.RecordBatch, name: str) -> pa.Array:

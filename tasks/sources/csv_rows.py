@@ -17,6 +17,7 @@ from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.records import RecordReader
+from tokenloom.tasks.sources.shown_names import shown_names
 
 _MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each
 
@@ -32,7 +33,7 @@ class Reader(RecordReader):
         super().__init__(options, Fields(options, parses_numbers=True))
         compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
         named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
-        self._columns = {str(column): key for key, column in named if column}  # the key that names each
+        self._columns = {str(column): key for key, column in named if column is not None}  # the key that names each
         self._delimiter = str(options["delimiter"])
 
     def partitions(self, url: str) -> list[PartitionRange]:
@@ -55,7 +56,7 @@ class Reader(RecordReader):
                     yield number, value, sum(map(len, row))
             except csv.Error as error:
                 raise InputError(
-                    f"{url}, line {rows.line_num}: no CSV: {error}; mend the file, or set delimiter"
+                    f"{url}, line {rows.line_num}: not valid CSV: {error}; repair the file, or set delimiter"
                 ) from error
             finally:
                 text.detach()
@@ -63,23 +64,22 @@ class Reader(RecordReader):
     def _lines(self, url: str, text: io.TextIOWrapper) -> Iterator[str]:
         while line := text.readline(_MAX_FIELD):
             if len(line) == _MAX_FIELD:
-                raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or mend the file")
+                raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or repair the file")
             yield line
 
     def _header(self, url: str, header: list[str]) -> list[str]:
         for column, key in self._columns.items():
             if header.count(column) != 1:
                 found = "two columns" if column in header else "no column"
-                names = ", ".join(name[:100] for name in header[:50]) or "none"
-                printable = names.encode("utf-8", "backslashreplace").decode()
-                raise InputError(f"{url}: {found} {column!r}; its columns are: {printable}. Set {key}: to one of them")
+                names = shown_names(header)
+                raise InputError(f"{url}: {found} {column!r}; its columns are: {names}. Set {key}: to one of them")
         return header
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
         if isinstance(raw, dict):
             return raw
-        raise BadRow(f"{place}: {len(raw)} fields, unlike the header; mend the row", row, "fields")
+        raise BadRow(f"{place}: {len(raw)} fields, unlike the header; repair the row", row, "fields")
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the whole file."""

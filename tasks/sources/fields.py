@@ -8,22 +8,24 @@ from typing import Any
 
 from tokenloom.errors import BadRow
 from tokenloom.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
+from tokenloom.tasks.sources.shown_names import json_type, shown_names
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
+WHOLE_ROW = "."  # as the text of a source: a row is no object, but the text
 
 
 class Fields:
     """Takes the text and id of rows, and says which the filter keeps.
 
     Args:
-        options: see SourceReader; `text` may be None: then the row itself is its text.
+        options: see SourceReader; `text` may be None or ".": then the row itself is its text.
         parses_numbers: values are all text, as in CSV; a filter's numbers are compared with the numbers they spell.
     """
 
     def __init__(self, options: Mapping[str, Any], *, parses_numbers: bool = False) -> None:
-        self._text_key: str | None = options["text"]
+        self._text_key: str | None = None if options["text"] == WHOLE_ROW else options["text"]
         self._id_key: str | None = options.get("id")
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
@@ -48,8 +50,8 @@ class Fields:
         if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
             text = "\n".join(item for item in text if item is not None)
         if text is not None and not isinstance(text, str):
-            kind = type(text).__name__
-            raise BadRow(f"{place}: {self._text_key!r} is {kind}, not text; mend the row", row, "not_text")
+            what = "it" if self._text_key is None else repr(self._text_key)
+            raise BadRow(f"{place}: {what} is {json_type(text)}, not text; repair the row", row, "not_text")
         return None if text is None else self._clean(place, row, text, "text")
 
     def _clean(self, place: str, row: int, text: str, what: str) -> str:
@@ -59,7 +61,7 @@ class Fields:
         if self._replaces:  # bytes that were no UTF-8 came as surrogates of their own (PEP 383)
             return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise BadRow(
-            f"{place}: invalid UTF-8, or a lone surrogate, in its {what}; mend the row, or set "
+            f"{place}: invalid UTF-8, or a lone surrogate, in its {what}; repair the row, or set "
             "documents.encoding_errors: replace",
             row,
             "invalid_utf8",
@@ -73,8 +75,10 @@ class Fields:
         if found is _MISSING or found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, str | int):
-            kind = type(found).__name__
-            raise BadRow(f"{place}: id {self._id_key!r} is {kind}, not text or integer; mend the row", row, "bad_id")
+            kind = json_type(found)
+            raise BadRow(
+                f"{place}: id {self._id_key!r} is {kind}, not a string or an integer; repair the row", row, "bad_id"
+            )
         return self._clean(place, row, str(found), "id")
 
     def _seen(self, value: Any, key: str) -> Any:
@@ -88,13 +92,10 @@ class Fields:
         if found is not _MISSING:
             return found
         if not isinstance(value, Mapping):
-            raise BadRow(
-                f"{place}: {type(value).__name__} where an object with {key!r} is needed; mend the row",
-                row,
-                "missing_key",
-            )
-        keys = ", ".join(str(key)[:100] for key in list(value)[:12]) or "none"
-        keys = keys.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be shown or logged
+            step = f"set text: {WHOLE_ROW} if each row is a text" if isinstance(value, str) else "repair the row"
+            message = f"{place}: {json_type(value)} where an object with the key {key!r} is expected; {step}"
+            raise BadRow(message, row, "missing_key")
+        keys = shown_names(value)
         raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
 
     def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
@@ -106,11 +107,11 @@ class Fields:
             if is_spelled:
                 found = _spelled(found)
             if _kind(found) is not _kind(wanted):
-                raise ValueError(f"{type(found).__name__} and {type(wanted).__name__}")
+                raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
         except ValueError as error:
             raise BadRow(
                 f"{place}: {comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with "
-                f"{wanted!r} ({error}); mend the row or check the filter",
+                f"{wanted!r} ({error}); repair the row or check the filter",
                 row,
                 "bad_filter",
             ) from error

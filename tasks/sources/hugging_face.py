@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, said
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.columns import Columns
@@ -218,8 +218,8 @@ def _load(name: str, config: str | None, split: str, data_files: str | None, com
             )
     except Exception as error:  # its errors have no common root
         raise InputError(
-            f"{name}, config {config or 'default'}: no dataset that can be opened: {_said(error)}. Check name, config "
-            "and data_files"
+            f"{name}, config {config or 'default'}: not a dataset that can be opened: {_said(error)}. Check name, "
+            "config and data_files"
         ) from error
     return _Dataset(builder, split, name)
 
@@ -248,7 +248,7 @@ def _root(data_files: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500].rstrip('. ')}"
+    return f"{type(error).__name__}: {said(error)[:500]}"
 
 
 def _not_read(url: str, error: Exception) -> InputError:

@@ -31,13 +31,13 @@ def parse_json(place: str, row: int, data: bytes, encoding_errors: str) -> Any:
         return json.loads(data.decode("utf-8", "replace" if encoding_errors == "replace" else "strict"))
     except UnicodeDecodeError as error:
         message = (
-            f"{place}: invalid UTF-8 at byte {error.start} of it; mend it, or set documents.encoding_errors: replace"
+            f"{place}: invalid UTF-8 at byte {error.start} of it; repair it, or set documents.encoding_errors: replace"
         )
         raise BadRow(message, row, "invalid_utf8") from error
     except RecursionError as error:
-        raise BadRow(f"{place}: JSON nested too deep to be read; mend it", row, "invalid_json") from error
+        raise BadRow(f"{place}: JSON nested too deep to be read; repair it", row, "invalid_json") from error
     except ValueError as error:
-        raise BadRow(f"{place}: no JSON: {error}; mend it", row, "invalid_json") from error
+        raise BadRow(f"{place}: not valid JSON: {error}; repair it", row, "invalid_json") from error
 
 
 def starts_array(file: IO[bytes]) -> bool:
@@ -83,7 +83,9 @@ class _Window:
         self._is_end = False
 
     def error(self, what: str) -> InputError:
-        return InputError(f"{self._url}, value {self._count} of its JSON array: {what}; mend the file or leave it out")
+        return InputError(
+            f"{self._url}, value {self._count} of its JSON array: {what}; repair the file or leave it out"
+        )
 
     def _fill(self, num_bytes: int = _READ_BYTES) -> bool:
         """Read on; return whether there was more."""
@@ -121,9 +123,9 @@ class _Window:
             except json.JSONDecodeError as error:
                 may_go_on = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
                 if self._is_end or not may_go_on:
-                    raise self.error(f"no JSON: {error.msg}") from error
+                    raise self.error(f"not valid JSON: {error.msg}") from error
             except ValueError as error:  # an integer of more than 4,300 digits
-                raise self.error(f"no JSON: {error}") from error
+                raise self.error(f"not valid JSON: {error}") from error
             else:
                 if end < len(self._text) or self._is_end:  # else a number may go on
                     num_chars, self._at = end - self._at, end

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import BadRow, InputError, said
 from tokenloom.row_filter import COMPARE, Comparison, holds
 from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
@@ -70,7 +70,7 @@ class Reader:
                 raise
             except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
                 raise InputError(
-                    f"{url}: no readable parquet file: {_said(error)}. Mend or leave out the file"
+                    f"{url}: not a readable parquet file: {said(error)}. Repair the file or leave it out"
                 ) from error
             leaves = _leaves(opened, self._columns.needed(schema, url))
             expect(file, [_chunk(opened.metadata.row_group(i).column(leaf)) for i in groups for leaf in leaves])
@@ -145,7 +145,9 @@ class Reader:
             except pa.ArrowMemoryError as error:
                 raise InputError(f"{_place(url, group, read)}: {no_memory(self._max_bytes)}") from error
             except (pa.ArrowException, OSError, OverflowError) as error:
-                message = f"{_place(url, group, read)}: can't be decoded: {_said(error)}. Mend or leave out the file"
+                message = (
+                    f"{_place(url, group, read)}: can't be decoded: {said(error)}. Repair the file or leave it out"
+                )
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
                 if not self._skips:
                     raise bad from error
@@ -156,7 +158,7 @@ class Reader:
             del batch  # not while the next one is decoded
         if read != num_rows:
             raise InputError(
-                f"{url}, row group {group}: {read} rows, its footer says {num_rows}; mend or leave out the file"
+                f"{url}, row group {group}: {read} rows, its footer says {num_rows}; repair the file or leave it out"
             )
 
     def _batches(self, url: str, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
@@ -230,7 +232,7 @@ def _check_counts(file: pq.ParquetFile, url: str, leaves: list[int]) -> None:
             ):
                 raise InputError(
                     f"{url}, row group {group}: its footer says {row_group.num_rows:,} rows, and {num_values:,} values "
-                    f"of {file.schema.column(i).path!r}: it is damaged; mend or leave out the file"
+                    f"of {file.schema.column(i).path!r}: it is damaged; repair the file or leave it out"
                 )
 
 
@@ -273,7 +275,3 @@ def _not_read(num_rows: int, *bad: BadRow) -> Rows:
     return Rows(
         pa.array([], pa.large_string()), np.empty(0, np.uint64), num_filtered=num_rows, num_not_read=num_rows, bad=bad
     )
-
-
-def _said(error: Exception) -> str:
-    return str(error).rstrip(". ")

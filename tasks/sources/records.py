@@ -60,7 +60,7 @@ class RecordReader(ABC):
         try:
             return data.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
-            message = f"{place}: invalid UTF-8 at byte {error.start} of it; mend it, or set {_REPLACE}"
+            message = f"{place}: invalid UTF-8 at byte {error.start} of it; repair it, or set {_REPLACE}"
             raise BadRow(message, row, "invalid_utf8") from error
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:

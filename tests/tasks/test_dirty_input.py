@@ -125,7 +125,7 @@ def test_a_byte_order_mark_before_a_later_line_is_bad_json(tmp_path: Path) -> No
 def test_a_file_in_another_encoding_is_refused_by_name(kind: str, encoding: str, tmp_path: Path) -> None:
     data = {"jsonl": '{"text": "été"}\n', "csv": "text\nété\n", "text": "été"}[kind]
     path = written(tmp_path / "a", data.encode(encoding))
-    with pytest.raises(InputError, match=r"/a[,:].*(UTF-8|no JSON|no column)"):
+    with pytest.raises(InputError, match=r"/a[,:].*(UTF-8|not valid JSON|no column)"):
         texts_of(path, kind)
 
 
@@ -175,7 +175,7 @@ def test_bytes_that_are_no_utf8_count_anywhere_in_a_line_but_only_in_the_text_of
 def test_keys_that_can_not_be_shown_are_told_so_that_they_can(key: str, form: str, tmp_path: Path) -> None:
     """A message that no log can encode would hide the error that it tells."""
     path = written(tmp_path / "a", form.replace("{}", f'{{"{key}": "one"}}'))
-    with pytest.raises(BadRow, match=r"no key 'text'; its keys are: [\\\w]+\. Set text:") as told:
+    with pytest.raises(BadRow, match=r"no key 'text'; its keys are: [^ ]+\. Set text:") as told:
         texts_of(path)
     assert len(str(told.value).encode()) < 1000
 
@@ -207,7 +207,7 @@ def test_odd_numbers_beside_the_text_are_no_error(number: str, form: str, tmp_pa
 def test_an_integer_of_more_than_4300_digits_is_bad_json(tmp_path: Path) -> None:
     value = '{"n": ' + "9" * 4301 + ', "text": "one"}'
     assert bad_rows(written(tmp_path / "a.jsonl", value)) == [(0, "invalid_json")]
-    with pytest.raises(InputError, match=r"a\.json, value 0 of its JSON array: no JSON.*4300 digits"):
+    with pytest.raises(InputError, match=r"a\.json, value 0 of its JSON array: not valid JSON.*4300 digits"):
         texts_of(written(tmp_path / "a.json", f"[{value}]"))
 
 
@@ -317,10 +317,10 @@ def test_line_ends_of_csv_may_be_mixed_blank_lines_are_no_rows_and_the_last_may_
         (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.*Set id:"),
         (b"text,n\na,1\n", {"id": "no"}, "no column 'no'; its columns are: text, n. Set id:"),
         (b"text,n\na,1\n", {"filter": "score > 1"}, "no column 'score'; its columns are: text, n. Set filter:"),
-        (b"first row,1\nsecond row,2\n", {}, "no column 'text'; its columns are: first row, 1. Set text:"),
-        (b"text;n\na;1\n", {}, "no column 'text'; its columns are: text;n. Set text:"),
-        (b"Text ,n\na,1\n", {}, "no column 'text'; its columns are: Text , n. Set text:"),
-        (b"t\xff,n\na,1\n", {}, r"no column 'text'; its columns are: t\\udcff, n. Set text:"),
+        (b"first row,1\nsecond row,2\n", {}, "no column 'text'; its columns are: \"first row\", 1. Set text:"),
+        (b"text;n\na;1\n", {}, "no column 'text'; its columns are: \"text;n\". Set text:"),
+        (b"Text ,n\na,1\n", {}, "no column 'text'; its columns are: \"Text \", n. Set text:"),
+        (b"t\xff,n\na,1\n", {}, r"no column 'text'; its columns are: .t\\udcff., n. Set text:"),
         (b"\n\n", {}, "no column 'text'; its columns are: none"),
     ],
 )
@@ -336,7 +336,7 @@ def test_a_header_that_does_not_fit_is_named_with_its_columns(
 
 @pytest.mark.parametrize("data", [b'text\n"open\n', b'text\n"a"b\n', b'"text\na\n'])
 def test_quotes_that_do_not_fit_are_named_by_their_line(data: bytes, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.csv(, line \d: no CSV: .*set delimiter|: no column)"):
+    with pytest.raises(InputError, match=r"a\.csv(, line \d: not valid CSV: .*set delimiter|: no column)"):
         texts_of(written(tmp_path / "a.csv", data), "csv", on_error="skip")
 
 
@@ -453,7 +453,7 @@ def test_a_column_that_changes_its_type_from_file_to_file_is_named(tmp_path: Pat
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     written(tmp_path / "b.jsonl", b'{"text": "two"}\n{"text": 3}\n')
     spec = spec_of(tmp_path / "*.jsonl", "jsonl")
-    assert_refused(spec, f"{tmp_path}/b.jsonl, line at byte 16", "'text' is int, not text")
+    assert_refused(spec, f"{tmp_path}/b.jsonl, line at byte 16", "'text' is a number, not text")
     skipping = spec_of(tmp_path / "*.jsonl", "jsonl", documents={"on_error": "skip"})
     assert build(skipping).rows["quarantined"] == 1
 

@@ -24,7 +24,7 @@ def test_truncated_parquet_is_refused_and_builds_when_whole_again(cut: float, tm
     path = write_parquet(tmp_path / "a.parquet", TEXTS, group_rows=20)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * cut) if cut == 0.5 else int(cut)])
-    assert_refused(spec_of(path), str(path), "no readable parquet file")
+    assert_refused(spec_of(path), str(path), "not a readable parquet file")
     path.write_bytes(whole)
     assert_builds(spec_of(path), TEXTS)
 

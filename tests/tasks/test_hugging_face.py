@@ -186,7 +186,7 @@ def test_a_saved_dataset_is_of_another_kind(data_dir: Path) -> None:
 def test_a_folder_that_is_missing_or_empty_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
         read(tmp_path / "missing")
-    with pytest.raises(InputError, match="no dataset that can be opened"):
+    with pytest.raises(InputError, match="not a dataset that can be opened"):
         read(tmp_path)
 
 

@@ -227,7 +227,7 @@ def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: P
         ({"documents": {"transform": {"function": "clean", "version": "1"}}}, "String should match pattern"),
         ({"documents": {"transform": {"function": "a:b"}}}, "Field required"),
         ({"limit": 0}, "greater than or equal to 1"),
-        ({"sources": [SOURCE | {"text": ""}]}, "at least 1 character"),
+        ({"sources": [SOURCE | {"id": ""}]}, "at least 1 character"),
         ({"sources": [SOURCE, SOURCE | {"name": "parquet-0"}]}, "two sources are named 'parquet-0'"),
         ({"tokenizer": {"kind": "tiktoken"}}, "give the name of a tiktoken encoding"),
         ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "go with ranks"),

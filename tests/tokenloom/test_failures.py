@@ -1,0 +1,250 @@
+"""What the command line says when a command fails: its message, the object of --json, the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import write_jsonl, write_parquet
+from tokenloom import commands
+from tokenloom.cli import main
+from tokenloom.errors import InputError
+
+_SPEC = """\
+dataset: news
+store: ./store
+sources:
+  - {kind: text, path: good.txt}
+  - kind: KIND
+    path: PATH
+    name: second
+tokenizer: {kind: byte}
+"""
+
+
+def _spec(folder: Path, kind: str, path: str, *lines: str) -> str:
+    (folder / "good.txt").write_text("a good text")
+    text = _SPEC.replace("KIND", kind).replace("PATH", path)
+    (folder / "spec.yaml").write_text(text.replace("    name: second\n", "".join(f"    {x}\n" for x in lines)))
+    return str(folder / "spec.yaml")
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
+    """Return the message of a command that fails; stdout with --json holds the same."""
+    assert main(list(arguments)) == code
+    plain = capsys.readouterr()
+    assert plain.out == ""
+    assert main([*arguments, "--json"]) == code
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1] == plain.err.splitlines()[-1]
+    assert told.out.count("\n") == 1
+    value = json.loads(told.out)
+    assert set(value) == {"error"}
+    assert set(value["error"]) == {"type", "message", "exit_code"}
+    assert value["error"]["exit_code"] == code
+    assert value["error"]["message"] in told.err
+    message: str = value["error"]["message"]
+    return message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind", "message"),
+    [
+        (["plan", "none.yaml"], 2, "SpecError", "none.yaml: no such file"),
+        (["ls", "nowhere"], 1, "StoreError", "nowhere: no such store"),
+        (["build", "x.yaml", "--workers", "many"], 2, "UsageError", "argument --workers: 'many' is not an integer"),
+        (["build"], 2, "UsageError", "the following arguments are required: SPEC"),
+        (["frobnicate"], 2, "UsageError", "invalid choice: 'frobnicate'"),
+    ],
+)
+def test_an_error_with_json_is_an_object_on_stdout_and_a_message_on_stderr(
+    arguments: list[str], code: int, kind: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in _refused(capsys, *arguments, code=code)
+    main([*arguments, "--json"])
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == kind
+
+
+def test_debug_adds_the_traceback_and_changes_neither_exit_code_nor_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "none.yaml", "--json", "--debug"]) == 2
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["exit_code"] == 2
+    assert "Traceback" in told.err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (InputError("first line\nsecond\x1b line"), 1, r"first line second\x1b line"),
+        (RuntimeError("first\r\n  second"), 1, "first second"),
+        (RuntimeError(""), 1, ""),
+    ],
+)
+def test_every_message_is_one_line(
+    raised: BaseException,
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**options: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(commands, "ls", fail)
+    assert _refused(capsys, "ls", "store", code=code) == message
+    main(["ls", "store"])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_reader_of_the_object_may_go_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+        def fileno(self) -> int:
+            return out.fileno()
+
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", Closed())
+        assert main(["plan", "none.yaml", "--json"]) == 1
+
+
+def test_several_errors_of_a_spec_are_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = _spec(tmp_path, "parqet", "x", "nope: 1")
+    assert len(_refused(capsys, "plan", spec, "--set", "seed=-1", code=2).splitlines()) == 2
+
+
+def test_what_a_library_says_in_several_lines_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["text"] * 50)
+    whole = bytearray(path.read_bytes())
+    whole[4:40] = bytes(36)
+    path.write_bytes(whole)
+    spec = _spec(tmp_path, "parquet", "a.parquet")
+    assert "\n" not in _refused(capsys, "build", spec, "--direct", "--workers", "0")
+
+
+# An error of an input names the line of its source
+
+
+def test_an_error_of_a_source_names_the_line_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["text"], key="body")
+    spec = _spec(tmp_path, "jsonl", "a.jsonl", "name: second")
+    place = f"{spec}:5: source second: {tmp_path}/a.jsonl, line at byte 0: no key 'text'"
+    for command in (["plan"], ["build", "--direct", "--workers", "0"], ["build", "--direct", "--workers", "1"]):
+        assert _refused(capsys, command[0], spec, *command[1:]).startswith(place)
+    limited = _refused(capsys, "build", spec, "--direct", "--limit", "2", "--workers", "0")
+    assert limited.startswith(place)
+    missing = _refused(capsys, "plan", spec, "--set", "sources.1.path=none.jsonl")
+    assert missing.startswith(f"{spec}:5: source second: ")
+    written = _refused(capsys, "plan", spec, "--set", f"sources=[{{kind: jsonl, path: {tmp_path}/a.jsonl}}]")
+    assert written.startswith(f"--set sources=[{{kind: jsonl, path: {tmp_path}/a.jsonl}}]: source jsonl-0: ")
+
+
+def test_a_key_that_no_row_has_names_the_line_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["text"])
+    spec = _spec(tmp_path, "jsonl", "a.jsonl", "id: nope")
+    message = _refused(capsys, "build", spec, "--direct", "--workers", "0")
+    assert message.startswith(f"{spec}:5: source jsonl-1: no row has the key 'nope'")
+
+
+# Names of columns
+
+
+def test_names_of_columns_are_quoted_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["plain", "with space", "a, b", 'q"', "", "dotted.name"]
+    shown = r'plain, "with space", "a, b", "q\"", "", dotted.name'
+    pq.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text('plain,with space,"a, b","q""",,dotted.name\n1,2,3,4,5,6\n')
+    (tmp_path / "a.jsonl").write_text(json.dumps(dict.fromkeys(names, "x")) + "\n")
+    for kind in ("parquet", "csv", "jsonl"):
+        message = _refused(capsys, "plan", _spec(tmp_path, kind, f"a.{kind}"))
+        assert f"are: {shown}. Set text:" in message
+
+
+def test_a_column_without_a_name_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"": ["one", "two"], "b": ["x", "y"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text(",b\none,x\ntwo,y\n")
+    (tmp_path / "a.jsonl").write_text('{"": "one", "b": "x"}\n{"": "two"}\n')
+    for kind in ("parquet", "csv", "jsonl"):
+        spec = _spec(tmp_path, kind, f"a.{kind}", "text: ''")
+        assert main(["build", spec, "--direct", "--workers", "0", "--json", "--set", f"dataset={kind}"]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3  # and the good text
+    (tmp_path / "b.csv").write_text("a,b\n1,2\n")
+    assert "no column ''" in _refused(capsys, "plan", _spec(tmp_path, "csv", "b.csv", "text: ''"))
+
+
+@pytest.mark.parametrize("rows", ['["one", "two"]', '"one"\n"two"\n'])
+def test_strings_alone_are_read_with_a_dot_and_named_without(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_text(rows)
+    message = _refused(capsys, "plan", _spec(tmp_path, "jsonl", "a.json"))
+    assert message.endswith(
+        "a string where an object with the key 'text' is expected; set text: . if each row is a text"
+    )
+    assert main(["build", _spec(tmp_path, "jsonl", "a.json", "text: ."), "--direct", "--workers", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3
+    (tmp_path / "a.json").write_text('{"text": "an object"}\n')
+    assert "it is an object, not text" in _refused(capsys, "plan", _spec(tmp_path, "jsonl", "a.json", "text: ."))
+
+
+# plan refuses what build refuses
+
+
+def _tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_plan_refuses_a_store_that_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["text"])
+    spec = _spec(tmp_path, "jsonl", "a.jsonl")
+    (tmp_path / "file").write_text("")
+    before = _tree(tmp_path)
+    for store, reason in (("file", "Not a directory"), ("file/below", "Not a directory"), ("/proc/x", "Permission")):
+        where = f"store={tmp_path / store}"
+        planned = _refused(capsys, "plan", spec, "--set", where)
+        built = _refused(capsys, "build", spec, "--direct", "--workers", "0", "--set", where)
+        assert planned.partition(" (file system")[0] == built.partition(" (file system")[0]
+        assert planned.startswith(f"{tmp_path / store}/news: can't be written: {reason}")
+    assert _tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("options", [[], ["--limit", "1"]])
+def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parquet(tmp_path / "a.parquet", ["text"])
+    write_jsonl(tmp_path / "a.jsonl", ["text"])
+    (tmp_path / "a.csv").write_text("text,n\na,1\n")
+    for kind, what in (("parquet", "column"), ("csv", "column"), ("jsonl", "key")):
+        spec = _spec(tmp_path, kind, f"a.{kind}", "text: body")
+        planned = _refused(capsys, "plan", spec, *options)
+        assert planned == _refused(capsys, "build", spec, "--direct", "--workers", "0", *options)
+        assert f"no {what} 'body'" in planned
+    spec = _spec(tmp_path, "parquet", "a.parquet")
+    tokenizer = ["--set", f"tokenizer={{kind: huggingface, path: {tmp_path}/org/model}}"]
+    planned = _refused(capsys, "plan", spec, *options, *tokenizer)
+    assert planned == _refused(capsys, "build", spec, "--direct", "--workers", "0", *options, *tokenizer)
+    assert "names of the Hugging Face hub are not supported yet" in planned
+
+
+def test_plan_leaves_nothing_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["text"])
+    spec = _spec(tmp_path, "jsonl", "a.jsonl")
+    before = _tree(tmp_path)
+    assert main(["plan", spec]) == 0
+    assert _tree(tmp_path) == before
+    assert main(["build", spec, "--direct", "--workers", "0"]) == 0
+    write_jsonl(tmp_path / "a.jsonl", ["another text"])
+    before = _tree(tmp_path)
+    assert main(["plan", spec]) == 0
+    assert _tree(tmp_path) == before
+    capsys.readouterr()
