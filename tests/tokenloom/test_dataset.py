@@ -102,10 +102,19 @@ def test_a_list_of_indices_gives_the_samples_in_its_order(built: _Built) -> None
 
 
 def test_split_without_a_whole_sample_is_empty(built: _Built) -> None:
-    data = TokenDataset(built.reference, "test", seq_len=10**6)
+    with pytest.warns(UserWarning, match="split 'test': no samples: .* takes at least 1,000,001 tokens of one shard"):
+        data = TokenDataset(built.reference, "test", seq_len=10**6)
     assert len(data) == 0
+    pickle.loads(pickle.dumps(data))  # noqa: S301  (our own bytes; it warns once)
     with pytest.raises(IndexError):
         data[0]
+
+
+def test_opening_warns_of_documents_that_are_too_short_for_a_sample(built: _Built) -> None:
+    with pytest.warns(UserWarning, match="tokens of one document, .* or packing='document_padded'") as caught:
+        TokenDataset(built.reference, seq_len=2000, packing="document")
+    assert [Path(one.filename).name for one in caught] == [Path(__file__).name]
+    assert len(TokenDataset(built.reference, seq_len=2000, packing="document_padded")) > 0
 
 
 def test_samples_belong_to_the_caller(built: _Built) -> None:

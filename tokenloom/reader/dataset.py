@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,8 +36,8 @@ Sample = dict[str, NDArray[Any]]
 class TokenDataset:
     """Samples of one split of a version, in natural order, each cut from a row of at most T + 1 tokens of one shard.
 
-    Opening reads the manifest alone. Usable wherever a map-style dataset is (torch DataLoader and its samplers);
-    pickles small.
+    Opening reads the manifest alone, and warns (UserWarning) if there is no sample. Usable wherever a map-style dataset
+    is (torch DataLoader and its samplers); pickles small.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION, a folder or an fsspec URL; @latest if left out.
@@ -109,6 +110,21 @@ class TokenDataset:
         self._access = choice("access", access, ("mmap", "pread"))
         self.shards = self._open_shards()
         self._tokenizer: Tokenizer | None = None
+        if not len(self):
+            warnings.warn(self._why_empty(), stacklevel=2)
+
+    def _why_empty(self) -> str:
+        """Return why there is no sample, and the next step."""
+        place = f"{self.reference}, split {self.split!r}"
+        if not self.num_tokens:
+            return f"{place}: no samples: the split has no tokens"
+        needed = 2 if self.format.short_rows else self.seq_len + 1
+        what = "shard" if self.packing == "concat" else "document"
+        step = ", or packing='document_padded'" if self.packing == "document" else ""
+        return (
+            f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} a sample takes at least "
+            f"{needed:,} tokens of one {what}, and no {what} has as many; use a smaller seq_len{step}"
+        )
 
     def __repr__(self) -> str:
         how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
