@@ -246,7 +246,7 @@ def test_what_can_not_pass_is_not_tried_again(store: RemoteStore, s3_proxy: Faul
     with pytest.raises(StoreError, match=r"a/file: no right to read it.*AWS_ACCESS_KEY_ID") as caught:
         store.read("a/file")
     assert "a-secret-access-key" not in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(StoreError, match="s3://nowhere: there is no such bucket"):
         RemoteStore("s3://nowhere/at/all").read("file")
     gets = [path for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("a/file")]
     assert len(gets) == 1

@@ -75,7 +75,9 @@ def test_two_stars_lead_through_folders_without_a_name(s3_url: str) -> None:
 
 @pytest.mark.usefixtures("s3_proxy")
 def test_a_bucket_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match=r"s3://nobody-has/x/.*: there is no bucket nobody-has; check its name"):
+    with pytest.raises(
+        InputError, match=r"s3://nobody-has: there is no such bucket; create it or correct the URL s3://nobody-has/x"
+    ):
         find_files("s3://nobody-has/x/*.jsonl")
 
 
@@ -129,7 +131,6 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
     [
         ("s3://corp*/a.txt", "name each bucket in a source of its own"),
         ("s3://*/a.txt", "name each bucket in a source of its own"),
-        ("s3://nothing/*.txt", "there is no bucket nothing"),
         ("s3://corpora", "a folder"),
         ("s3://corpora/a**/*.txt", r"\*\* is a part of its own"),
         ("memory://nothing/*/*.txt", "no file matches"),
