@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow
-from prefect.states import Completed
 
 from tokenloom.errors import SpecError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.order import run_build
+from tokenloom.flows.run_end import completed, end_log_with_our_line
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.spec import BuildSpec
@@ -32,18 +32,17 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     Returns:
         reference, version, published, splits: as `tokenloom build --json` prints them.
     """
+    end_log_with_our_line()
     try:
         result = _build(spec)
     except Exception as error:
         report.tell_failed(spec.dataset, error)
         raise
-    if not result["published"]:
-        message = f"up to date: {result['reference']} is published already"
-        return Completed(message=message, data=result)  # type: ignore[return-value]  # Prefect returns its data
-    report.tell_published(spec.dataset, result)
-    with using_credentials(spec.credentials):
-        report.show_result(result)
-    return result
+    if result["published"]:
+        report.tell_published(spec.dataset, result)
+        with using_credentials(spec.credentials):
+            report.show_result(result)
+    return completed(result)  # type: ignore[return-value]  # Prefect returns its data
 
 
 def _build(spec: BuildSpec) -> dict[str, Any]:

@@ -55,21 +55,24 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
 
 
 def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
+    start = time.monotonic()
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     if plan.published:
-        return finish_build(plan, published=False, num_encoded=0)
+        return finish_build(plan, start)
     plan.store.remove_stale_temporaries()
     if problem := plan.store.exclusion_problem():
         progress.report(progress.Message(problem))
     progress.report(progress.StepStarted("cut", 0))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
     repairs: Counter[str | None] = Counter()
+    encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
     refuse_too_large(plan, num_workers, run_each)
     while True:
         try:
-            return _encode_and_publish(plan, num_workers, run_one, run_each)
+            plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)
+            return finish_build(plan, start, published, encoded)
         except WorkError as error:
             repairs[error.spill] += 1
             if repairs[error.spill] > _MOST_REPAIRS:
@@ -93,13 +96,17 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
     return estimate_build(plan, list(zip(_flat([group for _, group in jobs]), samples, strict=True)), num_workers)
 
 
-def _encode_and_publish(plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
+def _encode_and_publish(
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str]
+) -> tuple[BuildPlan, bool]:
+    """Return the plan as it was carried out and whether its version was published; note in `encoded` what was made."""
     seconds: dict[str, float] = {}
     with _step("tokenize", seconds, sum(part.num_bytes for part in plan.missing)):
         if plan.spec.limit is None:
             run_each("tokenize", partial(call_all, tokenize_partition), tokenize_jobs(plan, num_workers))
         else:
             plan = with_first_partitions(plan, run_each("tokenize", tokenize_first, first_jobs(plan)))
+        encoded.update(part.spill for part in plan.missing)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
     with _step("shuffle", seconds, sum(total["tokens"] for total in assignment.totals.values())):
@@ -112,7 +119,7 @@ def _encode_and_publish(plan: BuildPlan, num_workers: int, run_one: RunOne, run_
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
-    return finish_build(plan, published, len(plan.missing))
+    return plan, published
 
 
 def _flat(groups: list[list[Any]]) -> list[Any]:

@@ -16,8 +16,23 @@ from tokenloom.output import printable
 from tokenloom.storage import manifest
 from tokenloom.storage.remote_errors import redacted
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
+from tokenloom.tasks.outcome import counted, outcome_line, reading_lines
 
 _MOST_ROWS = 500  # of a table; the UI shows all rows at once
+# What the event `tokenloom.dataset.published` says of a result.
+_PUBLISHED = (
+    "version",
+    "reference",
+    "tag",
+    "tag_moved",
+    "tokens",
+    "documents",
+    "shards",
+    "seconds",
+    "partitions",
+    "partitions_reused",
+    "tokenizer",
+)
 _STEPS = {
     "tokenize": "text to spills of token ids",
     "assign": "where each document goes",
@@ -44,7 +59,7 @@ def show_result(result: dict[str, Any]) -> None:
     inputs = read_inputs(store, version)
     key = artifact_key(version["dataset"])
     create_markdown_artifact(
-        summary(version, inputs, build["seconds"]), key=f"{key}-summary", description=result["reference"]
+        summary(result, version, inputs, build["seconds"]), key=f"{key}-summary", description=outcome_line(result)
     )
     create_table_artifact(
         _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
@@ -72,29 +87,33 @@ def _description(what: str, count: int) -> str:
     return f"{count:,} {what}" if count <= _MOST_ROWS else f"the first {_MOST_ROWS} of {count:,} {what}"
 
 
-def summary(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> str:
-    """Return what a build did as Markdown: the way from inputs to shards, and what each step took.
+def summary(
+    result: dict[str, Any], version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
+) -> str:
+    """Return what a build did as Markdown: the way from inputs to shards, what each step took, and how to read it.
 
     Args:
+        result: of the flow, see BuildResult.to_json.
         version: its manifest.
         inputs: rows of its inputs.json.
         seconds: by step, from its build.json.
     """
     splits = version["splits"].values()
-    num_shards = sum(len(split["shards"]) for split in splits)
-    documents, tokens = (sum(split[name] for split in splits) for name in ("documents", "tokens"))
     num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
     way = [
-        f"{len(inputs):,} files, {sum(row['bytes'] for row in inputs) / 1e6:,.1f} MB",
+        f"{counted(len(inputs), 'file')}, {sum(row['bytes'] for row in inputs) / 1e6:,.1f} MB",
         *(f"{step:<9} {seconds[step]:>9,.1f} s   {what}" for step, what in _STEPS.items() if step in seconds),
-        f"{num_shards:,} shards, {num_bytes / 1e6:,.1f} MB",
+        f"{counted(result['shards'], 'shard')}, {num_bytes / 1e6:,.1f} MB",
     ]
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(
         [
             f"## {version['dataset']} {version['version']}",
-            f"{documents:,} documents, {tokens:,} tokens of {version['tokenizer']['name']}",
+            _cell(outcome_line(result)),
+            "```python",
+            reading_lines(result["reference"]),
+            "```",
             "```text",
             "\n    |\n".join(way),
             "```",
@@ -144,10 +163,10 @@ def _cell(text: str) -> str:
 
 def tell_published(dataset: str, result: dict[str, Any]) -> None:
     """Emit the event `tokenloom.dataset.published`."""
-    tokens = sum(split["tokens"] for split in result["splits"].values())
-    told = {name: result[name] for name in ("version", "reference", "tag", "tag_moved")}
+    payload = {name: result[name] for name in _PUBLISHED}
+    payload |= {"message": outcome_line(result), "read": reading_lines(result["reference"])}
     labels = {"tokenloom.version": result["version"], "tokenloom.tag": result["tag"] if result["tag_moved"] else "none"}
-    _emit("published", dataset, told | {"tokens": tokens}, labels)
+    _emit("published", dataset, payload, labels)
 
 
 def tell_failed(dataset: str, error: BaseException) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -42,7 +43,9 @@ class BuildResult:
     """What a build did: `published` is False if the version was there already.
 
     `rows` says what became of the rows read, `quarantined` how many were bad by source and reason; `tag_moved` whether
-    `tag` names the version since now, `tag_note` why the tag was left alone.
+    `tag` names the version since now, `tag_note` why the tag was left alone. `num_partitions` is None if the build
+    found its version published and did not cut the input, and `num_encoded` counts the partitions that it encoded
+    itself; `seconds` is how long all of it took, and `tokenizer` what the manifest says of it.
     """
 
     reference: str
@@ -54,7 +57,10 @@ class BuildResult:
     tag: str
     tag_moved: bool
     tag_note: str | None
+    num_partitions: int | None
     num_encoded: int
+    seconds: float
+    tokenizer: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
@@ -62,14 +68,24 @@ class BuildResult:
             "reference": self.reference,
             "version": self.version,
             "published": self.published,
+            "tokens": self._total("tokens"),
+            "documents": self._total("documents"),
+            "shards": self._total("shards"),
+            "seconds": self.seconds,
+            "partitions": self.num_partitions,
+            "partitions_reused": None if self.num_partitions is None else self.num_partitions - self.num_encoded,
+            "partitions_encoded": self.num_encoded,
+            "tokenizer": {name: self.tokenizer[name] for name in ("name", "kind", "vocab_size")},
             "splits": self.splits,
             "rows": self.rows,
             "quarantined": self.quarantined,
             "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
-            "partitions_encoded": self.num_encoded,
         }
+
+    def _total(self, name: str) -> int:
+        return sum(split[name] for split in self.splits.values())
 
 
 def publish_version(
@@ -120,8 +136,16 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
 
 
-def finish_build(plan: BuildPlan, published: bool, num_encoded: int) -> BuildResult:
+def finish_build(
+    plan: BuildPlan, start: float, published: bool = False, encoded: Collection[str] | None = None
+) -> BuildResult:
     """Let the plan's tag name the version, where the rules allow (tags.move_by_build), and return what the build did.
+
+    Args:
+        plan: of the build.
+        start: when it began, by time.monotonic().
+        published: whether it made the version visible.
+        encoded: names of the spills that it made; None if it found the version published.
 
     Raises FormatError if a file of the published version is missing or cut short.
     """
@@ -146,7 +170,10 @@ def finish_build(plan: BuildPlan, published: bool, num_encoded: int) -> BuildRes
         tag=plan.tag,
         tag_moved=tag_moved,
         tag_note=tag_note,
-        num_encoded=num_encoded,
+        num_partitions=None if encoded is None else len(plan.partitions),
+        num_encoded=len(encoded or ()),
+        seconds=round(time.monotonic() - start, 3),
+        tokenizer=value["tokenizer"],
     )
 
 

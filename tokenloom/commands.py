@@ -112,9 +112,10 @@ def _load_limited(spec: str, overrides: list[str], limit: int | None) -> Any:
 
 def build(spec: str, set: list[str], limit: int | None, workers: int | None, direct: bool, quiet: bool) -> Json:
     """Build and publish a version."""
+    from tokenloom.tasks.outcome import outcome_line, reading_lines
+
     result = run_build(_load_limited(spec, set, limit), workers, direct)
-    done = "published" if result["published"] else "up to date: nothing new, nothing published:"
-    print_line(quiet, f"{done} {result['reference']}")
+    print_line(quiet, outcome_line(result))
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     print_table(quiet, ["split", "tokens", "documents", "shards"], splits)
     if left := {fate: n for fate, n in result["rows"].items() if n and fate not in ("read", "kept")}:
@@ -129,6 +130,7 @@ def build(spec: str, set: list[str], limit: int | None, workers: int | None, dir
         print_line(quiet, f"latest names {result['version']} now")
     if result["tag_note"]:
         print_line(quiet, f"the tag was left alone: {result['tag_note']}")
+    print_line(quiet, reading_lines(result["reference"]))
     return result
 
 

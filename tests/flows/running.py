@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -129,6 +130,30 @@ def event(name: str, dataset: str) -> dict[str, Any]:
             return dict(found[0]["payload"])
         time.sleep(0.5)
     raise AssertionError(f"no event {name} of {dataset}")
+
+
+def log_lines(run: FlowRun) -> list[tuple[str, str]]:
+    """Return what the log of a run holds once nothing more comes, in order: (level, line)."""
+    wanted = {"logs": {"flow_run_id": {"any_": [str(run.id)]}}, "sort": "TIMESTAMP_ASC"}
+    lines: list[tuple[str, str]] = []
+    with get_client(sync_client=True) as client:
+
+        def settled() -> bool:
+            before = list(lines)
+            lines[:] = [
+                (logging.getLevelName(row["level"]), row["message"])
+                for row in client._client.post("/logs/filter", json=wanted).json()
+            ]
+            time.sleep(2.5)  # more than a process keeps lines before it sends them
+            return bool(lines) and lines == before
+
+        wait_until(settled)
+    return lines
+
+
+def last_log_line(run: FlowRun) -> str:
+    """Return the last line of a run's log."""
+    return log_lines(run)[-1][1]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -19,6 +20,7 @@ from tests.flows.running import (
     artifact,
     command,
     event,
+    last_log_line,
     parameters,
     processes_with,
     running_up,
@@ -27,6 +29,7 @@ from tests.flows.running import (
 )
 from tests.support import write_parquet
 from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.tasks.outcome import duration
 
 SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -57,11 +60,31 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
     assert f"## news {version}" in summary.data and "The longest step was" in summary.data
     assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
     assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
-    assert event("tokenloom.dataset.published", "news")["version"] == version
+    assert_all_say_what_was_done(run, version, folder)
     asked = {"reference": f"{folder}/store/news", "deep": True}
     checked: Any = run_deployment("verify-dataset/verify-dataset", parameters=asked, timeout=120, poll_interval=1)
     assert checked.state.is_completed(), checked.state
     assert "nothing is damaged" in artifact("news-verification").data
+
+
+def assert_all_say_what_was_done(run: FlowRun, version: str, folder: Path) -> None:
+    """State message, last line of the log, summary and event say what was published, and how to read it."""
+    reference = f"{folder}/store/news@{version}"
+    payload = event("tokenloom.dataset.published", "news")
+    line = (
+        f"published {reference}: {payload['tokens']:,} tokens in 200 documents, 3 shards, "
+        f"in {duration(payload['seconds'])}; 0 of 1 partition reused; tokenizer byte (byte), 256 ids"
+    )
+    read = f'from tokenloom import TokenDataset\ndata = TokenDataset("{reference}", split="train", seq_len=2048)'
+    assert (payload["message"], payload["read"]) == (line, read)
+    assert run.state is not None and run.state.message == f"{line}\n{read}"
+    assert last_log_line(run) == f"{line}\n{read}"
+    summary = artifact("news-summary")
+    assert (summary.description, line in summary.data, read in summary.data) == (line, True, True)
+    wanted = {"version": version, "reference": reference, "tag": "latest", "tag_moved": True, "documents": 200}
+    wanted |= {"shards": 3, "partitions": 1, "partitions_reused": 0}
+    assert {name: payload[name] for name in wanted} == wanted
+    assert payload["tokenizer"] == {"name": "byte", "kind": "byte", "vocab_size": 256}
 
 
 def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tuple[Path, str, str]) -> None:
@@ -72,8 +95,10 @@ def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tu
         run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
         states.append(run.state)
     assert [state.is_completed() for state in states] == [True, True]
-    assert "up to date" not in (states[0].message or "")
-    assert states[1].message.startswith("up to date: ")
+    assert states[0].message.startswith("published ")
+    assert states[1].message.startswith("up to date, nothing new to publish: ")
+    assert states[1].message.endswith('split="train", seq_len=2048)')
+    assert last_log_line(run) == states[1].message
     assert event("tokenloom.dataset.published", "again")["tokens"] > 0  # one, of the first run
 
 

@@ -99,14 +99,24 @@ def test_build_answers_with_the_promised_keys_and_a_second_one_has_nothing_to_do
     assert {"reference", "version", "published", "splits"} <= set(value)
     assert value["published"] is True
     assert value["reference"] == f"{project}/store/news@{value['version']}"
+    assert value["tokens"] == sum(split["tokens"] for split in value["splits"].values())
+    assert (value["documents"], value["shards"], value["seconds"] > 0) == (200, 3, True)
+    assert (value["partitions"], value["partitions_reused"], value["partitions_encoded"]) == (1, 0, 1)
+    assert value["tokenizer"] == {"name": "byte", "kind": "byte", "vocab_size": 256}
     assert set(value["splits"]) == {"train", "validation", "test"}
     assert all(set(split) == {"tokens", "documents", "shards"} for split in value["splits"].values())
     assert sum(split["documents"] for split in value["splits"].values()) == 200
     again = _json(project, "build", "spec.yaml", "--direct", "--workers", "1")
     assert again["published"] is False
     assert {k: again[k] for k in ("version", "splits")} == {k: value[k] for k in ("version", "splits")}
-    shown = _run(project, "build", "spec.yaml", "--direct")
-    assert "nothing new, nothing published" in shown.stdout
+    shown = _run(project, "build", "spec.yaml", "--direct").stdout
+    holds = f"{value['reference']} has {value['tokens']:,} tokens in 200 documents, 3 shards; checked in "
+    assert shown.startswith(f"up to date, nothing new to publish: {holds}")
+    assert shown.splitlines()[0].endswith("; tokenizer byte (byte), 256 ids")
+    assert shown.splitlines()[-2:] == [
+        "from tokenloom import TokenDataset",
+        f'data = TokenDataset("{value["reference"]}", split="train", seq_len=2048)',
+    ]
     assert _json(project, "plan", "spec.yaml")["published"] is True
 
 

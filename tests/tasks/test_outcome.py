@@ -1,0 +1,75 @@
+"""The words that say what a build did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import build, make_spec, write_jsonl
+from tokenloom import TokenDataset
+from tokenloom.spec import BuildSpec
+from tokenloom.tasks.outcome import duration, outcome, outcome_line, reading_lines
+
+
+def _spec(folder: Path, num_files: int) -> BuildSpec:
+    for i in range(num_files):
+        write_jsonl(folder / "input" / f"{i}.jsonl", [f"document {j} of file {i}" for j in range(50)])
+    return make_spec(folder / "store", [{"kind": "jsonl", "path": str(folder / "input" / "*.jsonl")}])
+
+
+def test_a_published_version_is_named_counted_and_timed(tmp_path: Path) -> None:
+    value = build(_spec(tmp_path, 2)).to_json()
+    assert value["seconds"] > 0
+    assert {name: value[name] for name in ("documents", "shards", "partitions", "partitions_reused")} == {
+        "documents": 100,
+        "shards": 3,
+        "partitions": 2,
+        "partitions_reused": 0,
+    }
+    assert value["tokens"] == sum(split["tokens"] for split in value["splits"].values()) > 1000
+    assert outcome_line(value | {"seconds": 12.34}) == (
+        f"published {value['reference']}: {value['tokens']:,} tokens in 100 documents, 3 shards, in 12.3 s; "
+        "0 of 2 partitions reused; tokenizer byte (byte), 256 ids"
+    )
+
+
+def test_a_build_with_one_new_file_says_what_it_reused(tmp_path: Path) -> None:
+    build(_spec(tmp_path, 2))
+    assert "; 2 of 3 partitions reused; " in outcome_line(build(_spec(tmp_path, 3)).to_json())
+
+
+def test_copies_of_a_file_are_encoded_once_and_count_as_reused(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, 1)
+    (tmp_path / "input" / "copy.jsonl").write_bytes((tmp_path / "input" / "0.jsonl").read_bytes())
+    assert "; 1 of 2 partitions reused; " in outcome_line(build(spec).to_json())
+
+
+def test_an_up_to_date_build_says_the_same_of_what_is_there(tmp_path: Path) -> None:
+    first = build(_spec(tmp_path, 2)).to_json()
+    again = build(_spec(tmp_path, 2)).to_json()
+    assert (again["partitions"], again["partitions_reused"], again["partitions_encoded"]) == (None, None, 0)
+    assert outcome_line(again | {"seconds": 0.31}) == (
+        f"up to date, nothing new to publish: {first['reference']} has {first['tokens']:,} tokens in 100 documents, "
+        "3 shards; checked in 0.3 s; tokenizer byte (byte), 256 ids"
+    )
+
+
+def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:
+    store = tmp_path / 'a "quoted" \\ folder é'
+    spec = _spec(tmp_path, 2).model_copy(update={"store": str(store)})
+    value = build(spec).to_json()
+    lines = reading_lines(value["reference"])
+    assert outcome(value) == f"{outcome_line(value)}\n{lines}"
+    assert lines.count("\n") == 1
+    namespace: dict[str, TokenDataset] = {}
+    exec(lines.replace("seq_len=2048", "seq_len=16"), namespace)  # the input is smaller than a sample of 2,048
+    assert len(namespace["data"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (12.34, "12.3 s"), (99.94, "99.9 s"), (99.96, "1 min 40 s"), (3600, "1 h 0 min")],
+)
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
