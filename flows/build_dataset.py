@@ -15,14 +15,14 @@ from tokenloom.errors import SpecError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.order import run_build
-from tokenloom.flows.run_end import completed, end_log_with_our_line
+from tokenloom.flows.run_end import BUILD_HOOKS, begin, completed
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_base import is_absolute
 
 
-@flow(name="build-dataset")
+@flow(name="build-dataset", **BUILD_HOOKS)
 def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 
@@ -32,12 +32,8 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     Returns:
         reference, version, published, splits: as `tokenloom build --json` prints them.
     """
-    end_log_with_our_line()
-    try:
-        result = _build(spec)
-    except Exception as error:
-        report.tell_failed(spec.dataset, error)
-        raise
+    begin(spec.dataset)
+    result = _build(spec)
     if result["published"]:
         report.tell_published(spec.dataset, result)
         with using_credentials(spec.credentials):

@@ -14,7 +14,6 @@ from prefect.runtime import flow_run
 
 from tokenloom.output import printable
 from tokenloom.storage import manifest
-from tokenloom.storage.remote_errors import redacted
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.outcome import counted, outcome_line, reading_lines
 
@@ -164,20 +163,14 @@ def _cell(text: str) -> str:
 def tell_published(dataset: str, result: dict[str, Any]) -> None:
     """Emit the event `tokenloom.dataset.published`."""
     payload = {name: result[name] for name in _PUBLISHED}
-    payload |= {"message": outcome_line(result), "read": reading_lines(result["reference"])}
+    payload |= {
+        "flow_run_id": flow_run.get_id(),
+        "message": outcome_line(result),
+        "read": reading_lines(result["reference"]),
+    }
     labels = {"tokenloom.version": result["version"], "tokenloom.tag": result["tag"] if result["tag_moved"] else "none"}
-    _emit("published", dataset, payload, labels)
-
-
-def tell_failed(dataset: str, error: BaseException) -> None:
-    """Emit the event `tokenloom.dataset.failed`."""
-    _emit("failed", dataset, {"error": type(error).__name__, "message": redacted(str(error))})
-
-
-def _emit(what: str, dataset: str, payload: dict[str, Any], labels: dict[str, str] | None = None) -> None:
     emit_event(
-        f"tokenloom.dataset.{what}",
-        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset}
-        | (labels or {}),
-        payload={"dataset": dataset, "flow_run_id": flow_run.get_id()} | payload,
+        "tokenloom.dataset.published",
+        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset} | labels,
+        payload={"dataset": dataset} | payload,
     )

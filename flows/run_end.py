@@ -1,18 +1,45 @@
-"""How a run ends: what the last line of its log and its state say."""
+"""How a run ends: its state, the last line of its log and an event say what it did, or why it did not.
+
+Prefect calls a hook in the run's own process after a failure, and after a crash that the process lives to see, such as
+SIGTERM. The worker calls it, in a new process, for a run that was cancelled or whose process was killed. Where neither
+is left, `tokenloom up` (up_runs.py) or the server (automations.py) has the last word.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
+from uuid import UUID
 
+import httpx
 from prefect import get_run_logger
-from prefect.client.schemas.objects import State
-from prefect.states import Completed
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import ParameterBindError, ParameterTypeError, SignatureMismatchError
+from prefect.flows import Flow
+from prefect.runtime import flow_run as this_run
+from prefect.states import Completed, Crashed, Failed
 
-from tokenloom.tasks.outcome import outcome
+from tokenloom import errors
+from tokenloom.run_ends import BUILDS, DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.storage.remote_errors import redacted
+from tokenloom.tasks.outcome import crash_message, one_line, outcome
 
-_FLOWS = ("build-dataset", "rebuild-dataset", "verify-dataset")
-_OF_PREFECT = ("Finished in state", "Running hook", "Hook ")  # lines of Prefect that would come after ours
+_FLOWS = (*BUILDS, "verify-dataset")
+_BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
+_MISTAKES = (errors.TokenloomError, *_BAD_PARAMETERS)  # of the user, who needs no traceback to correct them
+# How the message of a Failed state names the exception.
+_FAILURE = re.compile(
+    r"^(?:Flow run encountered an exception|Validation of flow parameters failed with error):\s*(\w+): (.*)", re.DOTALL
+)
+_ended: set[str] = set()  # ids of runs whose log has got its last line from this process
+
+
+def begin(dataset: str) -> None:
+    """Note which dataset this run builds, for whoever has to say how it ended."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run_labels(UUID(this_run.get_id()), {DATASET_LABEL: dataset})
 
 
 def completed(result: dict[str, Any]) -> State[dict[str, Any]]:
@@ -23,15 +50,81 @@ def completed(result: dict[str, Any]) -> State[dict[str, Any]]:
     """
     message = outcome(result)
     get_run_logger().info("%s", message)
+    _ended.add(str(this_run.get_id()))
     return Completed(message=message, data=result)
 
 
-def end_log_with_our_line() -> None:
-    """Keep those lines of Prefect that only repeat how a run of ours ended out of this process's logs."""
-    logger = logging.getLogger("prefect.flow_runs")
-    if _is_shown not in logger.filters:
-        logger.addFilter(_is_shown)
+def build_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Say why a run that should have built something did not: in its state, its log and an event."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        ending, error, message = _reason(flow, run, state, goes_on=True)
+        _say(client, run, state, ending, message)
+        emit_failed(client, run, ending, error, message)
+
+
+def verification_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Say in the log of a run that did not complete why."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        ending, _, message = _reason(flow, run, state, goes_on=False)
+        _say(client, run, state, ending, message)
+
+
+BUILD_HOOKS: dict[str, Any] = {name: [build_ended] for name in ("on_failure", "on_cancellation", "on_crashed")}
+VERIFY_HOOKS: dict[str, Any] = {name: [verification_ended] for name in BUILD_HOOKS}
+
+
+def _say(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: Ending, message: str) -> None:
+    """Write the last line of the log, and what it adds to the message of a crash into the state."""
+    _ended.add(str(run.id))
+    try:
+        write_last_line(client, run, ending, message)
+    except httpx.HTTPError:
+        _ended.discard(str(run.id))
+        raise
+    if state.is_crashed() and message != state.message:
+        final: State[Any] = Crashed(message=message) if ending == "crashed" else Failed(message=message)
+        client.set_flow_run_state(run.id, final, force=True)
+
+
+def _reason(flow: Flow[..., Any], run: FlowRun, state: State[Any], goes_on: bool) -> tuple[Ending, str | None, str]:
+    """Return how a run ended, the name of the exception if there was one, and why in one line."""
+    missing = [name for name in flow.parameters.required or [] if name not in run.parameters]
+    if missing:
+        return "failed", ParameterBindError.__name__, f"invalid parameters: {', '.join(missing)} must be given"
+    message = redacted(state.message or "")
+    if state.is_failed():
+        error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
+        is_mistake = error is not None and (hasattr(errors, error) or error in {e.__name__ for e in _BAD_PARAMETERS})
+        text = text.replace("Flow run received invalid parameters:", "invalid parameters:")
+        return "failed", error, one_line(text if is_mistake or error is None else f"{error}: {text}")
+    ending: Ending = "crashed" if state.is_crashed() else "cancelled"
+    return ending, None, crash_message(message) if goes_on else one_line(message)
+
+
+def end_logs_with_our_line() -> None:
+    """Keep out of the logs of our runs what Prefect writes behind their last line, and tracebacks of users' mistakes.
+
+    It stays so in this process, for our flows alone.
+    """
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(_is_shown)  # the same one is not added twice
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    return getattr(record, "flow_name", None) not in _FLOWS or not str(record.msg).startswith(_OF_PREFECT)
+    flow_name, text = getattr(record, "flow_name", None), str(record.msg)
+    error = record.exc_info[1] if record.exc_info else None
+    is_of_engine = flow_name == "<unknown>" and text.startswith("Engine execution ")  # it says the same once more
+    if flow_name not in _FLOWS and not is_of_engine:
+        return True
+    if getattr(record, "flow_run_id", None) in _ended:
+        return False
+    if record.name == "prefect.flow_runs" and (text.startswith("Running hook") or isinstance(error, _MISTAKES)):
+        return False
+    if isinstance(error, _MISTAKES):
+        record.exc_info = record.exc_text = None
+    return True
+
+
+end_logs_with_our_line()  # at import: a run may end before its flow is called, such as one without its parameters

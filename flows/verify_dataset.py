@@ -10,6 +10,7 @@ from tokenloom.errors import CheckError, InputError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
+from tokenloom.flows.run_end import VERIFY_HOOKS
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.verify_order import run_verification
@@ -20,7 +21,7 @@ from tokenloom.storage.versions import parse_reference
 _MOST_NAMED = 5
 
 
-@flow(name="verify-dataset")
+@flow(name="verify-dataset", **VERIFY_HOOKS)
 def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> dict[str, Any]:
     """Verify a version; a damaged one, or a `deep` look at no document, ends the run as Failed.
 

@@ -12,6 +12,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+#: in every message of a run that crashed or was cancelled
+GOES_ON = "Retry, or the next run of the same spec, goes on from what is done"
+
 
 def outcome_line(result: Mapping[str, Any]) -> str:
     """Return in one line what a build did.
@@ -42,6 +45,21 @@ def reading_lines(reference: str) -> str:
 def outcome(result: Mapping[str, Any]) -> str:
     """Return what a build did, and how to read what it published: three lines."""
     return f"{outcome_line(result)}\n{reading_lines(result['reference'])}"
+
+
+def crash_message(reason: str) -> str:
+    """Return in one line why a run ended before its end, and that the work it has done is kept.
+
+    Args:
+        reason: what ended it; returned as it is if it says the rest already.
+    """
+    return reason if GOES_ON in reason else "; ".join(filter(None, (one_line(reason).rstrip("."), GOES_ON)))
+
+
+def one_line(text: str) -> str:
+    """Return a text of several lines, such as a list of problems, in one: `in the spec: this; that`."""
+    lines = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip()]
+    return "; ".join(lines).replace(":; ", ": ")
 
 
 def counted(count: int, noun: str) -> str:

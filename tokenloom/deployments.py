@@ -14,7 +14,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
-from tokenloom.automations import install_crash_automation
+from tokenloom.automations import install_crash_automation, install_crash_report
 from tokenloom.errors import TokenloomError
 from tokenloom.server import POOL
 
@@ -47,6 +47,7 @@ def deploy_all(url: str, heartbeat_seconds: int) -> None:
                     f"deployment {before.name}: what was set there is refused: {error}; set it again under Edit"
                 ) from error
         install_crash_automation(heartbeat_seconds)
+        install_crash_report(url)
 
 
 def _make_pool(client: SyncPrefectClient) -> None:

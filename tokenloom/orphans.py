@@ -65,9 +65,23 @@ def kill_children(but: Collection[int]) -> None:
 
 def children() -> set[int]:
     """Return the children of this process (Linux)."""
-    found = set()
+    return {pid for pid, parent in _parents().items() if parent == os.getpid()}
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the children of a process, theirs, and so on (Linux)."""
+    parents = _parents()
+    found: set[int] = set()
+    newest = {pid}
+    while newest := {child for child, parent in parents.items() if parent in newest} - found:
+        found |= newest
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """Return {process: its parent} of all processes (Linux)."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
-            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(int(path.parent.name))
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     return found

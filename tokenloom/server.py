@@ -23,6 +23,7 @@ PRIVATE = {
 }
 
 POOL = "tokenloom"  # the work pool
+WORKER = "up"  # name of the worker of `tokenloom up`
 HEARTBEAT_SECONDS = 30  # how often a run says that it lives: the least that Prefect takes
 
 _servers: list[subprocess.Popen[bytes]] = []  # kept, so that their standard input stays open

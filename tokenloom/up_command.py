@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
 from tokenloom.kept_process import Kept
-from tokenloom.orphans import adopt_orphans, bury_children, children, end_children, kill_children
+from tokenloom.orphans import adopt_orphans, bury_children, children, descendants, end_children, kill_children
 from tokenloom.output import Json, print_line
-from tokenloom.server import HEARTBEAT_SECONDS, POOL, PRIVATE, start_server, stop_server
+from tokenloom.server import HEARTBEAT_SECONDS, POOL, PRIVATE, WORKER, start_server, stop_server
 from tokenloom.up_folder import default_home, forget_url, note_url, running_url
 
 _SETTINGS = {
@@ -134,7 +134,7 @@ def _serving(home: Path, port: int) -> Iterator[tuple[Kept, str]]:
 def _working(home: Path, runs: int, server: Kept) -> Iterator[Kept]:
     """Run a worker and wait until the server knows it; at the end no process of it is left."""
     before = children() - {server.process.pid}
-    options = ["worker", "start", "--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
+    options = ["worker", "start", "--pool", POOL, "--limit", str(runs), "--name", WORKER, "--install-policy", "never"]
     with (home / "worker.log").open("ab") as log, ExitStack() as stack:
 
         def start() -> subprocess.Popen[bytes]:
@@ -155,6 +155,10 @@ def _working(home: Path, runs: int, server: Kept) -> Iterator[Kept]:
 
 
 def _stop_worker(process: subprocess.Popen[bytes]) -> None:
+    """Stop a worker, which kills its runs, and let these end as Crashed."""
+    from tokenloom.up_runs import end_runs, runs_of
+
+    runs = runs_of(descendants(process.pid))
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)
@@ -162,6 +166,7 @@ def _stop_worker(process: subprocess.Popen[bytes]) -> None:
         say("the worker does not stop by itself; it is killed")
         process.kill()
         process.wait()
+    end_runs(runs)
 
 
 def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:

@@ -6,13 +6,21 @@ SIGINT, which it sends to itself, and ends with its parent, however that ends.
 
 from __future__ import annotations
 
+import logging
 import signal
 
 from prefect.cli import app
 
 from tokenloom.orphans import follow_parent
 
+
+def _is_no_general_advice(record: logging.LogRecord) -> bool:
+    """Return False for what a worker adds to the log of each run that died, behind the line that says why it did."""
+    return not (record.levelno == logging.INFO and record.getMessage().startswith("Check "))
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger("prefect.flow_runs.worker").addFilter(_is_no_general_advice)
     follow_parent(seconds=15)
     app()

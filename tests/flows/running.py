@@ -52,15 +52,19 @@ def command_line(pid: int) -> str:
 
 
 @contextmanager
-def running_up(folder: Path, mark: str, migrated: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running_up(
+    folder: Path, mark: str, migrated: Path, stop: signal.Signals = signal.SIGINT
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C.
 
     Args:
         folder: where it runs; its data are in `up` below.
         mark: stands in the environment of all its processes.
-        migrated: the PREFECT_HOME whose database it starts with.
+        migrated: the PREFECT_HOME whose database it starts with, if it has none of an earlier one.
+        stop: the signal that ends it.
     """
-    use_migrated(migrated, folder / "up")
+    if not (folder / "up").exists():
+        use_migrated(migrated, folder / "up")
     environment = os.environ | SOON | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
     environment.pop("PREFECT_API_URL", None)
     up = subprocess.Popen(
@@ -82,7 +86,7 @@ def running_up(folder: Path, mark: str, migrated: Path) -> Iterator[tuple[subpro
         assert found, "".join(told)
         yield up, found[0] + "/api"
     finally:
-        up.send_signal(signal.SIGINT)
+        up.send_signal(stop)
         rest, _ = up.communicate(timeout=60)
     assert up.returncode == 0, rest
     assert "stopping" in rest
@@ -133,27 +137,20 @@ def event(name: str, dataset: str) -> dict[str, Any]:
 
 
 def log_lines(run: FlowRun) -> list[tuple[str, str]]:
-    """Return what the log of a run holds once nothing more comes, in order: (level, line)."""
+    """Return what the log of a run holds now, in order: (level, line)."""
     wanted = {"logs": {"flow_run_id": {"any_": [str(run.id)]}}, "sort": "TIMESTAMP_ASC"}
-    lines: list[tuple[str, str]] = []
     with get_client(sync_client=True) as client:
-
-        def settled() -> bool:
-            before = list(lines)
-            lines[:] = [
-                (logging.getLevelName(row["level"]), row["message"])
-                for row in client._client.post("/logs/filter", json=wanted).json()
-            ]
-            time.sleep(2.5)  # more than a process keeps lines before it sends them
-            return bool(lines) and lines == before
-
-        wait_until(settled)
-    return lines
+        rows = client._client.post("/logs/filter", json=wanted).json()
+    return [(logging.getLevelName(row["level"]), row["message"]) for row in rows]
 
 
-def last_log_line(run: FlowRun) -> str:
-    """Return the last line of a run's log."""
-    return log_lines(run)[-1][1]
+def assert_log_ends_with(run: FlowRun, last: str) -> None:
+    """Assert that the log of a run comes to this line, that nothing follows, and that it shows no traceback."""
+    wait_until(lambda: last in [line for _, line in log_lines(run)])
+    time.sleep(2.5)  # more than a process keeps lines before it sends them
+    lines = [line for _, line in log_lines(run)]
+    assert lines[-1] == last
+    assert not [line for line in lines if "Traceback" in line]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,11 +18,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
 from tests.busy_server import serving
+from tests.flows.running import log_lines
 from tests.prefect_servers import send_all, use_migrated
 from tests.support import build, listed_files, local_store, make_spec, write_jsonl
 from tokenloom.errors import InputError, SpecError
@@ -29,6 +32,7 @@ from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
+from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -97,8 +101,45 @@ def test_bad_input_fails_the_run_once_with_our_message(tmp_path: Path) -> None:
     assert "b.jsonl" in run.state.message
     failed = [r for r in task_runs if r.state is not None and not r.state.is_completed()]
     assert [r.run_count for r in failed] == [1]
+    send_all()
+    lines = log_lines(run)
+    assert lines[-1][0] == "ERROR" and re.match(r"failed: .*b\.jsonl.*", lines[-1][1])
+    assert not [line for line in lines if "Traceback" in line[1] or "Encountered exception" in line[1]]
     assert not list(tmp_path.glob("store/data/versions/*/manifest.json"))
     assert not list(tmp_path.glob("store/data/tags/*/*"))
+
+
+def _fail_unexpectedly(plan: BuildPlan) -> None:
+    raise RuntimeError("an error of ours")
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_an_unexpected_error_keeps_its_traceback_and_the_last_line_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.order.assign_shards", _fail_unexpectedly)
+    with pytest.raises(RuntimeError):
+        build_dataset(_spec(tmp_path).with_workers(0))
+    run, _ = _task_runs()
+    send_all()
+    lines = log_lines(run)
+    assert [line for line in lines if "Traceback" in line[1]]
+    assert lines[-1] == ("ERROR", "failed: RuntimeError: an error of ours")
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_other_flows_in_the_same_process_keep_their_log(tmp_path: Path) -> None:
+    @flow(name="somebody-elses")
+    def somebody_elses() -> None:
+        raise InputError("their file")
+
+    with pytest.raises(InputError):
+        somebody_elses()
+    with get_client(sync_client=True) as client:
+        run = max(client.read_flow_runs(), key=lambda run: str(run.created))
+    send_all()
+    text = "\n".join(line for _, line in log_lines(run))
+    assert "Traceback" in text and "Finished in state Failed" in text
 
 
 def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -18,13 +22,15 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.flows.running import (
     artifact,
+    assert_log_ends_with,
     command,
     event,
-    last_log_line,
+    flow_run,
     parameters,
     processes_with,
     running_up,
     wait_until,
+    wait_until_final,
     wait_until_gone,
 )
 from tests.support import write_parquet
@@ -78,7 +84,7 @@ def assert_all_say_what_was_done(run: FlowRun, version: str, folder: Path) -> No
     read = f'from tokenloom import TokenDataset\ndata = TokenDataset("{reference}", split="train", seq_len=2048)'
     assert (payload["message"], payload["read"]) == (line, read)
     assert run.state is not None and run.state.message == f"{line}\n{read}"
-    assert last_log_line(run) == f"{line}\n{read}"
+    assert_log_ends_with(run, f"{line}\n{read}")
     summary = artifact("news-summary")
     assert (summary.description, line in summary.data, read in summary.data) == (line, True, True)
     wanted = {"version": version, "reference": reference, "tag": "latest", "tag_moved": True, "documents": 200}
@@ -98,7 +104,7 @@ def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tu
     assert states[0].message.startswith("published ")
     assert states[1].message.startswith("up to date, nothing new to publish: ")
     assert states[1].message.endswith('split="train", seq_len=2048)')
-    assert last_log_line(run) == states[1].message
+    assert_log_ends_with(run, states[1].message)
     assert event("tokenloom.dataset.published", "again")["tokens"] > 0  # one, of the first run
 
 
@@ -109,6 +115,23 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=120, poll_interval=1)
     assert run.state.is_failed()
     assert "shares must add up to 1, not 0.5" in run.state.message
+    line = "invalid parameters: spec.splits: Value error, shares must add up to 1, not 0.5"
+    assert_log_ends_with(run, f"failed: {line}")
+    told = event("tokenloom.dataset.failed", "wrong")
+    assert (told["state"], told["error"], told["message"]) == ("failed", "ParameterTypeError", line)
+    assert told["flow_run_id"] == str(run.id)
+
+
+def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str]) -> None:
+    with get_client(sync_client=True) as client:  # as a schedule makes it, which checks no parameter
+        deployment = client.read_deployment_by_name("build-dataset/build-dataset")
+        asked = {"parameters": {}, "enforce_parameter_schema": False, "state": {"type": "SCHEDULED"}}
+        made = client._client.post(f"/deployments/{deployment.id}/create_flow_run", json=asked).json()
+    run = wait_until_final(UUID(made["id"]))
+    run = wait_until(lambda: found if (found := flow_run(run.id)).state.is_failed() else None)  # type: ignore[union-attr]
+    assert run.state is not None and run.state.message == "invalid parameters: spec must be given"
+    assert_log_ends_with(run, "failed: invalid parameters: spec must be given")
+    assert event("tokenloom.dataset.failed", "unknown")["flow_run_id"] == str(run.id)
 
 
 def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, str, str]) -> None:
@@ -118,7 +141,10 @@ def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, s
     run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
     assert run.state.is_failed()
     assert "no file matches" in run.state.message
-    assert "no file matches" in event("tokenloom.dataset.failed", "missing")["message"]
+    told = event("tokenloom.dataset.failed", "missing")
+    assert (told["state"], told["error"]) == ("failed", "InputError")
+    assert "no file matches" in told["message"] and "\n" not in told["message"]
+    assert_log_ends_with(run, f"failed: {told['message']}")
 
 
 def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, str, str]) -> None:
@@ -164,8 +190,12 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
     assert [(each.slug, each.active) for each in again.schedules] == [("nightly", True)]
     assert again.schedules[0].schedule == nightly.schedules[0].schedule
     assert limit is not None and limit.limit == 3
-    assert [automation["name"] for automation in after] == ["tokenloom: a run whose machine died is Crashed"]
-    assert after[0]["trigger"] == before[0]["trigger"]  # with its id, under which runs at work wait
+    assert sorted(automation["name"] for automation in after) == [
+        "tokenloom: a run whose machine died is Crashed",
+        "tokenloom: a run whose machine died is reported",
+    ]
+    triggers = [{each["name"]: each["trigger"] for each in found} for found in (before, after)]
+    assert triggers[0] == triggers[1]  # with their ids, under which runs at work wait
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "uses this folder already" in second.stderr
@@ -185,7 +215,7 @@ def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> Non
     assert f"port {port} of 127.0.0.1 can't be used" in done.stderr
 
 
-def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
+def test_sigterm_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
     migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = f"mark-{uuid.uuid4()}"
@@ -193,7 +223,7 @@ def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
     (tmp_path / f"{SLOW}.py").write_text("import time\n\ndef slow(text):\n    time.sleep(0.5)\n    return text\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
-        running_up(tmp_path, mark, migrated) as (_, url),
+        running_up(tmp_path, mark, migrated, stop=signal.SIGTERM) as (_, url),
         temporary_settings({PREFECT_API_URL: url}),
     ):
         run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=0)
@@ -206,3 +236,6 @@ def test_ctrl_c_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
         assert len(processes_with(mark)) >= 5  # itself, the server, the worker, the run, its own worker
     assert wait_until_gone(mark) == []
     assert published_versions(dataset_store(str(tmp_path / "store"), "long")) == []
+    with closing(sqlite3.connect(tmp_path / "up" / "prefect.db")) as database:
+        (state,) = database.execute("SELECT state_name FROM flow_run WHERE id = ?", (str(run.id),))
+    assert state == ("Crashed",)

@@ -19,10 +19,12 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterNam
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.deployments import run_deployment
+from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling, Scheduled
+from prefect.states import Cancelling, Running, Scheduled
 
 from tests.flows.running import (
+    assert_log_ends_with,
     command_line,
     event,
     flow_run,
@@ -39,6 +41,7 @@ from tokenloom.examples.train_on_publish import install
 from tokenloom.server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.versions import published_versions
+from tokenloom.tasks.outcome import GOES_ON
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
 _TRANSFORM = """
@@ -116,7 +119,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
     written = record.stat().st_mtime_ns
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)
     ended = wait_until_final(run.id)
-    assert ended.state is not None and ended.state.is_crashed(), ended.state
+    assert_says_that_it_crashed(ended, "killed", "Execution was aborted by a termination signal")
     assert published(asked) == []
     let_go(folder, "killed")
     with get_client(sync_client=True) as client:  # what the button Retry does
@@ -125,6 +128,67 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
     assert ended.state is not None and ended.state.is_completed(), ended.state
     assert record.stat().st_mtime_ns == written
     assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
+
+
+def assert_says_that_it_crashed(run: FlowRun, dataset: str, reason: str) -> None:
+    """State, last line of the log and event say why, and that Retry goes on."""
+    message = f"{reason}; {GOES_ON}"
+    told = event("tokenloom.dataset.failed", dataset)
+    assert told == {"dataset": dataset, "state": "crashed", "error": None, "message": message} | {
+        "flow_run_id": str(run.id)
+    }
+    run = flow_run(run.id)
+    assert run.state is not None and run.state.is_crashed()
+    assert run.state.message == message
+    assert_log_ends_with(run, f"crashed: {message}")
+
+
+def test_a_run_whose_process_is_killed_says_so_and_that_retry_goes_on(up: tuple[Path, str]) -> None:
+    folder, mark = up
+    run = started(waiting_parameters(folder, "oom"))
+    os.kill(process_named(mark, "prefect.engine"), signal.SIGKILL)
+    reason = (
+        "Process exited with status code: -9. Process exited due to a SIGKILL signal. Typically caused by the "
+        "operating system terminating the process for exceeding memory limits, or by manual cancellation"
+    )
+    assert_says_that_it_crashed(wait_until_final(run.id), "oom", reason)
+
+
+def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_goes_on(
+    migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{_WAITING}.py").write_text(_TRANSFORM)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    asked = waiting_parameters(tmp_path, "stopped")
+    mark = f"mark-{uuid.uuid4()}"
+    with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+        run = started(asked)
+        mine = run_of_somebody_else()
+    (record,) = local_store(asked["spec"]["store"], "stopped").local("work/spills").glob("*.json")
+    written = record.stat().st_mtime_ns
+    with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+        assert_says_that_it_crashed(run, "stopped", "stopped with `tokenloom up`")
+        assert flow_run(mine).state.is_running()  # type: ignore[union-attr]
+        with get_client(sync_client=True) as client:
+            limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
+        assert limit is not None and (limit.limit, limit.active_slots) == (1, 0)
+        new: Any = run_deployment("build-dataset/build-dataset", parameters=parameters(tmp_path, "next"), timeout=120)
+        assert new.state.is_completed(), new.state
+        with get_client(sync_client=True) as client:
+            assert "AwaitingConcurrencySlot" not in [state.name for state in client.read_flow_run_states(new.id)]
+            client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)  # what the button Retry does
+        let_go(tmp_path, "stopped")
+        ended = wait_until_final(run.id)
+        assert ended.state is not None and ended.state.is_completed(), ended.state
+    assert "; 1 of 2 partitions reused; " in str(ended.state.message)
+    assert record.stat().st_mtime_ns == written
+    assert wait_until_gone(mark) == []
+
+
+def run_of_somebody_else() -> uuid.UUID:
+    """Return a run that is at work, but not by a worker of `up`."""
+    with get_client(sync_client=True) as client:
+        return client.create_flow_run(Flow(lambda: None, name="another"), state=Running()).id
 
 
 def test_a_killed_server_is_started_again_and_the_run_completes(
@@ -155,6 +219,10 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
     wait_until(lambda: len(processes_with(mark)) <= num_processes - 2, 10)  # the run and its worker process
     assert time.monotonic() - start < 20
     assert published(asked) == []
+    told = event("tokenloom.dataset.failed", "cancelled")
+    assert (told["state"], told["flow_run_id"]) == ("cancelled", str(run.id))
+    assert GOES_ON in told["message"]
+    assert_log_ends_with(ended, f"cancelled: {told['message']}")
 
 
 def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> None:
@@ -167,8 +235,7 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
             os.kill(pid, signal.SIGKILL)
     assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # nobody told the server
     ended = wait_until_final(run.id, 120)
-    assert ended.state is not None and ended.state.is_crashed()
-    assert "run it again, it goes on from its spills" in str(ended.state.message)
+    assert_says_that_it_crashed(ended, "died", "no heartbeat for 24 s: its process or its machine died")
     install_crash_automation(HEARTBEAT_SECONDS)
 
 

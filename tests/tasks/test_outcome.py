@@ -9,7 +9,7 @@ import pytest
 from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.spec import BuildSpec
-from tokenloom.tasks.outcome import duration, outcome, outcome_line, reading_lines
+from tokenloom.tasks.outcome import GOES_ON, crash_message, duration, one_line, outcome, outcome_line, reading_lines
 
 
 def _spec(folder: Path, num_files: int) -> BuildSpec:
@@ -73,3 +73,16 @@ def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:
 )
 def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_crash_says_once_that_retry_goes_on() -> None:
+    once = crash_message("Process exited with status code: -9.")
+    assert once == f"Process exited with status code: -9; {GOES_ON}"
+    assert crash_message(once) == once
+    assert crash_message("") == GOES_ON
+
+
+def test_a_list_of_problems_becomes_one_line() -> None:
+    assert one_line("invalid parameters:\n - spec.splits: too few\n - spec.seed: not an integer\n") == (
+        "invalid parameters: spec.splits: too few; spec.seed: not an integer"
+    )
