@@ -36,6 +36,9 @@ RunOne = Callable[[str, Callable[[], Any]], Any]
 RunEach = Callable[[str, Callable[[Any], Any], Sequence[tuple[str, Any]]], list[Any]]
 
 _MOST_REPAIRS = 2  # of one spill
+# What each step takes of a whole build, about, for the progress that people see: with gpt2 tokenize takes 0.93 of the
+# time and shuffle 0.05, with bytes 0.53 and 0.37. The time left follows the measured pace of each.
+_WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.1), ("validate", 0.03), ("publish", 0.01))
 
 
 def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
@@ -56,6 +59,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
 
 def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
     start = time.monotonic()
+    progress.report(progress.StepStarted("plan", 0))
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     if plan.published:
@@ -63,7 +67,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     plan.store.remove_stale_temporaries()
     if problem := plan.store.exclusion_problem():
         progress.report(progress.Message(problem))
-    progress.report(progress.StepStarted("cut", 0))
+    progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
     repairs: Counter[str | None] = Counter()
     encoded: set[str] = set()
@@ -101,20 +105,20 @@ def _encode_and_publish(
 ) -> tuple[BuildPlan, bool]:
     """Return the plan as it was carried out and whether its version was published; note in `encoded` what was made."""
     seconds: dict[str, float] = {}
-    with _step("tokenize", seconds, sum(part.num_bytes for part in plan.missing)):
-        if plan.spec.limit is None:
-            run_each("tokenize", partial(call_all, tokenize_partition), tokenize_jobs(plan, num_workers))
-        else:
-            plan = with_first_partitions(plan, run_each("tokenize", tokenize_first, first_jobs(plan)))
+    num_bytes = sum(part.num_bytes for part in plan.partitions)
+    progress.report(progress.WorkKnown(_WEIGHTS))
+    with _step("tokenize", seconds, 0 if plan.spec.limit else num_bytes, "partitions", len(plan.partitions)):
+        plan = _encode(plan, num_workers, run_each)
         encoded.update(part.spill for part in plan.missing)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
-    with _step("shuffle", seconds, sum(total["tokens"] for total in assignment.totals.values())):
+    num_tokens = sum(total["tokens"] for total in assignment.totals.values())
+    with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         jobs = shuffle_jobs(plan, assignment, num_workers)
         records = _flat(run_each("shuffle", partial(call_all, shuffle_shard), jobs))
-    with _step("validate", seconds):
-        checks = check_jobs(plan, records, num_workers)
-        num_chosen = sum(len(check.samples) for _, group in checks for check in group)
+    checks = check_jobs(plan, records, num_workers)
+    num_chosen = sum(len(check.samples) for _, group in checks for check in group)
+    with _step("validate", seconds, num_chosen):
         num_checked = sum(_flat(run_each("check", partial(call_all, check_documents), checks)))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
@@ -122,13 +126,24 @@ def _encode_and_publish(
     return plan, published
 
 
+def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
+    """Encode what no earlier build has; return the plan, that of a try-out with the partitions that it read."""
+    if plan.spec.limit is not None:
+        return with_first_partitions(plan, run_each("tokenize", tokenize_first, first_jobs(plan)))
+    missing = plan.missing
+    reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
+    progress.report(progress.Reused(len(plan.partitions) - len(missing), reused_bytes))
+    run_each("tokenize", partial(call_all, tokenize_partition), tokenize_jobs(plan, num_workers))
+    return plan
+
+
 def _flat(groups: list[list[Any]]) -> list[Any]:
     return [item for group in groups for item in group]
 
 
 @contextmanager
-def _step(name: str, seconds: dict[str, float], total: int = 0) -> Iterator[None]:
-    progress.report(progress.StepStarted(name, total))
+def _step(name: str, seconds: dict[str, float], total: int = 0, parts: str = "", num_parts: int = 0) -> Iterator[None]:
+    progress.report(progress.StepStarted(name, total, parts, num_parts))
     start = time.monotonic()
     yield
     seconds[name] = round(time.monotonic() - start, 3)

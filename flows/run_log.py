@@ -1,4 +1,4 @@
-"""What a run of build-dataset tells while it works: log lines that move, and a progress artifact.
+"""What a run shows while it works: log lines that move, and one Markdown artifact with the step and the whole build.
 
 Steps report from many threads and must not wait, so one thread of its own writes every few seconds what is new.
 """
@@ -14,23 +14,19 @@ from uuid import UUID
 
 import httpx
 from prefect import get_run_logger
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.exceptions import PrefectException
+from prefect.runtime import flow_run
 
 from tokenloom.flows import report
+from tokenloom.flows.progress_page import progress_page, summary_line
 from tokenloom.tasks import progress
-from tokenloom.tasks.progress import Meter
+from tokenloom.tasks.meter import Meter, clock, step_label
 
 _SECONDS = 5.0
-# From which percentage to which a step takes the whole build, about.
-_RANGES = {
-    "cut": (0, 2),
-    "tokenize": (2, 65),
-    "assign": (65, 66),
-    "shuffle": (66, 90),
-    "validate": (90, 98),
-    "publish": (98, 100),
-}
 
 
 @contextmanager
@@ -38,66 +34,85 @@ def telling_progress() -> Iterator[None]:
     """Write what the steps report into the run's log and its progress artifact while the block runs."""
     logger = get_run_logger()
     meter, lock = Meter(), threading.Lock()
-    artifacts: list[UUID] = []
+    pages: list[tuple[UUID, str]] = []  # of the artifact: its id and its title
     stopped = threading.Event()
 
     def listen(event: progress.Event) -> None:
         with lock:
             meter.take(event)
-            if isinstance(event, progress.Planned):
-                with _going_on(logger):
-                    artifacts.extend(_begin(event))
-            elif isinstance(event, progress.Message):
+            _log_ended(logger, meter)
+            if isinstance(event, progress.Message):
                 logger.warning(event.text)
-            elif isinstance(event, progress.StepStarted):
-                logger.info("%s", meter.text())
+            elif isinstance(event, progress.Planned):
+                with _going_on(logger):
+                    pages.extend(_begin(event, meter))
 
-    def show(percent: float, text: str) -> None:
-        for artifact in artifacts:
-            with _going_on(logger):
-                update_progress_artifact(artifact, percent, text)
+    def show(ended: str) -> None:
+        for artifact, title in pages:
+            update = ArtifactUpdate(data=progress_page(title, meter, ended), description=summary_line(meter, ended))
+            with _going_on(logger), get_client(sync_client=True) as client:
+                client.update_artifact(artifact, update)
 
     def write() -> None:
         before = None
         while not stopped.wait(_SECONDS):
             with lock:
-                now, percent, text = (meter.step, meter.done, meter.num_bytes), _percent(meter), meter.text()
-            if now != before:
-                logger.info("%s", text)
-                show(percent, text)
-            before = now
+                if meter.position != before and meter.share():
+                    logger.info("%s", meter.text())
+                    show("")
+                before = meter.position
 
     thread = threading.Thread(target=copy_context().run, args=(write,), name="progress", daemon=True)
+    ended = "stopped"
     with progress.listening(listen):
         thread.start()
         try:
             yield
+            ended = "done"
         finally:
             stopped.set()
             thread.join(_SECONDS)
-    show(100.0, "done")
+            with lock:
+                if ended == "done":
+                    meter.finish()
+                _log_ended(logger, meter)
+                show(ended)
+
+
+def _log_ended(logger: Any, meter: Meter) -> None:
+    """Log a line for each step that has ended since the last call."""
+    for step in meter.take_ended():
+        details = f": {', '.join(step.details)}" if step.details else ""
+        logger.info("%s", f"{step_label(step.step)} done in {clock(step.seconds)}{details}")
 
 
 @contextmanager
 def _going_on(logger: Any) -> Iterator[None]:
-    """Tell an error of Prefect's server in the block, and go on: a build need not be watched."""
+    """Log an error of Prefect's server in the block, and continue: a build need not be watched."""
     try:
         yield
     except (httpx.HTTPError, PrefectException) as error:
         logger.warning("the run's name or progress can't be shown: %s", error)
 
 
-def _begin(event: progress.Planned) -> list[UUID]:
-    """Name the run; return the new artifact of its progress, if it has something to do."""
+def _begin(event: progress.Planned, meter: Meter) -> list[tuple[UUID, str]]:
+    """Name the run; return the artifact of its progress and its title, if it has something to do."""
     report.name_run(event.dataset, event.version)
     if event.published:
         return []
+    title = f"{event.dataset} {event.version}"
     key = f"{report.artifact_key(event.dataset)}-progress"
-    artifact = create_progress_artifact(0.0, key, f"{event.dataset} {event.version}")
+    if earlier := _artifact_of_this_run(key):
+        return [(earlier, title)]
+    artifact = create_markdown_artifact(progress_page(title, meter), key=key, description=summary_line(meter))
     assert isinstance(artifact, UUID)  # not awaitable outside of an event loop
-    return [artifact]
+    return [(artifact, title)]
 
 
-def _percent(meter: Meter) -> float:
-    start, end = _RANGES.get(meter.step, (0, 0))
-    return start + (end - start) * meter.share()
+def _artifact_of_this_run(key: str) -> UUID | None:
+    """Return the artifact that an earlier try of this run left: a run has one, however often it is retried."""
+    mine = ArtifactFilterFlowRunId(any_=[UUID(flow_run.get_id())])
+    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=mine)
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=wanted)
+    return found[0].id if found else None

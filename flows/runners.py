@@ -23,8 +23,10 @@ from prefect.tasks import Task
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.order import RunEach
+from tokenloom.flows.task_log import quiet_task_runs
 from tokenloom.spec_runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks import progress
+from tokenloom.tasks.meter import step_label
 from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
 from tokenloom.tasks.workers import WorkerPool, chosen_num_workers
 
@@ -49,7 +51,8 @@ def _run(label: str, call: Callable[[], Any]) -> Any:
 
 def run_one(name: str, step: Callable[[], Any]) -> Any:
     """Run a step alone in this process, as a task run."""
-    return _run.with_options(name=name, task_run_name=name)(name, partial(step))
+    label = step_label(name)
+    return _run.with_options(name=label, task_run_name=label)(label, partial(step))
 
 
 @contextmanager
@@ -60,6 +63,7 @@ def open_runner(
 
     Raises SpecError if the runner's package is not installed.
     """
+    quiet_task_runs()
     opened = _open_processes(spec, credentials) if isinstance(spec, ProcessRunner) else _open_cluster(spec, credentials)
     with opened as runner:
         yield runner
@@ -141,6 +145,7 @@ def _call_on_cluster(
         if threading.get_ident() == thread and not isinstance(event, progress.Working):
             seen.append(event)
 
+    quiet_task_runs()
     with using_credentials(credentials), progress.listening(listen):
         return step(job), seen
 
@@ -152,6 +157,7 @@ def _submit_all(
 
     So a task run that is shown as running has a worker, and after a failure no further one starts.
     """
+    name = step_label(name)
     named = _run.with_options(name=name, task_run_name=name + " {label}")
     slots = threading.Semaphore(max(1, num_workers))
     failed = threading.Event()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: th
     from tokenloom.tasks.verify_sources import Encoded, EncodeJob
 
 _TASK_BYTES = 64_000_000
+_ENCODE_BYTES = 1e9  # reading so many takes about as long as encoding 1,000 documents again
 
 
 def run_verification(
@@ -40,15 +41,18 @@ def run_verification(
         StoreError: there is no such version, or the store can't be read.
         SpecError: `spec` is not what the version was built from.
     """
+    progress.report(progress.StepStarted("open", 0))
     subject: Subject = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         _check_spec(spec, subject.manifest, "--spec")
-    checked = _read(subject.jobs(deep), num_workers, run_each)
+    jobs = subject.jobs(deep)
+    progress.report(_work_known(jobs, deep))
+    checked = _read(jobs, num_workers, run_each)
     encoded: list[Encoded] = []
     warnings = list(subject.warnings)
     if deep and subject.manifest:
-        jobs, told = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
-        encoded = _encode(jobs, num_workers, run_each)
+        encode_jobs, told = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
+        encoded = _encode(encode_jobs, num_workers, run_each)
         warnings += told
     damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
     damages += [damage for one in encoded for damage in one.damages]
@@ -62,6 +66,11 @@ def run_verification(
         "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
+
+
+def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
+    weights = [("read", float(max(1, sum(_weight(job) for job in jobs))))]
+    return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
 
 
 def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Checked]:

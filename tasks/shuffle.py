@@ -65,6 +65,7 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     assignment = read_assignment(store, job.version)
     shard = assignment.shards[job.position]
     if record := read_shard_record(store, job.version, shard.name):
+        progress.report(progress.Reused(1, record["tokens"] + record["left_tokens"]))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(store, job, assignment, shard)

@@ -88,6 +88,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
     """
     store = open_store(job.store)
     if record := read_record(store, job.spill):
+        progress.report(progress.Reused(1, job.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.start}, {job.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)

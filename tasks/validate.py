@@ -96,6 +96,7 @@ def check_documents(job: CheckJob) -> int:
         for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
             _compare(job, texts, [wanted[row] for row in rows], place)
             found += len(rows)
+            progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
     if found != len(wanted):
         check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")

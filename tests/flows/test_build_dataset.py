@@ -84,7 +84,8 @@ def test_every_step_is_a_task_run_that_completes(tmp_path: Path) -> None:
     assert run.state.is_completed()
     assert all(r.state is not None and r.state.is_completed() and r.run_count == 1 for r in task_runs)
     names = Counter(r.name.split()[0].split("-")[0] for r in task_runs)
-    assert set(names) == {"plan", "cut", "tokenize", "assign", "shuffle", "check", "validate", "publish"}
+    assert set(names) == {"plan", "read", "tokenize", "divide", "shuffle", "check", "validate", "publish"}
+    assert {"read file structure a.jsonl", "divide into shards"} < {r.name for r in task_runs}
     assert names["tokenize"] == 2
     assert names["shuffle"] > 3
 

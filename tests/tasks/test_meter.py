@@ -1,0 +1,154 @@
+"""What people see of a running build: the step, the whole, what is reused, the time left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import build, make_spec, write_jsonl
+from tokenloom.errors import CheckError
+from tokenloom.tasks import meter as module
+from tokenloom.tasks import progress
+from tokenloom.tasks.meter import Meter, about, clock, percent, step_label
+from tokenloom.tasks.progress import Advanced, Event, Reused, StepStarted, WorkKnown
+from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
+
+_WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
+
+
+class _Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def _meter(*events: Event) -> Meter:
+    meter = Meter()
+    for event in events:
+        meter.take(event)
+    return meter
+
+
+def test_after_a_retry_the_percentage_starts_where_the_work_stands(time: _Clock) -> None:
+    meter = _meter(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1200))
+    assert meter.step_share() == pytest.approx(12 / 27)
+    assert meter.share() == pytest.approx(0.8 * 12 / 27)
+    assert meter.text() == "tokenize 44%, overall 35%, 12 of 27 partitions reused, 0:00 elapsed"
+
+
+def test_the_step_and_the_whole_build_are_both_named_with_elapsed_and_remaining_time(time: _Clock) -> None:
+    meter = _meter(_WORK, StepStarted("tokenize", 1000))
+    time.now += 100
+    meter.take(Advanced(1234, 50_000_000, 9_000_000, 500))
+    assert meter.text() == (
+        "tokenize 50%, overall 40%, 1,234 documents, 0.5 MB/s, 0.09 M tokens/s, 1:40 elapsed, about 2 min left"
+    )
+    assert meter.seconds_left() == pytest.approx(100 + 0.2 * 100 / 0.4)
+
+
+def test_reused_work_says_nothing_about_the_time_left(time: _Clock) -> None:
+    meter = _meter(_WORK, StepStarted("tokenize", 1000, "partitions", 10), Reused(8, 800))
+    time.now += 50
+    assert meter.seconds_left() is None
+    meter.take(Advanced(1, 1, 1, 100))
+    assert meter.seconds_left() == pytest.approx(50 + 0.2 * 50 / 0.08)
+
+
+def test_steps_to_come_are_reckoned_by_the_pace_of_those_that_ended(time: _Clock) -> None:
+    meter = _meter(_WORK, StepStarted("tokenize", 1000))
+    time.now += 80
+    meter.take(Advanced(1, 1, 1, 1000))
+    meter.take(StepStarted("assign", 0))
+    assert meter.seconds_left() == pytest.approx(20)
+    assert [(step.step, step.seconds) for step in meter.finished] == [("tokenize", 80)]
+    assert meter.steps_to_come == ["shuffle"]
+
+
+def test_the_whole_never_falls_where_a_build_goes_back_to_an_earlier_step(time: _Clock) -> None:
+    meter = _meter(_WORK, StepStarted("tokenize", 100), Advanced(1, 1, 1, 100), StepStarted("shuffle", 100))
+    assert meter.share() == pytest.approx(0.8)
+    meter.take(StepStarted("tokenize", 100, "partitions", 4))
+    meter.take(Reused(3, 75))
+    assert meter.share() == pytest.approx(0.8)
+    assert meter.step_share() == 0.75
+
+
+def test_no_line_says_0_percent_and_none_is_complete_before_it_is(time: _Clock) -> None:
+    assert _meter(StepStarted("plan", 0)).text() == "plan, 0:00 elapsed"
+    assert _meter(_WORK, StepStarted("tokenize", 1000)).text() == "tokenize, 0:00 elapsed"
+    assert _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).text() == "tokenize, 0:00 elapsed"
+    assert percent(0.999) == "99%"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "about 5 s left"),
+        (42, "about 40 s left"),
+        (58, "about 1 min left"),
+        (170, "about 3 min left"),
+        (3599, "about 1 h left"),
+        (4804, "about 1 h 20 min left"),
+    ],
+)
+def test_the_time_left_is_rounded(seconds: float, words: str) -> None:
+    assert about(seconds) == words
+
+
+def test_times_are_written_as_people_write_them() -> None:
+    assert [clock(seconds) for seconds in (7, 754, 3723)] == ["0:07", "12:34", "1:02:03"]
+
+
+def test_people_read_plain_words_for_steps() -> None:
+    assert (step_label("cut"), step_label("assign")) == ("read file structure", "divide into shards")
+    assert step_label("tokenize") == "tokenize"
+
+
+def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of many" for i in range(300)])
+    source = {"kind": "jsonl", "path": str(tmp_path / "input" / "a.jsonl")}
+    spec = make_spec(tmp_path / "store", [source], tokenizer={"kind": "byte"}, shard_tokens=1000)
+    made: list[ShuffleJob] = []
+
+    def fail_at_the_third(job: ShuffleJob) -> dict[str, Any]:
+        made.append(job)
+        if len(made) == 3:
+            raise CheckError("a failure half way")
+        return shuffle_shard(job)
+
+    with monkeypatch.context() as patch, pytest.raises(CheckError):
+        patch.setattr("tokenloom.flows.order.shuffle_shard", fail_at_the_third)
+        build(spec)
+    meter = Meter()
+    shares: list[float] = []
+    lines: list[str] = []
+
+    def listen(event: Event) -> None:
+        meter.take(event)
+        shares.append(meter.share() or 0.0)
+        lines.append(meter.text())
+
+    with progress.listening(listen):
+        num_shards = sum(split["shards"] for split in build(spec).splits.values())
+    meter.finish()
+    known = next(i for i, line in enumerate(lines) if line.startswith("tokenize") and "reused" in line)
+    assert shares[known] == pytest.approx(0.85), "all that was encoded counts at once"
+    assert "tokenize 100%, overall 85%, 1 of 1 partitions reused" in lines[known]
+    assert any(f"2 of {num_shards} shards reused" in line for line in lines)
+    assert shares == sorted(shares)
+    assert [step.step for step in meter.finished] == [
+        "plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish"
+    ]  # fmt: skip
