@@ -15,7 +15,9 @@ from prefect.runtime import flow_run
 from tokenloom.output import printable
 from tokenloom.storage import manifest
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
-from tokenloom.tasks.outcome import counted, outcome_line, reading_lines
+from tokenloom.storage.words import counted
+from tokenloom.tasks.meter import step_label
+from tokenloom.tasks.outcome import outcome_line, reading_lines
 
 _MOST_ROWS = 500  # of a table; the UI shows all rows at once
 # What the event `tokenloom.dataset.published` says of a result.
@@ -63,14 +65,14 @@ def show_result(result: dict[str, Any]) -> None:
     create_table_artifact(
         _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
         key=f"{key}-inputs",
-        description=_description("input files", len(inputs)),
+        description=_description("input file", len(inputs)),
     )
     shards = [
         {"split": split, **{name: shard[name] for name in ("name", "documents", "tokens", "bytes", "sha256")}}
         for split, value in version["splits"].items()
         for shard in value["shards"]
     ]
-    create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shards", len(shards)))
+    create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shard", len(shards)))
 
 
 def artifact_key(dataset: str) -> str:
@@ -83,7 +85,7 @@ def _first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _description(what: str, count: int) -> str:
-    return f"{count:,} {what}" if count <= _MOST_ROWS else f"the first {_MOST_ROWS} of {count:,} {what}"
+    return counted(count, what) if count <= _MOST_ROWS else f"the first {_MOST_ROWS} of {counted(count, what)}"
 
 
 def summary(
@@ -101,7 +103,11 @@ def summary(
     num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
     way = [
         f"{counted(len(inputs), 'file')}, {sum(row['bytes'] for row in inputs) / 1e6:,.1f} MB",
-        *(f"{step:<9} {seconds[step]:>9,.1f} s   {what}" for step, what in _STEPS.items() if step in seconds),
+        *(
+            f"{step_label(step):<18} {seconds[step]:>9,.1f} s   {what}"
+            for step, what in _STEPS.items()
+            if step in seconds
+        ),
         f"{counted(result['shards'], 'shard')}, {num_bytes / 1e6:,.1f} MB",
     ]
     slowest = max(seconds, key=lambda step: seconds[step])
@@ -116,7 +122,7 @@ def summary(
             "```text",
             "\n    |\n".join(way),
             "```",
-            f"The longest step was **{slowest}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
+            f"The longest step was **{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
             "",
             "| split | documents | tokens | shards |",
             "|---|---:|---:|---:|",
@@ -127,7 +133,7 @@ def summary(
             "",
             "| rows | |",
             "|---|---:|",
-            *(f"| {name} | {count:,} |" for name, count in version["rows"].items()),
+            *(f"| {name} | {count:,} |" for name, count in manifest.ordered_rows(version["rows"]).items()),
         ]
     )
 
@@ -140,10 +146,11 @@ def show_verification(dataset: str, result: dict[str, Any]) -> None:
         result: see run_verification.
     """
     damages, warnings = result["damages"], result["warnings"]
+    found = f"{len(damages):,} damaged" if damages else "nothing is damaged"
     lines = [
         f"## {result['reference']}",
-        f"{result['files']:,} files, {result['bytes']:,} bytes read, {result['documents_encoded_again']:,} documents "
-        f"encoded again: **{f'{len(damages):,} damaged' if damages else 'nothing is damaged'}**.",
+        f"{counted(result['files'], 'file')}, {counted(result['bytes'], 'byte')} read, "
+        f"{counted(result['documents_encoded_again'], 'document')} encoded again: **{found}**.",
     ]
     if damages:
         lines += ["", "| file | what is wrong | next step |", "|---|---|---|"]

@@ -14,6 +14,14 @@ INPUTS = "inputs.json"
 QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
+_ROWS = ("read", "filtered", "excluded", "quarantined", "duplicates", "kept")
+
+
+def ordered_rows(rows: dict[str, int]) -> dict[str, int]:
+    """Return a manifest's `rows` in the order of a build: read, what was left out at each step, kept."""
+    known = {name: rows[name] for name in _ROWS if name in rows}
+    return known | rows
+
 
 def version_name(identity: dict[str, Any], inputs: list[tuple[str, str, str]], tokenizer_fingerprint: str) -> str:
     """Return the name of the version that these inputs make: 16 hexadecimal digits.

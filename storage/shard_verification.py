@@ -22,6 +22,7 @@ from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import ShardHeader, read_header
 from tokenloom.storage.verification import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
 from tokenloom.storage.versions import version_path
+from tokenloom.storage.words import counted
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def check_tokens(store: AnyStore, claim: ShardClaim, take: Taker) -> tuple[Shard
 
         num_bytes, sha256 = read_once(store, claim.path, take_block)
         if num_bytes != claim.entry["bytes"]:
-            problems.append(f"{num_bytes:,} bytes, the manifest says {claim.entry['bytes']:,}")
+            problems.append(f"{counted(num_bytes, 'byte')}, the manifest says {claim.entry['bytes']:,}")
         if sha256 != claim.entry["sha256"]:
             problems.append(NOT_SHA256)
         problems += bad_header
@@ -216,7 +217,7 @@ class _Rows:
         yield from self._wrong
         entry = self._claim.entry
         if self._num_rows != entry["documents"]:
-            yield f"{self._num_rows:,} rows, the manifest says {entry['documents']:,} documents"
+            yield f"{counted(self._num_rows, 'row')}, the manifest says {counted(entry['documents'], 'document')}"
         for name, key in (("first_key", self._first_key), ("last_key", self._last_key)):
             if (text := None if key is None else f"{key:016x}") != entry[name]:
                 yield f"its {name} is {text}, the manifest says {entry[name]}"

@@ -17,6 +17,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.disk_errors import check_regular, read_told, tells_of_the_file, write_told
 from tokenloom.storage.filesystem import Store
 from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.words import counted
 
 _BLOCK_BYTES = 2**20  # stays in the processor's cache from one checksum to the next
 _SPOOLED_BYTES = 2**26  # of a remote file, in memory; a larger one goes to a temporary file
@@ -50,7 +51,7 @@ def check_quarantine(store: AnyStore, path: str, sha256: str, num_rows: int, tak
             return [NOT_SHA256]
         found = sum(json.loads(line)["num_rows"] for line in file)
         if found != num_rows:
-            problems.append(f"it lists {found:,} rows, the manifest says {num_rows:,}")
+            problems.append(f"it lists {counted(found, 'row')}, the manifest says {num_rows:,}")
     return problems
 
 

@@ -13,6 +13,7 @@ from tokenloom.storage.shard_verification import ShardClaim
 from tokenloom.storage.tags import TagEntry
 from tokenloom.storage.verification import Damage, bare_message, raise_if_passing
 from tokenloom.storage.versions import is_published, version_path
+from tokenloom.storage.words import counted
 
 _HEADER_OF_TOKENIZER = {
     "tokenizer": "name",
@@ -74,12 +75,12 @@ def manifest_problems(manifest: dict[str, Any]) -> Iterator[str]:
     for row, field in (("kept", "documents"), ("duplicates", "duplicates")):
         total = sum(value[field] for value in splits.values())
         if rows[row] != total:
-            yield f"{rows[row]:,} rows {row}, the splits have {total:,}"
+            yield f"{counted(rows[row], 'row')} {row}, the splits have {total:,}"
     fates = sum(count for fate, count in rows.items() if fate != "read")
     if rows["read"] != fates:
-        yield f"{rows['read']:,} rows read, {fates:,} of all fates"
+        yield f"{counted(rows['read'], 'row')} read, {fates:,} of all fates"
     if bool(rows["quarantined"]) != (QUARANTINE in manifest["files"]):
-        yield f"{rows['quarantined']:,} rows quarantined, and {QUARANTINE} is {_listed(manifest, QUARANTINE)}"
+        yield f"{counted(rows['quarantined'], 'row')} quarantined, and {QUARANTINE} is {_listed(manifest, QUARANTINE)}"
     if INPUTS not in manifest["files"]:
         yield f"{INPUTS} is not listed"
 

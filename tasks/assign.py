@@ -9,6 +9,7 @@ from typing import Any
 from tokenloom.errors import InputError, WorkError, of_source
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
 from tokenloom.storage.keys import equal_part
+from tokenloom.storage.words import counted
 from tokenloom.tasks.exclusion import write_exclusions
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.records import read_records
@@ -86,9 +87,10 @@ def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens
 
 
 def _no_documents(plan: BuildPlan, rows: dict[str, int]) -> str:
-    files = f"{len(plan.inputs)} file" + ("s" if len(plan.inputs) > 1 else "")
+    files = counted(len(plan.inputs), "file")
     return (
-        f"{plan.inputs[0].url}: no document in {files}: {rows['read']} rows read, {rows['filtered']} of them left out "
-        f"by a filter, or empty or shorter than documents.min_chars ({plan.spec.documents.min_chars}), "
-        f"{rows['quarantined']} for an error; check the source and the rules"
+        f"{plan.inputs[0].url}: no document in {files}: {counted(rows['read'], 'row')} read, "
+        f"{rows['filtered']} of them left out by a filter, or empty or shorter than "
+        f"documents.min_chars ({plan.spec.documents.min_chars}), {rows['quarantined']} for an error; "
+        "check the source and the rules"
     )

@@ -12,6 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tokenloom.storage.words import counted
+
 #: in every message of a run that crashed or was cancelled
 GOES_ON = "Retry, or the next run of the same spec, goes on from what is done"
 
@@ -60,11 +62,6 @@ def one_line(text: str) -> str:
     """Return a text of several lines, such as a list of problems, in one: `in the spec: this; that`."""
     lines = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ")
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: `1 shard`, `1,200 shards`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

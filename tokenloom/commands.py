@@ -9,6 +9,7 @@ from typing import Any
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.output import Json, print_line, print_table, printable
 from tokenloom.storage import tags
+from tokenloom.storage.manifest import ordered_rows
 from tokenloom.storage.names import NAME_PATTERN
 from tokenloom.storage.remote import AnyStore, RemoteStore
 from tokenloom.storage.versions import (
@@ -20,6 +21,7 @@ from tokenloom.storage.versions import (
     read_inputs,
     resolve,
 )
+from tokenloom.storage.words import counted
 
 
 def init(path: str, quiet: bool) -> Json:
@@ -90,10 +92,13 @@ def _print_estimate(quiet: bool, estimate: Any) -> None:
     from tokenloom.tasks.estimate import gigabytes
 
     about = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "already encoded"
-    print_line(quiet, f"about {estimate.num_tokens:,} tokens in {estimate.num_documents:,} documents ({about});")
     print_line(
         quiet,
-        f"{estimate.num_shards:,} shards of {gigabytes(estimate.shard_bytes)} and new spills of "
+        f"about {counted(estimate.num_tokens, 'token')} in {counted(estimate.num_documents, 'document')} ({about});",
+    )
+    print_line(
+        quiet,
+        f"{counted(estimate.num_shards, 'shard')} of {gigabytes(estimate.shard_bytes)} and new spills of "
         f"{gigabytes(estimate.spill_bytes)}, in {_duration(estimate.seconds)} on this machine.",
     )
 
@@ -118,10 +123,10 @@ def build(spec: str, set: list[str], limit: int | None, workers: int | None, dir
     print_line(quiet, outcome_line(result))
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     print_table(quiet, ["split", "tokens", "documents", "shards"], splits)
-    if left := {fate: n for fate, n in result["rows"].items() if n and fate not in ("read", "kept")}:
+    if left := {fate: n for fate, n in ordered_rows(result["rows"]).items() if n and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists those" if "quarantined" in left else ""
         counts = ", ".join(f"{n:,} {fate}" for fate, n in left.items())
-        print_line(quiet, f"of {result['rows']['read']:,} rows left out: {counts}{listed}")
+        print_line(quiet, f"of {counted(result['rows']['read'], 'row')} left out: {counts}{listed}")
     for source, reasons in result["quarantined"].items():
         print_line(quiet, f"  {source}: " + ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()))
     if result["tag"] != "latest":
@@ -232,9 +237,11 @@ def inspect(reference: str, quiet: bool) -> Json:
     inputs = read_inputs(store, manifest)
     print_line(quiet, f"{store.root}@{manifest['version']}")
     print_line(quiet, f"  tokenizer  {described_tokenizer(manifest['tokenizer'])}")
-    print_line(quiet, f"  inputs     {len(inputs)} files, {sum(item['bytes'] for item in inputs):,} bytes")
-    print_line(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in manifest["rows"].items()))
-    rows = [
+    num_bytes = sum(item["bytes"] for item in inputs)
+    print_line(quiet, f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
+    rows = ordered_rows(manifest["rows"])
+    print_line(quiet, "  rows       " + ", ".join(f"{count:,} {name}" for name, count in rows.items()))
+    splits = [
         [
             name,
             s["tokens"],
@@ -246,7 +253,7 @@ def inspect(reference: str, quiet: bool) -> Json:
         for name, s in manifest["splits"].items()
     ]
     print_line(quiet)
-    print_table(quiet, ["split", "tokens", "documents", "duplicates", "shards", "bytes"], rows)
+    print_table(quiet, ["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
     return manifest | {"inputs": inputs}
 
 

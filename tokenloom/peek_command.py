@@ -16,6 +16,7 @@ from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.shard import ShardHeader, read_header
 from tokenloom.storage.store_file import StoreFile
 from tokenloom.storage.versions import check_listed, parse_reference, read_inputs, resolve, version_path
+from tokenloom.storage.words import counted
 
 
 def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Json:
@@ -30,7 +31,7 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
             printable(
                 f"--- {document['source']}: {document['path']}, row {document['row']}"
                 + (f", id {document['id']}" if document["id"] is not None else "")
-                + f", {document['num_tokens']:,} tokens, content {document['content']}"
+                + f", {counted(document['num_tokens'], 'token')}, content {document['content']}"
             ),
         )
         print_line(quiet, document["text"])

@@ -7,6 +7,7 @@ from typing import Any
 from tokenloom.display import showing_progress
 from tokenloom.errors import SpecError
 from tokenloom.output import Json, print_line, printable
+from tokenloom.storage.words import counted
 
 
 def verify(reference: str, deep: bool, spec: str | None, workers: int | None, quiet: bool) -> Json:
@@ -43,9 +44,9 @@ def _loaded(spec: str) -> Any:
 def _print(quiet: bool, result: Json, deep: bool) -> None:
     damages = result["damages"]
     print_line(quiet, f"{result['reference']}: {f'{len(damages):,} damaged' if damages else 'nothing is damaged'}")
-    print_line(quiet, f"  {result['files']:,} files, {result['bytes']:,} bytes read")
+    print_line(quiet, f"  {counted(result['files'], 'file')}, {counted(result['bytes'], 'byte')} read")
     if deep:
-        print_line(quiet, f"  {result['documents_encoded_again']:,} documents encoded again")
+        print_line(quiet, f"  {counted(result['documents_encoded_again'], 'document')} encoded again")
     for row in damages:
         print_line(quiet, printable(f"{row['file']}: {row['what']}"))
     for step in dict.fromkeys(row["next_step"] for row in damages):

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError, said
 from tokenloom.row_filter import COMPARE, Comparison, holds
+from tokenloom.storage.words import counted
 from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
@@ -158,7 +159,8 @@ class Reader:
             del batch  # not while the next one is decoded
         if read != num_rows:
             raise InputError(
-                f"{url}, row group {group}: {read} rows, its footer says {num_rows}; repair the file or leave it out"
+                f"{url}, row group {group}: {counted(read, 'row')}, its footer says {num_rows}; "
+                "repair the file or leave it out"
             )
 
     def _batches(self, url: str, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
@@ -231,7 +233,8 @@ def _check_counts(file: pq.ParquetFile, url: str, leaves: list[int]) -> None:
                 row_group.num_rows < num_values and file.schema.column(i).max_repetition_level == 0
             ):
                 raise InputError(
-                    f"{url}, row group {group}: its footer says {row_group.num_rows:,} rows, and {num_values:,} values "
+                    f"{url}, row group {group}: its footer says {counted(row_group.num_rows, 'row')}, and "
+                    f"{counted(num_values, 'value')} "
                     f"of {file.schema.column(i).path!r}: it is damaged; repair the file or leave it out"
                 )
 

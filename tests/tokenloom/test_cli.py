@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -155,6 +156,20 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
     assert "line number" in shown
     for arguments in (("ls", "store"), ("ls", "store/news"), ("inspect", "store/news@latest")):
         assert version in _run(project, *arguments).stdout
+
+
+def test_inspect_lists_rows_in_the_order_of_a_build_and_counts_one_file_as_one(project: Path) -> None:
+    write_jsonl(project / "input" / "a.jsonl", ["twice", "twice", "a", "", "another line"])
+    with (project / "input" / "a.jsonl").open("a") as file:
+        file.write("{}\n")
+    options = ("--set", "documents.on_error=skip", "--set", "documents.min_chars=2")
+    built = _run(project, "build", "spec.yaml", "--direct", "--workers", "0", *options)
+    assert "of 6 rows left out: 2 filtered, 1 quarantined, 1 duplicates" in built.stdout
+    shown = _run(project, "inspect", "store/news").stdout
+    assert "  rows       6 read, 2 filtered, 0 excluded, 1 quarantined, 1 duplicates, 2 kept\n" in shown
+    assert "  inputs     1 file, " in shown
+    verified = _run(project, "verify", "store/news", "--deep", "--workers", "0").stdout
+    assert "2 documents encoded again" in verified
 
 
 @pytest.mark.parametrize(
@@ -372,7 +387,10 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     num_batches, bound = count(20, 250), count(340, 280) / 100  # the exercise: validation below 2.8 after 250 batches
     updates = 10 * num_batches
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     value = _json(tmp_path, "demo", "--direct", "--updates", str(updates), "--dir", "here")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 90, "seconds of processors"
     assert value["published"] is True
     assert value["sample"]
     assert (tmp_path / "here" / "demo.yaml").is_file()

@@ -24,6 +24,7 @@ from tokenloom.storage.packing import PACKINGS, PackingShares, ShardPlan, sample
 from tokenloom.storage.sample_counts import sample_counts
 from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.versions import parse_reference, resolve
+from tokenloom.storage.words import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream
@@ -128,7 +129,7 @@ class TokenDataset:
 
     def __repr__(self) -> str:
         how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
-        return f"TokenDataset({self.reference!r}, {how}): {len(self):,} samples"
+        return f"TokenDataset({self.reference!r}, {how}): {counted(len(self), 'sample')}"
 
     @property
     def reference(self) -> str:
@@ -222,7 +223,7 @@ class TokenDataset:
                 return shard.plan
             self.shards.drop(index)
         raise FormatError(
-            f"{shard.path}: it makes {len(shard.plan):,} samples of {sample_key(self.packing, self.seq_len)}, "
+            f"{shard.path}: it makes {counted(len(shard.plan), 'sample')} of {sample_key(self.packing, self.seq_len)}, "
             f"{self.counts[index]:,} were counted: the shard or the manifest is another one; restore it, or remove "
             f"{default_cache_folder()}/counts"
         )

@@ -7,6 +7,7 @@ from typing import Any
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.producer import Steps
 from tokenloom.reader.streams import DatasetStream, MixtureStream
+from tokenloom.storage.words import counted
 
 
 def describe(stream: DatasetStream | MixtureStream, steps: Steps, device: Any, prefetch: int) -> str:
@@ -39,7 +40,7 @@ def _dataset_lines(name: str, stream: DatasetStream) -> list[str]:
     return [
         *([f"member    {name}"] if name else []),
         f"shards    {data.reference}, split {data.split}: {_shards(data)}",
-        f"packing   {data.packing}: {len(data):,} samples of {data.seq_len:,} tokens an epoch",
+        f"packing   {data.packing}: {counted(len(data), 'sample')} of {counted(data.seq_len, 'token')} an epoch",
         f"order     {order.name}{lanes}, seed {order.seed}",
     ]
 
@@ -47,7 +48,7 @@ def _dataset_lines(name: str, stream: DatasetStream) -> list[str]:
 def _shards(data: TokenDataset) -> str:
     dtype, files = data.format.dtype.name, data.files
     way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
-    return f"{len(files.entries):,} files, {data.num_tokens:,} tokens {dtype}, {way}"
+    return f"{counted(len(files.entries), 'file')}, {counted(data.num_tokens, 'token')} {dtype}, {way}"
 
 
 def _mixture_lines(stream: DatasetStream | MixtureStream) -> list[str]:

@@ -20,6 +20,7 @@ from tokenloom.reader.ranks import Ranks
 from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.timing import StepTimes
+from tokenloom.storage.words import counted
 
 _BLOCK_ROWS = 2**14  # that are planned together, at most
 _BLOCK_TOKENS = 2**25  # in them, at most
@@ -58,8 +59,9 @@ class Steps:
         """Raise ValueError if there is no step from `position`."""
         if self.end is not None and self.left(position) == 0:
             raise ValueError(
-                f"{max(0, self.end - position):,} samples make no step of {self.batch_size} samples on "
-                f"{self.ranks.world_size} ranks: take a smaller batch_size, more epochs, or drop_last=False"
+                f"{counted(max(0, self.end - position), 'sample')} make no step of "
+                f"{counted(self.batch_size, 'sample')} on {self.ranks.world_size} ranks: "
+                "take a smaller batch_size, more epochs, or drop_last=False"
             )
 
     def after(self, position: int, num_steps: int) -> int:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tokenloom.storage.words import counted
+
 STEPS = ("read", "gather", "pack", "copy")
 _KEPT_WAITS = 2**14
 
@@ -92,7 +94,8 @@ class LoaderStats:
     def __str__(self) -> str:
         total = sum(self.steps.values()) or 1.0
         lines = [
-            f"{self.batches:,} batches, {self.tokens_per_second:,.0f} tokens/s, first after {self.first_batch:.3f} s",
+            f"{counted(self.batches, 'batch')}, {self.tokens_per_second:,.0f} tokens/s, "
+            f"first after {self.first_batch:.3f} s",
             f"waiting: mean {self.wait_mean * 1e3:.3f} ms, median {self.wait_p50 * 1e3:.3f} ms, "
             f"99 % below {self.wait_p99 * 1e3:.3f} ms; {self.idle_ratio:.1%} of the time",
             "step       seconds   share",
