@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenloom.bench_plot import draw, show
+from tokenloom.bench_plot import draw
 from tokenloom.bench_rank import Task, run_ranks
+from tokenloom.bench_tables import show
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.output import Json, print_line
 

@@ -149,7 +149,7 @@ def _add_bench(commands: Any, common: argparse.ArgumentParser) -> None:
     read.add_argument(
         "--nodes", type=_positives, default=[1], metavar="N,...", help="nodes that they are cut into (default: 1)"
     )
-    read.add_argument("--plot", metavar="FILE.svg", help="draw idle ratios and rates")
+    read.add_argument("--plot", metavar="FILE.svg", help="draw idle ratios, rates, steps and memory")
 
 
 def _add_demo(commands: Any, common: argparse.ArgumentParser) -> None:

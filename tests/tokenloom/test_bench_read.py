@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,19 +134,38 @@ def test_tables_and_plot_name_every_way(reference: str, capsys: pytest.CaptureFi
     lines = capsys.readouterr().out.splitlines()
     for name in ("TokenLoader, prefetch=0", "TokenLoader, thread", "DataLoader in process"):
         assert sum(line.startswith(f"  {name} ") for line in lines) == 3
+    for head in (line for line in lines if line.startswith("  way of feeding")):
+        for column in re.split(" {2,}", head.strip())[1:]:
+            explained = [line for line in lines if re.match(rf"  {column} +[a-z]", line)]
+            assert len(explained) == 1 or column == "nodes", f"no line, or several, explain {column}"
     assert lines[-1] == f"wrote {plot}"
     texts = ["".join(node.itertext()) for node in ElementTree.parse(plot).iter() if node.tag.endswith("}text")]
     assert "TokenLoader, thread" in texts
-    assert "1 processes, 1 ms a step, batches of 4 x 64 tokens" in texts
+    assert "1 process, 1 ms a step, batches of 4 x 64 tokens" in texts
+    assert "a step in ms: p50 (dark), p99, max (light)" in texts
+    assert "MB of a process: proportional (dark), resident (light)" in texts
 
 
 def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
     ways = [
-        {"way": f"<{share}>", "nodes": 1, "idle_ratio": share, "tokens_per_second_in_all": 1e6} for share in (0, 0.5)
+        {
+            "way": f"<{share}>",
+            "nodes": 1,
+            "idle_ratio": share,
+            "tokens_per_second_in_all": 1e6,
+            "step_ms": {"p50": 5.0, "p99": 10.0, "max": 20.0},
+            "memory_bytes": memory,
+        }
+        for share, memory in ((0, {"rss": 400e6, "pss": 100e6}), (0.5, {}))
     ]
     svg = draw({"ways": ways, "processes": 2, "step_ms": 5.0, "batch_size": 8, "seq_len": 16})
     bars = [node for node in ElementTree.fromstring(svg) if node.tag.endswith("}rect")][1:]
-    assert [float(bar.attrib["width"]) for bar in bars] == [0, 130, 260, 260]
+    widths = [float(bar.attrib["width"]) for bar in bars]
+    idle_and_rates, steps, memory = widths[:4], widths[4:10], widths[10:]
+    assert idle_and_rates == [0, 130, 260, 260]
+    assert steps == [260, 130, 65] * 2, "the longest lies behind"
+    assert memory == [260, 65], "where it is unknown there is no bar"
+    assert "5 / 10 / 20" in svg and "100 / 400" in svg and ">unknown<" in svg
     assert "&lt;0.5&gt;" in svg
 
 
