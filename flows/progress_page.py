@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenloom.tasks.meter import Meter, about, clock, percent, step_label
+from tokenloom.tasks.meter import Meter, clock, percent, step_label
 
 _BAR_CHARS = 30
 
@@ -34,11 +34,7 @@ def summary_line(meter: Meter, ended: str = "") -> str:
     parts = [f"{percent(share)} of the build" if share is not None else "counting the work"]
     if ended == "stopped":
         parts.append("stopped here: a retry goes on from what is done")
-    parts.append(f"{clock(meter.elapsed())} elapsed")
-    left = meter.seconds_left()
-    if left is not None and not ended:
-        parts.append(about(left))
-    return ", ".join(parts)
+    return ", ".join([*parts, *(meter.times()[:1] if ended else meter.times())])
 
 
 def _share(meter: Meter, ended: str) -> float | None:

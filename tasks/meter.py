@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from tokenloom.storage.words import counted
 from tokenloom.tasks.progress import Advanced, Event, Reused, StepStarted, WorkKnown
 
 _LABELS = {
@@ -18,6 +19,8 @@ _LABELS = {
     "assign": "divide into shards",
     "read": "read files",
     "encode": "encode again",
+    "write": "write text",
+    "server": "start Prefect",
 }
 _LEAST_SHARE = 0.02  # of a step or of the work: less says nothing about its pace
 _LEAST_SECONDS = 1.0
@@ -74,7 +77,7 @@ class _Step:
         if self.num_reused:
             details.append(f"{self.num_reused:,} of {self.num_parts:,} {self.parts} reused")
         if self.num_documents:
-            details.append(f"{self.num_documents:,} document{'s' * (self.num_documents != 1)}")
+            details.append(counted(self.num_documents, "document"))
         seconds = max(self.seconds, 1e-3)
         if (megabytes := self.num_bytes / seconds / 1e6) >= 0.05:
             details.append(f"{megabytes:,.1f} MB/s")
@@ -146,6 +149,11 @@ class Meter:
         names = list(self._weights)
         return names[names.index(self.step) + 1 :] if self.step in names else names
 
+    @property
+    def has_one_step(self) -> bool:
+        """Whether the whole work is a single step, so that one share says all."""
+        return len(self._weights) == 1
+
     def step_share(self) -> float | None:
         """Return how much of the step is done, in [0, 1]; None if that is not known."""
         return self._step.share if self._step and self._step.total else None
@@ -188,15 +196,16 @@ class Meter:
 
     def text(self) -> str:
         """Return one line: the step, the whole work, what went through, the time left."""
-        share, step_share, left = self.share(), self.step_share(), self.seconds_left()
+        share, step_share = self.share(), self.step_share()
         parts = [step_label(self.step or "") + (f" {percent(step_share)}" if _is_shown(step_share) else "")]
-        if _is_shown(share):
+        if _is_shown(share) and not self.has_one_step:
             parts.append(f"overall {percent(share)}")
-        parts += self.step_details()
-        parts.append(f"{clock(self.elapsed())} elapsed")
-        if left is not None:
-            parts.append(about(left))
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.step_details(), *self.times()])
+
+    def times(self) -> list[str]:
+        """Return the time that passed and, if it is known, the time left, in words."""
+        left = self.seconds_left()
+        return [f"{clock(self.elapsed())} elapsed", *([] if left is None else [about(left)])]
 
 
 def _is_shown(share: float | None) -> TypeGuard[float]:

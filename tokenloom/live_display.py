@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from tokenloom.tasks.meter import Finished, Meter, about, clock, percent, step_label
+from tokenloom.tasks.meter import Finished, Meter, clock, percent, step_label
 from tokenloom.tasks.progress import Event, Message
 
 _LABEL_WIDTH = 20
@@ -73,8 +73,9 @@ class LiveDisplay(Progress):
         return super().get_renderables()
 
     def _draw(self, meter: Meter, step: TaskID, overall: TaskID) -> None:
-        step_share, share, left = meter.step_share(), meter.share(), meter.seconds_left()
-        details = meter.step_details() or [clock(meter.step_seconds())]
+        step_share, share = meter.step_share(), meter.share()
+        is_two_bars = share is not None and not meter.has_one_step
+        details = meter.step_details() + ([] if is_two_bars else meter.times())
         self.update(
             step,
             description=_padded(meter.step),
@@ -84,13 +85,12 @@ class LiveDisplay(Progress):
             note=", ".join(details),
             visible=meter.step is not None,
         )
-        times = [f"{clock(meter.elapsed())} elapsed"] + ([] if left is None else [about(left)])
         self.update(
             overall,
             completed=share or 0,
             share=percent(share or 0),
-            note=", ".join(times),
-            visible=share is not None,
+            note=", ".join(meter.times()),
+            visible=is_two_bars,
         )
 
     def _new_lines(self, *, failed: bool = False) -> list[Text]:

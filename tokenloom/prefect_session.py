@@ -11,6 +11,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.prefect_home import ensure_prefect_home
 from tokenloom.server import HEARTBEAT_SECONDS, answers, be_private, start_server
 from tokenloom.spec import BuildSpec
+from tokenloom.tasks import progress
 from tokenloom.up_folder import default_home, running_url
 
 
@@ -71,6 +72,7 @@ def _check_password(url: str) -> None:
 
 def _temporary_url() -> str:
     say("no PREFECT_API_URL: a temporary Prefect server is started (analytics off); --direct does without")
+    progress.report(progress.StepStarted("server", 0))
     try:
         return start_server()[1]
     except TokenloomError as error:

@@ -1,0 +1,82 @@
+"""The demo: what it leaves out and says so, what it shows while it works, and that its model is a plain one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support import build  # noqa: E402
+from tokenloom import demo  # noqa: E402
+from tokenloom.examples.train_small import loss_of, make_model  # noqa: E402
+from tokenloom.tasks import progress  # noqa: E402
+from tokenloom.tasks.meter import Meter  # noqa: E402
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A standard library of 60 long files, 9 short ones, a copy, one that is not UTF-8; and what is never read."""
+    folder = tmp_path / "library"
+    (folder / "test").mkdir(parents=True)
+    for i in range(60):
+        (folder / f"long_{i:02}.py").write_text(f"# file {i}\n" * 700)
+    for i in range(9):
+        (folder / f"short_{i}.py").write_text(f"x = {i}\n")
+    (folder / "copy.py").write_text("# file 7\n" * 700)
+    (folder / "latin_1.py").write_bytes(b"# caf\xe9\n" * 1000)
+    (folder / "test" / "test_a.py").write_text("# a test\n" * 700)
+    monkeypatch.setattr("tokenloom.demo.sysconfig.get_path", lambda name: str(folder))
+    return folder
+
+
+def _run(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    lines: list[str] = []
+    result = demo.run_demo(folder, 10, lambda spec: build(spec).to_json(), lines.append)
+    return result, "\n".join(lines).splitlines()
+
+
+@pytest.mark.usefixtures("library")
+def test_the_demo_says_how_many_files_it_leaves_out_and_why(tmp_path: Path) -> None:
+    result, lines = _run(tmp_path / "demo")
+    assert lines[0].startswith("1. 70 Python files of the standard library -> ")
+    assert lines[1] == "   1 file left out: not UTF-8"
+    assert lines[3] == "   9 of 70 files left out: shorter than 5,121 characters (min_chars)"
+    assert lines[4] == "   1 file left out: the same text as another"
+    assert result["rows"]["kept"] == 60
+
+
+@pytest.mark.usefixtures("library")
+def test_the_demo_shows_how_far_its_writing_its_build_and_its_training_are(tmp_path: Path) -> None:
+    meter, steps, at_the_end = Meter(), [], {}
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted):
+            steps.append(event.step)
+        meter.take(event)
+        if meter.step:
+            at_the_end[meter.step] = meter.step_share()
+
+    with progress.listening(listen):
+        _run(tmp_path / "demo")
+    assert steps == ["write", "plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish", "train"]
+    assert (at_the_end["write"], at_the_end["train"]) == (1.0, 1.0)
+
+
+def test_the_model_computes_equal_tokens_once_and_its_loss_and_gradients_are_those_of_its_layers() -> None:
+    model = make_model(257, seed=0)
+    ids = torch.randint(0, 257, (8, 512), generator=torch.Generator().manual_seed(1))
+    batch = {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    logits = batch["input_ids"]
+    for layer in model.children():
+        logits = layer(logits)
+    plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    plain.backward()
+    torch.testing.assert_close(loss_of(model, batch), plain)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,191 @@
+"""Progress as people see it: on a terminal of a real process, and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tests.support import write_jsonl
+from tokenloom.live_display import LiveDisplay
+from tokenloom.tasks.progress import Advanced, Event, Message, Reused, StepStarted, WorkKnown
+
+_ROOT = Path(__file__).parent.parent.parent
+_STEPS = ["plan", "read file structure", "tokenize", "divide into shards", "shuffle", "validate", "publish"]
+_SPEC = """\
+dataset: news
+store: ./store
+sources:
+  - {kind: jsonl, path: input/a.jsonl, text: text, name: lines}
+tokenizer: {kind: byte}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write_jsonl(tmp_path / "input" / "a.jsonl", [f"line number {i}" for i in range(200)])
+    (tmp_path / "spec.yaml").write_text(_SPEC)
+    return tmp_path
+
+
+def _on_terminal(folder: Path, *arguments: str, **extra: str) -> tuple[int, str]:
+    """Run a command whose stdout and stderr are a terminal; return its exit code and all that it wrote there."""
+    ours, theirs = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    environment = kept | {"PYTHONPATH": str(_ROOT), "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | extra
+    command = [sys.executable, "-m", "tokenloom.cli", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            written += (data := os.read(ours, 65536))
+        except OSError:  # on Linux, the end of a terminal whose processes have closed it
+            break
+        if not data:
+            break
+    os.close(ours)
+    return process.wait(), written.decode()
+
+
+def _screen(written: str) -> list[str]:
+    """Return the lines that stand on a terminal in the end: it obeys what rich sends to draw and remove bars."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif found := re.fullmatch(r"\x1b\[(\d*)A", part):
+            row = max(0, row - int(found[1] or 1))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part.startswith("\x1b["):
+            continue  # colours, and whether a cursor is shown
+        else:
+            lines[row] = lines[row].ljust(column)[:column] + part + lines[row][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def _finished(lines: Sequence[str], mark: str = "✓") -> list[str]:
+    return [line[2:22].strip() for line in lines if re.match(rf"{mark} .{{20}} +\d+:\d\d", line)]
+
+
+def test_a_terminal_shows_each_finished_step_with_its_time_and_no_bar_is_left(project: Path) -> None:
+    code, written = _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "1")
+    assert code == 0, written
+    screen = _screen(written)
+    assert _finished(screen) == _STEPS
+    assert "\x1b[32m✓" in written, "in colour"
+    assert "━" in written, "while it ran there was a bar"
+    assert not [line for line in screen if "━" in line or "overall" in line], "nothing of the bars is left"
+    assert screen[len(_STEPS)].startswith("published ")
+    again = _screen(_on_terminal(project, "build", "spec.yaml", "--direct")[1])
+    assert _finished(again) == ["plan"] and again[1].startswith("up to date")
+
+
+def test_no_color_is_obeyed(project: Path) -> None:
+    _, written = _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "0", NO_COLOR="1")
+    assert _finished(_screen(written)) == _STEPS
+    assert not re.search(r"\x1b\[[0-9;]*3\dm", written)
+
+
+def test_the_step_that_failed_is_marked(project: Path) -> None:
+    (project / "input" / "a.jsonl").write_text('{"text": 3}\n')
+    code, written = _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "0")
+    assert code == 1
+    screen = _screen(written)
+    assert _finished(screen, "✗") == ["tokenize"]
+    assert (screen[-1].startswith("tokenloom: ") and "a.jsonl" in screen[-1]) or "a.jsonl" in screen[-2]
+
+
+def test_verify_uses_the_same_display(project: Path) -> None:
+    assert _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "0")[0] == 0
+    code, written = _on_terminal(project, "verify", "store/news", "--deep", "--workers", "0")
+    assert code == 0, written
+    assert _finished(_screen(written)) == ["open", "read files", "encode again"]
+
+
+def test_what_goes_into_a_file_stays_there_while_the_bars_are_on_a_terminal(tmp_path: Path) -> None:
+    program = "from tokenloom.display import showing_progress\nwith showing_progress(): print('a line')"
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": str(_ROOT), "TERM": "xterm"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=theirs, text=True, check=True
+    )
+    os.close(theirs)
+    os.close(ours)
+    assert done.stdout == "a line\n"
+
+
+def test_a_pipe_gets_no_escape_codes_and_no_bars(project: Path) -> None:
+    command = [sys.executable, "-m", "tokenloom.cli", "build", "spec.yaml", "--direct", "--workers", "0"]
+    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "━" not in done.stderr and "✓" not in done.stderr
+    assert done.stdout.startswith("published ")
+
+
+def _drawn(*events: Event) -> list[str]:
+    """Return the live part of the display after events, as a terminal of 120 columns shows it."""
+    display = LiveDisplay()
+    for event in events:
+        display.take(event)
+    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    console.print(*display.get_renderables())
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("tokenloom.tasks.meter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+_WORK = WorkKnown((("tokenize", 0.8), ("shuffle", 0.2)))
+
+
+@pytest.mark.usefixtures("no_time_passes")
+def test_the_bars_are_of_the_step_and_of_the_whole_build() -> None:
+    step, overall = _drawn(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1350))
+    assert re.fullmatch(r"  tokenize +━+╸?━* +50% 12 of 27 partitions reused", step)
+    assert re.fullmatch(r"  overall +━+╸?━* +40% 0:00 elapsed", overall)
+
+
+def test_the_whole_build_has_a_time_left(no_time_passes: SimpleNamespace) -> None:
+    display = LiveDisplay()
+    display.take(_WORK)
+    display.take(StepStarted("tokenize", 100))
+    no_time_passes.now = 60.0
+    display.take(Advanced(1, 1, 1, 50))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(*display.get_renderables())
+    assert isinstance(console.file, io.StringIO)
+    assert "1:00 elapsed, about 2 min left" in console.file.getvalue()
+
+
+@pytest.mark.usefixtures("no_time_passes")
+def test_work_of_one_step_has_one_bar() -> None:
+    (bar,) = _drawn(WorkKnown((("train", 1.0),)), StepStarted("train", 300), Advanced(0, 0, 40960, 150))
+    assert re.fullmatch(r"  train +━+╸?━* +50% .*0:00 elapsed", bar)
+
+
+def test_a_message_stands_above_the_bars(capfd: pytest.CaptureFixture[str]) -> None:
+    with LiveDisplay() as display:
+        display.take(StepStarted("tokenize", 10))
+        display.take(Message("s3://b/a: [retried] in 1 s"))
+    assert "s3://b/a: [retried] in 1 s" in capfd.readouterr().err
