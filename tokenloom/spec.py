@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from tokenloom.errors import SpecError
-from tokenloom.spec_base import Location, Name, SpecModel, is_absolute
+from tokenloom.spec_base import Location, Name, SpecModel, join_path
 from tokenloom.spec_runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec_sources import Source
 from tokenloom.spec_tokenizers import Tokenizer
@@ -220,11 +221,9 @@ class BuildSpec(SpecModel):
             raise SpecError(f"0 workers: runner {self.runner.kind} needs one at least")
         return self.model_copy(update={"runner": self.runner.model_copy(update={"workers": workers})})
 
-    def resolve(self, folder: Path) -> BuildSpec:
-        """Return the spec with every relative local path made absolute from `folder`."""
-
-        def full(path: str) -> str:
-            return path if is_absolute(path) else str((folder / Path(path).expanduser()).absolute())
+    def resolve(self, folder: str | Path) -> BuildSpec:
+        """Return the spec with every relative path made absolute from `folder`, a local folder or a URL."""
+        full = partial(join_path, str(folder))
 
         parts: dict[str, Any] = {
             "store": full(self.store),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from tokenloom.errors import SpecError
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 # A password before the host, or a token or signature behind the path.
@@ -66,3 +70,23 @@ class SpecModel(BaseModel):
 def is_absolute(path: str) -> bool:
     """Return whether `path` is a URL or an absolute local path."""
     return "://" in path or path.startswith("/")
+
+
+def join_path(folder: str, path: str) -> str:
+    """Return `path`, made absolute from `folder` if it is relative.
+
+    Args:
+        folder: a local folder or a URL.
+        path: a local path or a URL; ~ is the home folder of this machine.
+
+    Raises SpecError if `path` climbs out of a URL's host or bucket.
+    """
+    if is_absolute(path):
+        return path
+    protocol, mark, rest = folder.partition("://")
+    if not mark or path.startswith("~"):
+        return str((Path(folder) / Path(path).expanduser()).absolute())
+    joined = posixpath.normpath(posixpath.join(rest, path))
+    if joined.split("/")[0] != rest.split("/")[0]:
+        raise SpecError(f"{path!r} leaves {folder}, from which it counts; write an absolute path or a URL")
+    return f"{protocol}://{joined}"

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tokenloom.errors import SpecError, said
 from tokenloom.spec import BuildSpec, field_names, kind_names
 from tokenloom.spec_base import SECRET_URL
+from tokenloom.spec_text import read_spec_text
 from tokenloom.spec_words import did_you_mean, said_by_pydantic, unexpanded_variable
 
 KeyPath = tuple[str | int, ...]
@@ -21,37 +22,30 @@ _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or 
 _PATH_BEGINNINGS = ("./", "../", "~/")  # a name of a Hugging Face dataset that is a folder
 
 
-def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> BuildSpec:
-    """Read a spec; relative paths count from its folder, those set by themselves in `overrides` from the current one.
+def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder: str | Path = ".") -> BuildSpec:
+    """Read a spec; relative paths in it count from its own folder.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, a local path or an fsspec URL.
         overrides: "key=value" each, keys dotted (`documents.min_chars=5`, `sources.0.path=data/*.parquet`), values
             in YAML.
+        overrides_folder: from where relative paths in `overrides` count.
 
     Raises:
         SpecError: the file can't be read, or says something that is not allowed.
     """
-    if "://" in str(path):  # a Path would make a password of it that no pattern finds
-        raise SpecError(f"{SECRET_URL.sub('***', str(path))}: a spec is a local file, not a URL")
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise SpecError(f"{path}: no such file; `tokenloom init {path}` writes a starter spec") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: can't be read: {said(error)}") from error
-    value, places = _parse(text, path)
+    where = str(path)
+    text, folder = read_spec_text(where)
+    value, places = _parse(text, where)
     for override in overrides:
-        _override(value, places, override)
-    spec = _validated(value, places, path)
-    folder = path.parent.absolute()
-    _check_variables(spec, places, path, folder)
-    lines = {i: _place(("sources", i), places, path) for i in range(len(spec.sources))}
+        _override(value, places, override, Path(overrides_folder))
+    spec = _validated(value, places, where)
+    _check_variables(spec, places, where, folder)
+    lines = {i: _place(("sources", i), places, where) for i in range(len(spec.sources))}
     return spec.resolve(folder).with_source_places(lines)
 
 
-def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+def _parse(text: str, path: str) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """Return the file's mapping, and the place (file and line) of every key in it."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -87,7 +81,7 @@ def _walk(node: yaml.Node, location: KeyPath) -> Iterator[tuple[KeyPath, int]]:
             yield from _walk(item, (*location, i))
 
 
-def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str) -> None:
+def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str, folder: Path) -> None:
     """Set one dotted key of `value`; missing mappings on the way are made."""
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -102,7 +96,7 @@ def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str) 
         new = text
     location = tuple(int(part) if part.isdigit() else part for part in key.split("."))
     if isinstance(new, str) and (location[-1] in _PATH_KEYS or new.startswith(_PATH_BEGINNINGS)):
-        new = str(Path(new).expanduser().absolute()) if "://" not in new else new
+        new = str((folder / Path(new).expanduser()).absolute()) if "://" not in new else new
     target: Any = value
     for part, following in pairwise(location):
         if isinstance(target, list) and isinstance(part, int) and part < len(target):
@@ -123,7 +117,7 @@ def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str) 
     places[location] = f"--set {override}"
 
 
-def _validated(value: dict[str, Any], places: dict[KeyPath, str], path: Path) -> BuildSpec:
+def _validated(value: dict[str, Any], places: dict[KeyPath, str], path: str) -> BuildSpec:
     try:
         return BuildSpec.model_validate(value)
     except ValidationError as error:
@@ -132,7 +126,7 @@ def _validated(value: dict[str, Any], places: dict[KeyPath, str], path: Path) ->
         raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
 
 
-def _told(item: Any, value: Any, places: dict[KeyPath, str], path: Path) -> str:
+def _told(item: Any, value: Any, places: dict[KeyPath, str], path: str) -> str:
     """Say one error of pydantic as place: key: rule; the value; what is allowed."""
     location = _written_location(item["loc"], value)
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -151,12 +145,12 @@ def _told(item: Any, value: Any, places: dict[KeyPath, str], path: Path) -> str:
     return f"{place}: {key}: {said_by_pydantic(item)}; got {_short(item['input'])}"
 
 
-def _place(location: KeyPath, places: dict[KeyPath, str], path: Path) -> str:
+def _place(location: KeyPath, places: dict[KeyPath, str], path: str) -> str:
     """Return where a key stands: its file and line, or those of what it belongs to."""
-    return next((places[location[:n]] for n in range(len(location), 0, -1) if location[:n] in places), str(path))
+    return next((places[location[:n]] for n in range(len(location), 0, -1) if location[:n] in places), path)
 
 
-def _check_variables(spec: BuildSpec, places: dict[KeyPath, str], path: Path, folder: Path) -> None:
+def _check_variables(spec: BuildSpec, places: dict[KeyPath, str], path: str, folder: str) -> None:
     """Raise SpecError for a path with a variable of a shell, which nobody expands."""
     for key, given in spec.paths():
         if variable := unexpanded_variable(given, folder):

@@ -37,17 +37,17 @@ def did_you_mean(given: str, allowed: Sequence[str]) -> str:
     return f"{hint}Allowed: {', '.join(allowed)}"
 
 
-def unexpanded_variable(path: str, folder: Path) -> str | None:
+def unexpanded_variable(path: str, folder: str) -> str | None:
     """Return the variable in a path that its author expected to be expanded; None if there is none.
 
     Args:
         path: as the spec spells it. A local file or folder that is really named so is no variable.
-        folder: that relative paths count from.
+        folder: local path or URL that relative paths count from.
     """
     found = _VARIABLE.search(path)
     if not found:
         return None
-    if "://" in path:  # a bucket can't have such a name, a key can
+    if "://" in path or ("://" in folder and not path.startswith("/")):  # a bucket can't have such a name, a key can
         return found[1] if path[: found.start(1)].endswith("://") else None
     literal = path[: found.end(1)] + path[found.end(1) :].partition("/")[0]
-    return None if (folder / Path(literal)).exists() else found[1]
+    return None if Path(folder, literal).exists() else found[1]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
+from tests.busy_server import serving
 from tokenloom.errors import SpecError
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_file import load_spec
@@ -21,6 +23,7 @@ sources:
   - kind: text
     path: a.txt
 """
+WHOLE = BASE + "tokenizer: {kind: byte}\n"
 
 
 def load(folder: Path, text: str, *overrides: str) -> BuildSpec:
@@ -286,6 +289,49 @@ def test_paths_count_from_the_file_and_those_of_overrides_from_the_current_folde
     assert dict(typed.paths())["sources.0.path"] == str(tmp_path / "specs" / "data/*.parquet")
     relative = load_spec(Path("../specs/spec.yaml"), ["tokenizer={kind: byte}"])
     assert Path(relative.store).resolve() == tmp_path / "specs" / "store"
+
+
+def write_to_memory(url: str, text: str) -> None:
+    """Write a file of fsspec's memory:// file system."""
+    with fsspec.open(url, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_a_spec_at_a_url_is_read_and_its_paths_count_from_the_folder_of_the_url(tmp_path: Path) -> None:
+    write_to_memory("memory://corpora/specs/news.yaml", WHOLE.replace("data/*", "../data/*"))
+    spec = load_spec("memory://corpora/specs/news.yaml", ["store=out"], tmp_path)
+    assert dict(spec.paths()) == {
+        "store": str(tmp_path / "out"),
+        "sources.0.path": "memory://corpora/data/*.parquet",
+        "sources.1.path": "memory://corpora/specs/a.txt",
+    }
+
+
+def test_errors_of_a_spec_at_a_url_name_the_url_and_the_line() -> None:
+    url = "memory://corpora/specs/wrong.yaml"
+    write_to_memory(url, WHOLE + "sed: 1\n")
+    with pytest.raises(SpecError, match=rf"^{url}:8: sed: unknown key"):
+        load_spec(url)
+    write_to_memory(url, WHOLE.replace("./store", "../../../store"))
+    with pytest.raises(SpecError, match=r"'\.\./\.\./\.\./store' leaves memory://corpora/specs, from which it counts"):
+        load_spec(url)
+    with pytest.raises(SpecError, match=r"^memory://corpora/none\.yaml: no such file; see whether the URL is right$"):
+        load_spec("memory://corpora/none.yaml")
+
+
+@pytest.mark.parametrize("url", ["s3://me:hush@bucket/a.yaml", "https://127.0.0.1:9/a.yaml?X-Amz-Signature=hush"])
+def test_a_url_of_a_spec_must_not_carry_a_password(url: str) -> None:
+    with pytest.raises(SpecError, match="a URL must not carry a password") as caught:
+        load_spec(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_the_query_of_a_web_address_is_no_part_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "news.yaml").write_text(WHOLE)
+    with serving(tmp_path, busy=()) as (url, _):
+        spec = load_spec(f"{url}/specs/news.yaml?branch=a/b")
+    assert spec.store == f"{url}/specs/store"
 
 
 def test_the_starter_spec_is_valid_and_spells_out_the_defaults(tmp_path: Path) -> None:
