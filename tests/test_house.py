@@ -163,6 +163,7 @@ def test_reader_imports_only_storage_and_tokenizers_only_to_decode() -> None:
 def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
     spec = (
         "tokenloom.spec_base",
+        "tokenloom.spec_form",
         "tokenloom.spec_runner",
         "tokenloom.spec_sources",
         "tokenloom.spec_tokenizers",

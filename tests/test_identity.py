@@ -30,6 +30,7 @@ from tokenloom.storage.documents import open_documents
 from tokenloom.storage.shard import open_shard
 from tokenloom.storage.tags import newest
 from tokenloom.storage.versions import load_manifest, published_versions, version_path
+from tokenloom.tasks.plan import plan_build
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 SPLITS = {"train": 0.5, "validation": 0.25, "test": 0.25}
@@ -392,3 +393,41 @@ def test_the_order_in_which_splits_are_written_decides_their_documents(tmp_path:
     swapped = {"train": "train", "test": "validation", "validation": "test"}
     assert two == {text: swapped[split] for text, split in one.items()}
     assert np.unique(list(one.values())).tolist() == ["test", "train", "validation"]
+
+
+# The name of a version is what trained models and other teams cite; a spec of today must give the same one tomorrow.
+_PINNED: dict[str, tuple[dict[str, Any], str]] = {
+    "byte": ({"kind": "byte"}, "ea1f632aa344e29f"),
+    "byte with a name": ({"kind": "byte", "name": "bytes"}, "891c46cf758eb949"),
+    "tiktoken": ({"kind": "tiktoken", "name": "gpt2"}, "0f0c6edfd1d95c68"),
+    "tiktoken with a mark": ({"kind": "tiktoken", "name": "gpt2", "bos": "<|endoftext|>"}, "54fc8478be82756d"),
+    "tiktoken from files": (
+        {"kind": "tiktoken", "ranks": "gpt2/vocab.bpe", "encoder": "gpt2/encoder.json", "name": "mine"},
+        "e5481d9a9d62fa8e",
+    ),
+    "huggingface": (
+        {"kind": "huggingface", "path": "gpt-neox-20b/tokenizer.json", "eot": "<|endoftext|>"},
+        "37174fd3a0bad0a6",
+    ),
+    "sentencepiece": ({"kind": "sentencepiece", "path": "mistral/tokenizer.model.v1"}, "9cb8671725d64505"),
+}
+
+
+@pytest.mark.parametrize("kind", _PINNED)
+def test_the_names_of_versions_are_pinned(kind: str, data_dir: Path, tiktoken_cache: Path, tmp_path: Path) -> None:
+    written, version = _PINNED[kind]
+    files = {key: str(data_dir / "tokenizers" / value) for key, value in written.items() if "/" in value}
+    (tmp_path / "a.txt").write_text("hello")
+    source = {"kind": "text", "path": str(tmp_path / "a.txt")}
+    spec = make_spec(tmp_path / "store", [source], tokenizer=written | files)
+    assert plan_build(spec).version == version
+    filled_in = BuildSpec.model_validate(spec.model_dump())  # with every default, as a form sends it
+    assert plan_build(filled_in).version == version
+
+
+def test_a_tokenizer_by_its_short_name_is_the_same_one() -> None:
+    source = {"kind": "text", "path": "a.txt"}
+    for short, written in (("byte", {"kind": "byte"}), ("gpt2", {"kind": "tiktoken", "name": "gpt2"})):
+        assert make_spec(Path("store"), [source], tokenizer=short) == make_spec(
+            Path("store"), [source], tokenizer=written
+        )

@@ -92,7 +92,9 @@ class BuildSpec(SpecModel):
 
     dataset: Name = Field(title="Dataset", description="Lower case letters, digits, '.', '_', '-'")
     store: Location = Field(
-        title="Store", description="Folder of the datasets; block://local-file-system/NAME for that of a Prefect block"
+        title="Store",
+        description="Folder of the datasets: a path, a URL such as s3://bucket/corpora (gs://, abfs://), or "
+        "block://local-file-system/NAME of a Prefect block",
     )
     sources: list[Source] = Field(title="Sources", description="Where the texts are; at least one", min_length=1)
     tokenizer: Tokenizer = Field(title="Tokenizer", description="What turns text into ids; there is no default")

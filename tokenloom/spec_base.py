@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
+from tokenloom.spec_form import show_in_form
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 # A password before the host, or a token or signature behind the path.
@@ -34,12 +37,7 @@ Location = Annotated[str, Field(min_length=1), AfterValidator(_no_secret)]  # a 
 
 def kind_field(kind: str) -> Any:
     """Return the field that tells one kind of a choice from the others."""
-    return Field(kind, title="Kind", description="Follows from the choice above")
-
-
-def as_any_of(schema: dict[str, Any]) -> None:
-    """Write a choice between kinds as `anyOf`: of `oneOf`, Prefect's form shows the first kind alone."""
-    schema["anyOf"] = schema.pop("oneOf")
+    return Field(kind, title="Kind", description="Follows from the tab that is chosen above")
 
 
 class SpecModel(BaseModel):
@@ -51,6 +49,13 @@ class SpecModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     path_fields: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema from which Prefect makes a form."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        show_in_form(schema, handler)
+        return schema
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield (field, path) of every path that is given."""

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from tokenloom.spec_base import SpecModel, as_any_of, kind_field
+from tokenloom.spec_base import SpecModel, kind_field
+from tokenloom.spec_form import as_any_of
 
 BLOCK_URL = "block://"  # of a store that a block of Prefect names
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from tokenloom.row_filter import parse_filter
-from tokenloom.spec_base import Location, Name, SpecModel, as_any_of, kind_field
+from tokenloom.spec_base import Location, Name, SpecModel, kind_field
+from tokenloom.spec_form import as_any_of
 
 
 def _parsed(value: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from tokenloom.spec_base import Location, Name, SpecModel, as_any_of, kind_field
+from tokenloom.spec_base import Location, Name, SpecModel, kind_field
 
 
 class ByteTokenizer(SpecModel):
@@ -26,13 +28,18 @@ class _WithMarks(SpecModel):
 class TiktokenTokenizer(_WithMarks):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
-    model_config = ConfigDict(title="tiktoken")
+    model_config = ConfigDict(title="tiktoken files")
     path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
         None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
     )
-    ranks: Location | None = Field(None, title="Ranks file", description="A .tiktoken file, or vocab.bpe")
+    ranks: Location | None = Field(
+        None,
+        title="Ranks file",
+        description="A .tiktoken file, or vocab.bpe",
+        json_schema_extra={"default": "vocab.tiktoken"},
+    )
     encoder: Location | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
     pattern: str | None = Field(
         None,
@@ -63,7 +70,7 @@ class HuggingFaceTokenizer(_WithMarks):
     model_config = ConfigDict(title="Hugging Face")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
-    path: Location = Field(title="File", description="tokenizer.json")
+    path: Location = Field(title="File", description="tokenizer.json", json_schema_extra={"default": "tokenizer.json"})
 
     @model_validator(mode="before")
     @classmethod
@@ -82,10 +89,51 @@ class SentencePieceTokenizer(_WithMarks):
     model_config = ConfigDict(title="SentencePiece")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["sentencepiece"] = kind_field("sentencepiece")
-    path: Location = Field(title="File", description="tokenizer.model")
+    path: Location = Field(
+        title="File", description="tokenizer.model", json_schema_extra={"default": "tokenizer.model"}
+    )
+
+
+# What follows is for the form alone, but for the short names.
+
+
+class _NamedTiktoken(_WithMarks):
+    """A byte-pair encoding of tiktoken, by its name."""
+
+    model_config = ConfigDict(title="tiktoken")
+    kind: Literal["tiktoken"] = kind_field("tiktoken")
+    name: Name = Field(
+        title="Name", description="gpt2, cl100k_base, o200k_base, ...", json_schema_extra={"default": "gpt2"}
+    )
+
+
+_SHORT = {"byte": {"kind": "byte"}} | {
+    name: {"kind": "tiktoken", "name": name} for name in ("gpt2", "cl100k_base", "o200k_base")
+}
+_BY_NAME = {
+    "type": "string",
+    "enum": list(_SHORT),
+    "title": "By name",
+    "description": "byte: the bytes of UTF-8; gpt2, ...: vocabularies of tiktoken. The other tabs have all options.",
+}
+
+
+def _written_out(value: Any) -> Any:
+    return _SHORT.get(value, value) if isinstance(value, str) else value
+
+
+class _InForm:
+    """Shows the choice in the form with a first tab that presets nothing, and tiktoken in two."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        byte, tiktoken_files, *others = handler(core_schema)["oneOf"]
+        named = TypeAdapter(_NamedTiktoken).json_schema()
+        return {"anyOf": [_BY_NAME, byte, named, tiktoken_files, *others]}
 
 
 Tokenizer = Annotated[
     ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
-    Field(discriminator="kind", json_schema_extra=as_any_of),
+    Field(discriminator="kind"),
+    BeforeValidator(_written_out),
+    _InForm(),
 ]

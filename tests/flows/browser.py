@@ -15,6 +15,8 @@ import pytest
 from selenium import webdriver
 from selenium.common.exceptions import (
     ElementClickInterceptedException,
+    ElementNotInteractableException,
+    InvalidElementStateException,
     StaleElementReferenceException,
     TimeoutException,
 )
@@ -30,6 +32,7 @@ _FIND_BY_TEXT = """
 return [...(arguments[0] || document).querySelectorAll(arguments[1])]
     .find(each => each.innerText.trim() === arguments[2] && each.getClientRects().length) || null
 """
+_WIDTH, _HEIGHT = 1280, 900  # of the window, in pixels
 WAIT_SECONDS = 90  # pages are slow while other tests run
 
 
@@ -45,7 +48,12 @@ class Page:
 
     def wait(self, what: str, condition: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
         """Return what `condition` gives as soon as it is truthy."""
-        passing = (StaleElementReferenceException, ElementClickInterceptedException)
+        passing = (
+            ElementClickInterceptedException,
+            ElementNotInteractableException,
+            InvalidElementStateException,
+            StaleElementReferenceException,
+        )
         waiting = WebDriverWait(self.driver, seconds, 0.2, ignored_exceptions=passing)
         try:
             found: T = waiting.until(lambda _: condition() or False)
@@ -104,9 +112,55 @@ class Page:
 
     def fill(self, title: str, value: str, scope: WebElement | None = None) -> None:
         """Type a value into a field, in place of what it holds."""
-        element = self.field(title, scope).find_element(By.CSS_SELECTOR, "textarea, input")
-        element.clear()
-        element.send_keys(value)
+        self._put(value, lambda: self.field(title, scope).find_element(By.CSS_SELECTOR, "textarea, input"))
+
+    def _put(self, value: str, find: Callable[[], WebElement]) -> None:
+        def put() -> bool:
+            element = find()
+            element.send_keys(Keys.CONTROL, "a")
+            element.send_keys(value)
+            return element.get_attribute("value") == value
+
+        self.wait(f"input that takes {value!r}", put)
+
+    def type(self, name: str, value: str) -> None:
+        """Type a value into the input of that name, in place of what it holds."""
+        self._put(value, lambda: self.driver.find_element(By.NAME, name))
+
+    def choose(self, value: str, field: WebElement) -> None:
+        """Choose a value from the list of a field."""
+        button = field.find_element(By.CSS_SELECTOR, "[aria-haspopup=listbox]")
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+        self.press(value, "option")
+
+    def dialog(self) -> WebElement:
+        """Return the dialog that is open."""
+        return self.wait("dialog", lambda: self.driver.find_element(By.CSS_SELECTOR, "[role=dialog]"))
+
+    def toggle(self, label: str) -> None:
+        """Press the switch of that label, and wait until it has changed."""
+
+        def state() -> str | None:
+            return self.driver.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']").get_attribute("aria-checked")
+
+        before = self.wait(f"switch {label!r}", state)
+        self.driver.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']").click()
+        self.wait(f"change of {label!r}", lambda: state() != before)
+
+    def press_menu(self, row: str, item: str) -> None:
+        """Choose an item from the menu of the row, such as one schedule of several, with that text."""
+        menu = "button[normalize-space()='Open menu']"
+        path = f"//*[normalize-space(text())='{row}']/ancestor::*[.//{menu}][1]//{menu}"
+
+        def click() -> bool:
+            found = self.driver.find_elements(By.XPATH, path)
+            if found:
+                found[0].click()
+            return bool(found)
+
+        self.wait(f"menu of {row!r}", click)
+        self.press(item, "menuitem")
 
     def submit(self) -> str:
         """Press Submit until the form answers, and return what it says: Prefect's form now and then wants it twice."""
@@ -128,15 +182,30 @@ class Page:
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
         button.click()
         options = (By.CSS_SELECTOR, "[role=option]")
-        offered = self.wait("choice", lambda: [option.text for option in self.driver.find_elements(*options)])
+
+        def texts() -> list[str] | None:
+            found = [option.text for option in self.driver.find_elements(*options)]
+            return found if all(found) else None  # some are still to be drawn
+
+        offered = self.wait("choice", texts)
         self.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
         self.wait("closed list", lambda: not self.driver.find_elements(*options))
         return offered
 
-    def screenshot(self, name: str) -> None:
-        """Save a picture in the folder TOKENLOOM_SCREENSHOTS, if that is set."""
+    def screenshot(self, name: str, height: int = 900, top: WebElement | None = None) -> None:
+        """Save a picture in the folder TOKENLOOM_SCREENSHOTS, if that is set.
+
+        Args:
+            name: of the file, without its suffix.
+            height: of the window, in pixels.
+            top: what stands at the top of the window.
+        """
         if folder := os.environ.get("TOKENLOOM_SCREENSHOTS"):
+            self.driver.set_window_size(_WIDTH, height)
+            if top is not None:
+                self.driver.execute_script("arguments[0].scrollIntoView()", top)
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+            self.driver.set_window_size(_WIDTH, _HEIGHT)
 
     def _log(self, kind: str) -> list[dict[str, Any]]:
         return list(self.driver.get_log(kind))  # type: ignore[no-untyped-call]
@@ -170,7 +239,11 @@ def chromium(url: str) -> Iterator[Page]:
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    arguments = ["headless=new", "window-size=1280,900", "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    arguments = [
+        "headless=new",
+        f"window-size={_WIDTH},{_HEIGHT}",
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ]
     for argument in [*arguments, *(["no-sandbox"] if os.geteuid() == 0 else [])]:
         options.add_argument(f"--{argument}")
     chrome = webdriver.Chrome(options=options, service=Service(driver))

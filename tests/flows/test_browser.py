@@ -45,36 +45,58 @@ def open_form(page: Page) -> None:
 
 
 def fill_form(page: Page, dataset: str) -> None:
-    """Fill in what has no default: one Parquet source, the byte tokenizer; paths from the folder of `up`."""
+    """Fill in what has no default but the tokenizer: one Parquet source; paths count from the folder of `up`."""
     page.fill("Dataset", dataset)
     page.fill("Store", "store")
     sources = page.field("Sources")
     page.press("Add item", scope=sources)
     page.press("Parquet", "tab", sources)
     page.fill("Path", "input/*.parquet", sources)
-    page.press("Bytes", "tab", page.field("Tokenizer"))
 
 
-def test_a_filled_form_becomes_a_run_with_artifacts(ui: tuple[Path, Page]) -> None:
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_tiktoken_as_the_form_presets_it_builds(ui: tuple[Path, Page]) -> None:
     folder, page = ui
     open_form(page)
     fill_form(page, "news")
-    page.driver.execute_script("arguments[0].scrollIntoView()", page.field("spec"))
-    page.screenshot("ui-form")
+    page.press("tiktoken", "tab", page.field("Tokenizer"))
     page.submit()
     page.press("View run")
     page.press("Logs", "tab")  # and away from the note that has this button
     page.await_line("Completed")
     (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
     page.await_text(f"news {version}")
-    page.screenshot("ui-run")
-    page.press("Artifacts", "tab")
-    for name in ("inputs", "shards", "summary"):
-        page.await_text(f"news-{name}")
-    page.follow("/artifacts/key/news-summary")
-    page.follow("/artifacts/artifact/")
-    page.await_text("The longest step was")
     assert page.errors() == []
+
+
+def test_a_form_without_a_tokenizer_is_refused(ui: tuple[Path, Page]) -> None:
+    _, page = ui
+    open_form(page)
+    fill_form(page, "unchosen")
+    page.submit()
+    page.wait("refusal", lambda: "'tokenizer' is a required property" in page.field("Tokenizer").text)
+
+
+@pytest.mark.parametrize(
+    ("tab", "title", "preset"),
+    [
+        ("tiktoken", "Name", "gpt2"),
+        ("Hugging Face", "File", "tokenizer.json"),
+        ("SentencePiece", "File", "tokenizer.model"),
+    ],
+)
+def test_the_required_field_of_a_tokenizer_is_filled_in(
+    tab: str, title: str, preset: str, ui: tuple[Path, Page]
+) -> None:
+    _, page = ui
+    if "/run" not in page.driver.current_url:
+        open_form(page)
+    tokenizer = page.field("Tokenizer")
+    page.press(tab, "tab", tokenizer)
+    field = page.field(title, tokenizer)
+    assert field.text.splitlines()[0] == title  # and not "(Optional)"
+    box = field.find_element(By.CSS_SELECTOR, "textarea")
+    page.wait(preset, lambda: box.get_attribute("value") == preset)
 
 
 def words_of_the_command_line(folder: Path, dataset: str) -> str:
@@ -92,20 +114,26 @@ def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]
     folder, page = ui
     open_form(page)
     fill_form(page, "Bad Name")
+    page.choose("byte", page.field("Tokenizer"))
     page.submit()
     page.wait(NAME_PATTERN, lambda: NAME_PATTERN in page.field("Dataset").text)
     assert "lower-case" in words_of_the_command_line(folder, "Bad Name")
 
 
-def test_a_value_against_another_rule_ends_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:
+def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:
     folder, page = ui
     open_form(page)
     fill_form(page, "abcdef0123456789")
+    page.fill("Filter", "score >=", page.field("Sources"))
+    page.fill("Share", "0.5", page.field("Splits"))
+    page.choose("byte", page.field("Tokenizer"))
     page.submit()
     page.press("View run")
     page.await_line("Failed")
     page.press("Details", "tab")
     page.await_text(words_of_the_command_line(folder, "abcdef0123456789"))
+    page.await_text("shares must add up to 1, not 0.52")
+    page.await_text("filter")
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +196,7 @@ def test_every_field_of_the_spec_is_in_the_form(ui: tuple[Path, Page]) -> None:
     _, page = ui
     open_form(page)
     assert check_fields(page, _SCHEMA | {"title": "the flow"}) >= 60
+    assert 'type "None"' not in page.text()
 
 
 def test_the_browser_asks_no_other_host(ui: tuple[Path, Page]) -> None:

@@ -23,7 +23,7 @@ sources:
   - kind: text
     path: a.txt
 """
-WHOLE = BASE + "tokenizer: {kind: byte}\n"
+WHOLE = BASE + "tokenizer: byte\n"
 
 
 def load(folder: Path, text: str, *overrides: str) -> BuildSpec:

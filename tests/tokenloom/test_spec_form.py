@@ -1,0 +1,132 @@
+"""The JSON schema from which Prefect makes the form of a spec, as its browser and its server read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.utilities.schema_tools.validation import validate
+
+from tests.support import make_spec
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.spec import BuildSpec
+
+_SCHEMA: dict[str, Any] = build_dataset.parameters.model_dump()
+_SPEC = _SCHEMA["definitions"]["BuildSpec"]
+_TOKENIZERS = ("By name", "Bytes", "tiktoken", "tiktoken files", "Hugging Face", "SentencePiece")
+_SOURCE = {"kind": "text", "path": "a.txt"}
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with what it refers to."""
+    reference = schema.get("$ref", "").rpartition("/")[2]
+    return (_SCHEMA["definitions"][reference] if reference else {}) | schema
+
+
+def tabs(field: str) -> dict[str, dict[str, Any]]:
+    """Return the schemas of the tabs of a field of the spec, by title."""
+    return {tab["title"]: tab for tab in map(resolved, _SPEC["properties"][field]["anyOf"])}
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    """Yield the schema of every object of the form."""
+    yield from (each for each in _SCHEMA["definitions"].values() if "properties" in each)
+    yield from (each for each in tabs("tokenizer").values() if "properties" in each)
+
+
+def refused(spec: dict[str, Any], is_of_form: bool = True) -> list[str]:
+    """Return what Prefect's server finds wrong with the parameter `spec`, in the form or when a run is created."""
+    errors = validate({"spec": spec}, _SCHEMA, preprocess=True, allow_none_with_default=not is_of_form)
+    return [error.message for error in errors]
+
+
+def as_filled_in(tab: dict[str, Any]) -> Any:
+    """Return what the form sends of a tab in which a user filled in nothing."""
+    if "properties" not in tab:
+        return tab.get("default")
+    return {name: field["default"] for name, field in tab["properties"].items() if "default" in field}
+
+
+def test_no_field_is_a_choice_with_none() -> None:
+    fields = [field for each in objects() for field in each["properties"].values()]
+    assert len(fields) >= 60
+    for field in fields:
+        assert field.get("default", ...) is not None, field
+        assert not any(choice == {"type": "null"} for choice in field.get("anyOf", [])[:1]), field
+
+
+def test_a_kind_is_a_list_of_its_one_value_behind_the_other_fields() -> None:
+    kinds = [each for each in objects() if "kind" in each["properties"]]
+    assert len(kinds) >= 15
+    for each in kinds:
+        kind = each["properties"]["kind"]
+        assert kind["enum"] == [kind["default"]] == [kind["const"]]
+        assert kind["position"] > len(each["properties"])
+        assert "kind" in each["required"]
+
+
+def test_the_first_tab_of_the_tokenizer_presets_nothing() -> None:
+    first, *others = tabs("tokenizer").values()
+    assert (first["title"], first.get("default")) == ("By name", None)
+    assert first["enum"][:2] == ["byte", "gpt2"]
+    assert [each["title"] for each in others] == list(_TOKENIZERS[1:])
+    assert "tokenizer" in _SPEC["required"]
+
+
+@pytest.mark.parametrize("title", _TOKENIZERS[1:])
+def test_what_a_tab_of_the_tokenizer_presets_is_taken_by_the_form(title: str) -> None:
+    sent = as_filled_in(tabs("tokenizer")[title])
+    spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": sent}
+    assert refused(spec) == []
+    if title != "tiktoken files":  # those need a pattern, which nobody can guess
+        assert BuildSpec.model_validate(spec).tokenizer.kind == sent["kind"]
+
+
+@pytest.mark.parametrize("name", tabs("tokenizer")["By name"]["enum"])
+def test_each_name_in_the_list_makes_a_tokenizer(name: str) -> None:
+    spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": name}
+    assert refused(spec) == []
+    assert BuildSpec.model_validate(spec).tokenizer.kind == ("byte" if name == "byte" else "tiktoken")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("tokenizer", None, "is not valid under any"),
+        ("tokenizer", {"kind": "tiktoken", "name": 5}, "is not valid under any"),
+        ("tokenizer", {"kind": "huggingface"}, "is not valid under any"),
+        ("dataset", "Bad Name", "does not match"),
+        ("store", "", "should be non-empty"),
+        ("sources", [], "should be non-empty"),
+        ("sources", [{"kind": "text"}], "is not valid under any"),
+        ("splits", [{"name": "train", "share": 2}], "greater than the maximum"),
+        ("documents", {"max_chars": 0}, "less than the minimum"),
+    ],
+)
+def test_the_form_refuses_what_its_schema_can_judge(field: str, value: Any, message: str) -> None:
+    spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": "byte"}
+    assert refused(spec) == []
+    assert any(message in error for error in refused(spec | {field: value}))
+    del spec["tokenizer"]
+    assert refused(spec) == ["'tokenizer' is a required property"]
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"kind": "byte"},
+        {"kind": "tiktoken", "name": "gpt2"},
+        {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": "encoder.json"},
+        {"kind": "huggingface", "path": "tokenizer.json"},
+        {"kind": "sentencepiece", "path": "tokenizer.model"},
+    ],
+)
+def test_a_spec_that_spells_out_its_nulls_is_taken_when_a_run_is_created(tokenizer: dict[str, Any]) -> None:
+    sources = [{"kind": kind, "path": "a"} for kind in ("parquet", "jsonl", "csv", "text", "arrow", "arrayrecord")] + [
+        {"kind": "huggingface", "name": "org/name"}
+    ]
+    for runner in ("process", "dask", "ray"):
+        spec = make_spec(Path("store"), sources, tokenizer=tokenizer, runner={"kind": runner})
+        assert refused(spec.model_dump(mode="json"), is_of_form=False) == []
