@@ -12,6 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 
+from tokenloom.flows.run_names import is_made_up
 from tokenloom.output import printable
 from tokenloom.storage import manifest
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
@@ -44,7 +45,9 @@ _STEPS = {
 
 
 def name_run(dataset: str, version: str) -> None:
-    """Name this flow run after what it builds."""
+    """Name this flow run after what it builds, unless somebody named it."""
+    if not is_made_up(flow_run.get_name() or ""):
+        return
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(flow_run.get_id()), name=f"{dataset} {version}")
 
