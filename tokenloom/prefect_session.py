@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from tokenloom.display import say
 from tokenloom.errors import TokenloomError
 from tokenloom.prefect_home import ensure_prefect_home
-from tokenloom.server import HEARTBEAT_SECONDS, answers, be_private, start_server
+from tokenloom.server import HEARTBEAT_SECONDS, answers, be_private, page_of, start_server
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.up_folder import default_home, running_url
@@ -32,10 +33,15 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     _quiet_console()
     if url := known_url():
         say(f"Prefect server {url}")
+    hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_say_page, url)] if url else [])]
     # An automation of ours may wait for three heartbeats of this many seconds.
     settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS}
     with temporary_settings(settings), tags(TAG):
-        return dict(build_dataset(spec))
+        return dict(build_dataset.with_options(on_running=hooks)(spec))
+
+
+def _say_page(url: str, flow: Any, run: Any, state: Any) -> None:
+    say(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
 
 
 def known_url() -> str | None:

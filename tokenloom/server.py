@@ -85,6 +85,16 @@ def _wait_until_healthy(server: subprocess.Popen[bytes], url: str, place: str) -
         time.sleep(0.1)
 
 
+def page_of(url: str, path: str) -> str:
+    """Return the address of a page of Prefect's second UI.
+
+    Args:
+        url: of the server's API.
+        path: of the page, such as runs/flow-run/ID.
+    """
+    return f"{url.removesuffix('/api')}/v2/{path}"
+
+
 def answers(url: str) -> bool:
     """Return whether the API of a server is healthy."""
     try:

@@ -1,14 +1,16 @@
 """The process of a Prefect server that tokenloom starts: `python -m tokenloom.server_process DESCRIPTOR_OF_ITS_SOCKET`.
 
-It is Prefect's own server but for three things: it ends with its parent, its pages ask no other host, and its SQLite
-transactions wait for each other.
+It is Prefect's own server but for four things: it ends with its parent, its pages ask no other host, it has the second
+of Prefect's two UIs alone, and its SQLite transactions wait for each other.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
+import prefect
 import uvicorn
 from prefect.server.api.server import create_app
 from prefect.server.database.configurations import AioSqliteConfiguration
@@ -33,6 +35,35 @@ def _with_policy(app: Any) -> Any:
     return serve
 
 
+def _with_second_ui(app: Any) -> Any:
+    """Return the ASGI application with pages of the first UI redirected to those of the second.
+
+    Prefect prints addresses of the first one, whose form has a box of JSON for the sources of a spec. Both have the
+    same paths, the second one below /v2.
+    """
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET" and _is_page_of_first_ui(scope):
+            query = b"?" + scope["query_string"] if scope["query_string"] else b""
+            location = b"/v2" + scope.get("raw_path", scope["path"].encode()).partition(b"?")[0] + query
+            await send({"type": "http.response.start", "status": 307, "headers": [(b"location", location)]})
+            await send({"type": "http.response.body"})
+        else:
+            await app(scope, receive, send)
+
+    return serve
+
+
+def _is_page_of_first_ui(scope: Any) -> bool:
+    accepted = b",".join(value for name, value in scope["headers"] if name == b"accept")
+    first = scope["path"].split("/")[1]
+    return b"text/html" in accepted and first not in ("api", "v2", "docs", "redoc")
+
+
+def _leave_out_first_ui() -> None:
+    prefect.__ui_static_path__ = Path("/nonexistent")  # what is not there is not served, and no link leads to it
+
+
 def _let_transactions_wait() -> None:
     """Let every transaction take SQLite's lock at its beginning.
 
@@ -50,4 +81,5 @@ def _let_transactions_wait() -> None:
 if __name__ == "__main__":
     follow_parent(seconds=10)
     _let_transactions_wait()
-    uvicorn.run(_with_policy(create_app()), fd=int(sys.argv[1]), log_level="error")
+    _leave_out_first_ui()
+    uvicorn.run(_with_policy(_with_second_ui(create_app())), fd=int(sys.argv[1]), log_level="error")
