@@ -32,6 +32,11 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     Returns:
         reference, version, published, splits: as `tokenloom build --json` prints them.
     """
+    return build_and_report(spec)
+
+
+def build_and_report(spec: BuildSpec) -> dict[str, Any]:
+    """Build and publish in a flow run, and show there what became of it; return what the flow returns."""
     begin(spec.dataset)
     result = _build(spec)
     if result["published"]:
@@ -61,8 +66,8 @@ def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
 
 def absolute_path(key: str, path: str) -> str:
     """Return a path or URL, made absolute from TOKENLOOM_HOME; raises SpecError, naming `key`, without that."""
-    if is_absolute(path):
-        return path
+    if is_absolute(path) or path.startswith("~"):
+        return str(Path(path).expanduser()) if path.startswith("~") else path
     home = os.environ.get("TOKENLOOM_HOME")
     if not home:
         raise SpecError(

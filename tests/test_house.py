@@ -179,7 +179,7 @@ def test_prefect_is_imported_only_by_flows_what_serves_them_and_one_example() ->
     offenders = {line.split()[0] for line in _offenders("tokenloom", "prefect")}
     flows = {
         f"tokenloom.flows.{name}"
-        for name in ("blocks", "build_dataset", "report", "run_end", "run_log", "runners", "task_log", "verify_dataset")
+        for name in ("blocks", "build_dataset", "rebuild_dataset", "report", "run_end", "run_log", "runners", "task_log", "verify_dataset")
     }
     servers = ("automations", "deployments", "prefect_session", "run_ends", "server_process", "up_command", "up_runs")
     others = ("worker_process", "examples.train_on_publish")

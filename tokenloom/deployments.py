@@ -10,27 +10,34 @@ from pathlib import Path
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation, install_crash_report
 from tokenloom.errors import TokenloomError
-from tokenloom.server import POOL
+from tokenloom.server import POOL, page_of
 
-NAMES = ("build-dataset/build-dataset", "build-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
+NAMES = ("build-dataset/build-dataset", "rebuild-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
+_OLD = "build-dataset/rebuild-nightly"  # of releases whose schedules took a whole spec
+_OLD_SCHEDULE = CronSchedule(cron="0 2 * * *", timezone="UTC")  # it was inactive
 _FILE = Path(__file__).with_name("prefect.yaml")
 _OF_A_SCHEDULE = {"schedule", "active", "parameters", "slug", "max_scheduled_runs"}
 
 
-def deploy_all(url: str, heartbeat_seconds: int) -> None:
+def deploy_all(url: str, heartbeat_seconds: int) -> list[str]:
     """Make the work pool if it is missing, the deployments as prefect.yaml says, and the automation for dead runs.
 
-    Parameters, schedules and limits of deployments that are there already stay.
+    Parameters, schedules and limits of deployments that are there already stay. Of earlier releases' deployments, those
+    that nobody changed are removed.
 
     Args:
         url: of the server's API.
         heartbeat_seconds: how often runs say that they live.
+
+    Returns:
+        The names of earlier releases' deployments that are kept, since somebody changed them.
 
     Raises:
         TokenloomError: the server refuses.
@@ -48,6 +55,17 @@ def deploy_all(url: str, heartbeat_seconds: int) -> None:
                 ) from error
         install_crash_automation(heartbeat_seconds)
         install_crash_report(url)
+        return _remove_old(client)
+
+
+def deployment_pages(url: str) -> dict[str, str]:
+    """Return the address in the UI of each deployment by its name.
+
+    Args:
+        url: of the server's API.
+    """
+    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
+        return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in _known(client)}
 
 
 def _make_pool(client: SyncPrefectClient) -> None:
@@ -66,6 +84,19 @@ def _known(client: SyncPrefectClient) -> list[DeploymentResponse]:
         except ObjectNotFound:
             continue
     return known
+
+
+def _remove_old(client: SyncPrefectClient) -> list[str]:
+    """Remove the deployment of an earlier release unless somebody changed it; return its name then."""
+    try:
+        old = client.read_deployment_by_name(_OLD)
+    except ObjectNotFound:
+        return []
+    schedules = [(each.schedule, each.active, each.parameters) for each in old.schedules]
+    if old.parameters or schedules != [(_OLD_SCHEDULE, False, {})]:
+        return [_OLD]
+    client.delete_deployment(old.id)
+    return []
 
 
 def _deploy(url: str) -> None:

@@ -57,14 +57,18 @@ def up(folder: str | None, port: int, runs: int, quiet: bool) -> Json:
         try:
             stack.enter_context(_alone(home))
             server, url = stack.enter_context(_serving(home, port))
-            from tokenloom.deployments import deploy_all
+            from tokenloom.deployments import deploy_all, deployment_pages
 
-            deploy_all(url, HEARTBEAT_SECONDS)
+            kept = deploy_all(url, HEARTBEAT_SECONDS)
+            pages = deployment_pages(url)
             worker = stack.enter_context(_working(home, runs, server))
             note_url(home, url)
             stack.callback(forget_url, home)
             print_line(quiet, f"Prefect UI      {url.removesuffix('/api')}")
-            print_line(quiet, f"deployments     build-dataset, rebuild-nightly, verify-dataset, in work pool {POOL}")
+            print_line(quiet, f"build           {pages['build-dataset']}")
+            print_line(quiet, f"schedule        {pages['rebuild-nightly']}")
+            print_line(quiet, f"verify          {pages['verify-dataset']}")
+            _print_kept(quiet, kept)
             print_line(quiet, f"data and logs   {home}")
             print_line(quiet, f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
             print_line(quiet, "Ctrl-C stops all of it")
@@ -93,11 +97,20 @@ def deploy(quiet: bool) -> Json:
 
     is_of_up = url == running_url(default_home())
     heartbeat = HEARTBEAT_SECONDS if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0
-    deploy_all(url, max(heartbeat, HEARTBEAT_SECONDS))
+    kept = deploy_all(url, max(heartbeat, HEARTBEAT_SECONDS))
     print_line(quiet, f"deployed build-dataset, rebuild-nightly and verify-dataset to {url}, work pool {POOL}")
+    _print_kept(quiet, kept)
     print_line(quiet, f"a run without a heartbeat for {3 * max(heartbeat, HEARTBEAT_SECONDS)} s counts as dead")
     print_line(quiet, f"next: prefect worker start --pool {POOL}")
-    return {"url": url, "deployments": list(NAMES)}
+    return {"url": url, "deployments": list(NAMES), "kept": kept}
+
+
+def _print_kept(quiet: bool, kept: list[str]) -> None:
+    for name in kept:
+        print_line(
+            quiet, f"kept            {name} of an earlier release, since its parameters or schedules were changed:"
+        )
+        print_line(quiet, "                schedule rebuild-dataset/rebuild-nightly with a spec file, then delete it")
 
 
 @contextmanager

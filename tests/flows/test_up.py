@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import time
@@ -11,13 +12,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.flows.running import (
@@ -34,6 +38,7 @@ from tests.flows.running import (
     wait_until_gone,
 )
 from tests.support import write_parquet
+from tokenloom.deployments import NAMES, deployment_pages
 from tokenloom.storage.versions import dataset_store, published_versions
 from tokenloom.tasks.outcome import duration
 
@@ -150,7 +155,7 @@ def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, s
 def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, str, str]) -> None:
     with get_client(sync_client=True) as client:
         build = client.read_deployment_by_name("build-dataset/build-dataset")
-        nightly = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
     assert (build.entrypoint, build.pull_steps) == ("tokenloom.flows.build_dataset.build_dataset", [])
     assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1  # until it is set
     (schedule,) = nightly.schedules
@@ -166,13 +171,17 @@ def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str])
     done = command(folder, "build", "spec.yaml", "--workers", "0")
     assert done.returncode == 0, done.stderr
     assert f"Prefect server {url}" in done.stderr
+    page = re.search(rf"{url.removesuffix('/api')}/v2/runs/flow-run/(\S+)", done.stderr)
+    assert page, done.stderr
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(UUID(page[1])).name.startswith("found ")
 
 
 def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path, str, str]) -> None:
     folder, url, _ = up
-    asked = parameters(folder, "nightly")
+    asked = {"spec_file": "specs/news.yaml", "overrides": "limit=5"}
     with get_client(sync_client=True) as client:
-        nightly = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         client.update_deployment(nightly.id, DeploymentUpdate(parameters=asked))
         client.update_deployment(build.id, DeploymentUpdate(concurrency_limit=3))
@@ -182,7 +191,7 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
     assert done.returncode == 0, done.stderr
     assert url in done.stdout and "for 90 s counts as dead" in done.stdout and done.stderr == ""
     with get_client(sync_client=True) as client:
-        again = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        again = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
         limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
         after = client._client.post("/automations/filter", json={}).json()
         client.update_deployment_schedule(nightly.id, again.schedules[0].id, active=False)
@@ -199,6 +208,75 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "uses this folder already" in second.stderr
+
+
+def add_old_deployment(active: bool) -> UUID:
+    """Add the deployment that an earlier release made in place of rebuild-dataset/rebuild-nightly; return its id."""
+    with get_client(sync_client=True) as client:
+        build = client.read_deployment_by_name("build-dataset/build-dataset")
+        schedule = CronSchedule(cron="0 2 * * *", timezone="UTC")
+        return client.create_deployment(
+            build.flow_id,
+            "rebuild-nightly",
+            schedules=[DeploymentScheduleCreate(schedule=schedule, active=active, slug="nightly")],
+            work_pool_name="tokenloom",
+            entrypoint=build.entrypoint,
+        )
+
+
+def test_deploy_removes_the_deployment_of_an_earlier_release_that_nobody_changed(up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    old = add_old_deployment(active=False)
+    done = command(folder, "deploy")
+    assert done.returncode == 0, done.stderr
+    assert "kept" not in done.stdout
+    with get_client(sync_client=True) as client, pytest.raises(ObjectNotFound):
+        client.read_deployment(old)
+
+
+@pytest.mark.parametrize("change", ["schedule", "parameters"])
+def test_deploy_keeps_and_names_one_that_somebody_changed(change: str, up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    old = add_old_deployment(active=change == "schedule")
+    with get_client(sync_client=True) as client:
+        if change == "parameters":
+            client.update_deployment(old, DeploymentUpdate(parameters=parameters(folder, "old")))
+        done = command(folder, "deploy", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["kept"] == ["build-dataset/rebuild-nightly"]
+        assert "build-dataset/rebuild-nightly of an earlier release" in command(folder, "deploy").stdout
+        assert client.read_deployment(old).schedules[0].active is (change == "schedule")
+        client.delete_deployment(old)
+
+
+def test_up_names_the_pages_of_its_deployments(up: tuple[Path, str, str]) -> None:
+    _, url, _ = up
+    with get_client(sync_client=True) as client:
+        for name in NAMES:
+            page = f"{url.removesuffix('/api')}/v2/deployments/deployment/{client.read_deployment_by_name(name).id}"
+            assert deployment_pages(url)[name.partition("/")[2]] == page
+
+
+@pytest.mark.parametrize("path", ["/runs/flow-run/1?tab=logs", "/deployments/deployment/1", "/dashboard"])
+def test_an_address_of_the_first_ui_leads_to_the_same_page_of_the_second(path: str, up: tuple[Path, str, str]) -> None:
+    server = up[1].removesuffix("/api")
+    asked = Request(f"{server}{path}", headers={"Accept": "text/html,*/*"})
+    with urlopen(asked) as answer:
+        assert answer.url == f"{server}/v2{path}"
+        assert "text/html" in answer.headers["content-type"]
+    with urlopen(f"{server}/ui-settings") as answer:
+        assert json.load(answer)["available_uis"] == ["v2"]
+
+
+def test_a_typed_name_of_a_run_is_kept(up: tuple[Path, str, str]) -> None:
+    folder, _, _ = up
+    asked = parameters(folder, "named")
+    run: Any = run_deployment(
+        "build-dataset/build-dataset", flow_run_name="for the paper", parameters=asked, timeout=120, poll_interval=1
+    )
+    assert run.state.is_completed(), run.state
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(run.id).name == "for the paper"
 
 
 def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:

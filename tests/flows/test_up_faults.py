@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -242,10 +243,13 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
 def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: tuple[Path, str]) -> None:
     folder, _ = up
     asked = parameters(folder, "nightly")
+    (folder / "nightly.yaml").write_text(json.dumps(asked["spec"]))
     with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("build-dataset/rebuild-nightly")
+        deployment = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
         wanted = DeploymentScheduleCreate(
-            schedule=IntervalSchedule(interval=timedelta(seconds=8)), active=True, parameters=asked
+            schedule=IntervalSchedule(interval=timedelta(seconds=8)),
+            active=True,
+            parameters={"spec_file": "nightly.yaml"},
         )
         path = f"/deployments/{deployment.id}/schedules"
         (schedule,) = client._client.post(path, json=[wanted.model_dump(mode="json")]).json()

@@ -1,0 +1,37 @@
+"""The Prefect flow `rebuild-dataset`: each run reads a spec file anew and builds what it says; made for schedules.
+
+What a schedule builds lies in a folder or repository that a team reviews, and the form of a schedule needs one line of
+text. Prefect's form can't save a schedule whose parameters are a whole spec.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+from prefect import flow
+from pydantic import Field
+
+from tokenloom.flows.build_dataset import absolute_path, build_and_report
+from tokenloom.flows.run_end import BUILD_HOOKS
+from tokenloom.spec_file import load_spec
+
+
+@flow(name="rebuild-dataset", **BUILD_HOOKS)
+def rebuild_dataset(
+    spec_file: Annotated[str, Field(min_length=1)],
+    overrides: str = "",
+) -> dict[str, Any]:
+    """Build a version of the dataset that a spec file describes, and publish it if there is anything new.
+
+    Args:
+        spec_file: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path counts
+            from TOKENLOOM_HOME, the paths in the file from its folder.
+        overrides: KEY=VALUE a line, as with --set on the command line, such as limit=1000.
+
+    Returns:
+        reference, version, published, splits: as `tokenloom build --json` prints them.
+    """
+    place = absolute_path("spec_file", spec_file.strip())
+    lines = [line.strip() for line in overrides.splitlines() if line.strip()]
+    return build_and_report(load_spec(place, lines, os.environ.get("TOKENLOOM_HOME", ".")))

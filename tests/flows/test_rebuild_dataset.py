@@ -1,0 +1,78 @@
+"""The flow rebuild-dataset: each run reads its spec file anew, and nothing else says what to build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.storage.s3_server import BUCKET, upload
+from tests.support import write_jsonl
+from tokenloom.errors import SpecError
+from tokenloom.flows.rebuild_dataset import rebuild_dataset
+from tokenloom.storage.tags import newest
+from tokenloom.storage.versions import dataset_store, load_manifest
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+SPEC = """\
+dataset: news
+store: ../store
+sources:
+  - {kind: jsonl, path: ../input/*.jsonl}
+tokenizer: {kind: byte}
+runner: {kind: process, workers: 0}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """TOKENLOOM_HOME with specs/news.yaml and an input file; another folder is the current one."""
+    write_jsonl(tmp_path / "home" / "input" / "a.jsonl", [f"document {i}" for i in range(50)])
+    (tmp_path / "home" / "specs").mkdir()
+    (tmp_path / "home" / "specs" / "news.yaml").write_text(SPEC)
+    monkeypatch.setenv("TOKENLOOM_HOME", str(tmp_path / "home"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "home"
+
+
+def test_each_run_reads_the_spec_file_and_the_input_anew(home: Path) -> None:
+    first = rebuild_dataset(spec_file="specs/news.yaml")
+    assert (first["published"], first["rows"]["read"]) == (True, 50)
+    assert Path(first["reference"].partition("@")[0]).resolve() == home / "store" / "news"
+    assert rebuild_dataset(spec_file="specs/news.yaml")["published"] is False
+    write_jsonl(home / "input" / "b.jsonl", ["one more"])
+    assert rebuild_dataset(spec_file="specs/news.yaml")["rows"]["read"] == 51
+    (home / "specs" / "news.yaml").write_text(SPEC + "seed: 1\n")
+    assert rebuild_dataset(spec_file="specs/news.yaml")["published"] is True
+
+
+def test_overrides_are_lines_whose_paths_count_from_the_same_folder(home: Path) -> None:
+    result = rebuild_dataset(spec_file="specs/news.yaml", overrides="\n  store=other store\n\nlimit=7\n")
+    assert result["reference"].startswith(f"{home}/other store/news@")
+    store = dataset_store(f"{home}/other store", "news")
+    tag = newest(store, "tryout")
+    assert tag is not None
+    assert load_manifest(store, tag.version)["rows"]["read"] == 7
+
+
+def test_a_run_without_its_spec_file_fails_though_a_version_is_there(home: Path) -> None:
+    rebuild_dataset(spec_file="specs/news.yaml")
+    (home / "specs" / "news.yaml").unlink()
+    with pytest.raises(SpecError, match=r"home/specs/news\.yaml: no such file"):
+        rebuild_dataset(spec_file="specs/news.yaml")
+
+
+def test_a_relative_spec_file_needs_tokenloom_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENLOOM_HOME")
+    with pytest.raises(SpecError, match=r"spec_file: 'specs/news\.yaml' is relative, which .*TOKENLOOM_HOME"):
+        rebuild_dataset(spec_file="specs/news.yaml")
+    assert rebuild_dataset(spec_file=f"{home}/specs/news.yaml")["published"] is True
+
+
+def test_a_spec_at_a_url_counts_its_paths_from_there(home: Path, s3_proxy: FaultyProxy) -> None:
+    upload(s3_proxy.url, home, "corpora")
+    result = rebuild_dataset(spec_file=f"s3://{BUCKET}/corpora/specs/news.yaml")
+    assert result["published"] is True
+    assert result["reference"].startswith(f"s3://{BUCKET}/corpora/store/news@")

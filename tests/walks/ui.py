@@ -1,0 +1,197 @@
+"""A newcomer's walk through docs/operate.md by clicks: a build from the form, a look at it, schedules of a spec file.
+
+    python -m tests.walks.ui FOLDER
+
+`tokenloom up` runs in FOLDER, a new one. The pictures of the page are saved in the folder TOKENLOOM_SCREENSHOTS, if it
+is set. Raises AssertionError, or TimeoutException of Selenium, where the page promises something else.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from selenium.webdriver.common.by import By
+
+from tests.flows.browser import Page, chromium
+from tests.flows.running import running_up, wait_until
+from tests.prefect_servers import migrated_home
+from tests.support import write_parquet
+from tests.walks.pages import blocks
+from tokenloom.storage.versions import dataset_store, published_versions
+
+_SCHEDULE_SECONDS = 20
+_DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))
+_PATIENCE_SECONDS = 240  # of a schedule: each firing waits for the scheduler, a slot and a new process
+
+
+def walk(folder: Path, migrated: Path) -> None:
+    """Follow the page in a new folder.
+
+    Args:
+        folder: where `tokenloom up` runs.
+        migrated: a PREFECT_HOME with an up-to-date database.
+    """
+    write_parquet(folder / "input" / "a.parquet", [f"text {i} of a newcomer" for i in range(200)])
+    with (
+        chromium("http://127.0.0.1") as page,
+        running_up(folder, f"mark-{uuid.uuid4()}", migrated) as (_, api),
+        temporary_settings({PREFECT_API_URL: api}),
+    ):
+        page.url = api.removesuffix("/api")
+        build_from_the_form(page, folder)
+        look_at_the_run(page)
+        write_spec(folder, "news")
+        add_schedule(page, "specs/news.yaml")
+        watch_two_firings(page, folder, "news")
+        switch_off(page)
+        write_spec(folder, "books")
+        edit_schedule(page, "specs/books.yaml")
+        watch_two_firings(page, folder, "books")
+        edit_shipped_schedule(page, "specs/news.yaml")
+        assert page.errors() == []
+
+
+def build_from_the_form(page: Page, folder: Path) -> None:
+    """Fill in the form of build-dataset and wait until its run has published."""
+    page.open("/")
+    page.press("Deployments", "link")
+    page.follow("/deployments/deployment/", "build-dataset")
+    page.press("Run")
+    page.press("Custom run", "menuitem")
+    page.fill("Dataset", "first")
+    page.fill("Store", "store")
+    sources = page.field("Sources")
+    page.press("Add item", scope=sources)
+    page.press("Parquet", "tab", sources)
+    page.fill("Path", "input/*.parquet", sources)
+    page.choose("byte", page.field("Tokenizer"))
+    page.type("name", "first try")
+    page.screenshot("ui-form", 1500, page.field("spec"))
+    page.submit()
+    page.press("View run")
+    page.press("Logs", "tab")  # and away from the note that has this button
+    page.await_line("Completed")
+    assert len(published_versions(dataset_store(str(folder / "store"), "first"))) == 1
+    page.await_text("first try")
+    page.screenshot("ui-run")
+
+
+def look_at_the_run(page: Page) -> None:
+    """Open the summary of the run on the page."""
+    page.press("Artifacts", "tab")
+    for name in ("inputs", "shards", "summary"):
+        page.await_text(f"first-{name}")
+    page.follow("/artifacts/key/first-summary")
+    page.follow("/artifacts/artifact/")
+    page.await_text("The longest step was")
+    page.screenshot("ui-summary")
+
+
+def write_spec(folder: Path, dataset: str) -> None:
+    """Write the spec file of the page, for a dataset; a vocabulary might have to be downloaded, so with bytes."""
+    (spec,) = (text for language, text in blocks("docs/operate.md", "Schedule rebuilds") if language == "yaml")
+    assert "dataset: news\n" in spec and "{kind: tiktoken, name: gpt2}" in spec
+    spec = spec.replace("{kind: tiktoken, name: gpt2}", "byte").replace("dataset: news", f"dataset: {dataset}")
+    (folder / "specs").mkdir(exist_ok=True)
+    (folder / "specs" / f"{dataset}.yaml").write_text(spec)
+
+
+def open_schedules(page: Page) -> None:
+    """Go to the page of rebuild-nightly."""
+    page.open("/")
+    page.press("Deployments", "link")
+    page.follow("/deployments/deployment/", "rebuild-nightly")
+    page.await_text("At 02:00 AM")
+
+
+def add_schedule(page: Page, spec_file: str) -> None:
+    """Save a new schedule of a few seconds: one line of text besides the time."""
+    open_schedules(page)
+    page.press("Schedule")
+    dialog = page.dialog()
+    page.fill("spec_file", spec_file, dialog)
+    page.type("schedule.interval_value", "1")
+    page.press("Minutes", scope=dialog)
+    page.press("Days", "option")
+    page.screenshot("ui-schedule", 1000)
+    page.type("schedule.interval_value", str(_SCHEDULE_SECONDS))
+    page.press("Days", scope=dialog)
+    page.press("Seconds", "option")
+    page.press("Save", scope=dialog)
+    page.await_line(f"Every {_SCHEDULE_SECONDS} seconds")
+
+
+def switch_off(page: Page) -> None:
+    """Switch the schedule off, and wait until its runs are done."""
+    open_schedules(page)
+    page.toggle(f"toggle Every {_SCHEDULE_SECONDS} seconds")
+
+    def is_idle() -> bool:
+        with get_client(sync_client=True) as client:
+            runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, limit=200)
+        return all(run.state is not None and run.state.is_final() for run in runs)
+
+    wait_until(is_idle, _PATIENCE_SECONDS)
+
+
+def edit_schedule(page: Page, spec_file: str) -> None:
+    """Give the schedule another spec file, and switch it on."""
+    open_schedules(page)
+    page.press_menu(f"Every {_SCHEDULE_SECONDS} seconds", "Edit")
+    dialog = page.dialog()
+    dialog.find_element(By.CSS_SELECTOR, "[role=switch]").click()
+    page.fill("spec_file", spec_file, dialog)
+    page.press("Save", scope=dialog)
+    page.wait("closed dialog", lambda: not page.driver.find_elements(By.CSS_SELECTOR, "[role=dialog]"))
+
+
+def edit_shipped_schedule(page: Page, spec_file: str) -> None:
+    """Give the schedule that is there from the beginning a spec file and another hour."""
+    open_schedules(page)
+    page.press_menu("At 02:00 AM", "Edit")
+    dialog = page.dialog()
+    page.type("schedule.cron", "0 3 * * *")
+    page.fill("spec_file", spec_file, dialog)
+    page.press("Save", scope=dialog)
+    page.await_line("At 03:00 AM")
+    with get_client(sync_client=True) as client:
+        (shipped,) = (
+            each
+            for each in client.read_deployment_by_name("rebuild-dataset/rebuild-nightly").schedules
+            if each.slug == "nightly"
+        )
+    assert shipped.parameters == {"spec_file": spec_file}
+
+
+def watch_two_firings(page: Page, folder: Path, dataset: str) -> None:
+    """Wait until a schedule has fired twice: its first run published, the next one found nothing new."""
+
+    def ended() -> list[FlowRun]:
+        with get_client(sync_client=True) as client:
+            runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, limit=200)
+        mine = [run for run in runs if run.parameters["spec_file"] == f"specs/{dataset}.yaml"]
+        final = [run for run in mine if run.state is not None and run.state.is_final()]
+        return sorted(final, key=lambda run: str(run.start_time)) if len(final) >= 2 else []
+
+    first, second, *_ = wait_until(ended, _PATIENCE_SECONDS)
+    (version,) = published_versions(dataset_store(str(folder / "store"), dataset))
+    for run, is_new in ((first, True), (second, False)):
+        page.open(f"/runs/flow-run/{run.id}")  # an address as Prefect prints it
+        page.await_line("Completed")
+        page.await_text(f"{dataset} {version}")
+        page.press("Details", "tab")
+        if not is_new:
+            page.await_text("up to date: ")
+        assert ("up to date: " in page.text()) is not is_new
+
+
+if __name__ == "__main__":
+    here = Path(sys.argv[1]).absolute()
+    here.mkdir(parents=True)
+    walk(here / "corpus", migrated_home(here))
