@@ -134,6 +134,12 @@ class Page:
         button.click()
         self.press(value, "option")
 
+    def select(self, shown: str, value: str, scope: WebElement) -> None:
+        """Choose a value from the list on the button that shows another one, and wait until the list is gone."""
+        self.press(shown, scope=scope)
+        self.press(value, "option")
+        self.wait("closed list", lambda: not self.driver.find_elements(By.CSS_SELECTOR, "[role=option]"))
+
     def dialog(self) -> WebElement:
         """Return the dialog that is open."""
         return self.wait("dialog", lambda: self.driver.find_element(By.CSS_SELECTOR, "[role=dialog]"))
