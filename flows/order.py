@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tokenloom.errors import WorkError
+from tokenloom.errors import BadRow, WorkError
 from tokenloom.flows.source_lines import naming_source_lines
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
@@ -22,10 +22,12 @@ from tokenloom.tasks.estimate import (
     sample_partition,
     surely_fits,
 )
+from tokenloom.tasks.inputs import left_out_files
 from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, first_jobs, shuffle_jobs, tokenize_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.records import record_path
+from tokenloom.tasks.same_trouble import with_count
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_first, tokenize_partition
 from tokenloom.tasks.validate import check_documents, validate_build
@@ -62,6 +64,9 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     progress.report(progress.StepStarted("plan", 0))
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
+    for source, patterns in plan.left_out.items():
+        for pattern in (pattern for pattern, num_files in patterns.items() if not num_files):
+            progress.report(progress.Message(f"leave_out of {source}: {pattern!r} {left_out_files(0)}"))
     if plan.published:
         return finish_build(plan, start)
     plan.store.remove_stale_temporaries()
@@ -96,7 +101,8 @@ def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> No
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
     """Return what a build makes, from a sample of its partitions."""
     jobs = sample_jobs(plan)
-    samples = _flat(run_each("sample", partial(call_all, sample_partition), jobs))
+    with _counting_bad_files(plan, num_workers):
+        samples = _flat(run_each("sample", partial(call_all, sample_partition), jobs))
     return estimate_build(plan, list(zip(_flat([group for _, group in jobs]), samples, strict=True)), num_workers)
 
 
@@ -108,7 +114,8 @@ def _encode_and_publish(
     num_bytes = sum(part.num_bytes for part in plan.partitions)
     progress.report(progress.WorkKnown(_WEIGHTS))
     with _step("tokenize", seconds, 0 if plan.spec.limit else num_bytes, "partitions", len(plan.partitions)):
-        plan = _encode(plan, num_workers, run_each)
+        with _counting_bad_files(plan, num_workers):
+            plan = _encode(plan, num_workers, run_each)
         encoded.update(part.spill for part in plan.missing)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
@@ -139,6 +146,15 @@ def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
 
 def _flat(groups: list[list[Any]]) -> list[Any]:
     return [item for group in groups for item in group]
+
+
+@contextmanager
+def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
+    """A bad row in the block ends the build with a message that also says how many files have one like it."""
+    try:
+        yield
+    except BadRow as error:
+        raise with_count(plan, error, num_workers) from error
 
 
 @contextmanager

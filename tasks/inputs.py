@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, of_source
+from tokenloom.leave_out import LeaveOut
 from tokenloom.storage.canonical import sha256_of
 from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.storage.remote import AnyStore
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import PINNED, info_of
+
+LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec import BuildSpec
@@ -35,8 +38,8 @@ class InputFile:
     stamps: dict[str, list[int]]
 
 
-def list_inputs(spec: BuildSpec, store: AnyStore, *, remembers: bool = True) -> list[InputFile]:
-    """Return the input files of all sources, in the order of the sources, then of paths.
+def list_inputs(spec: BuildSpec, store: AnyStore, *, remembers: bool = True) -> tuple[list[InputFile], LeftOut]:
+    """Return the input files of all sources, in the order of the sources, then of paths; and what was left out.
 
     Args:
         spec: with absolute paths.
@@ -47,14 +50,29 @@ def list_inputs(spec: BuildSpec, store: AnyStore, *, remembers: bool = True) -> 
         InputError: no file matches, or a folder stands where a file should.
     """
     memory = FingerprintMemory(store)
-    inputs = [
-        file
-        for name, source in zip(spec.source_names(), spec.sources, strict=True)
-        for file in _source_inputs(name, source, source.reading_options() | reading_rules(spec), memory)
-    ]
+    inputs: list[InputFile] = []
+    left_out: LeftOut = {}
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        leave_out = LeaveOut(source.left_out())
+        inputs += _source_inputs(name, source, _options(spec, source), leave_out, memory)
+        if leave_out.num_files:
+            left_out[name] = dict(leave_out.num_files)
     if remembers:
         memory.save()
-    return inputs
+    return inputs, left_out
+
+
+def left_out_files(num_files: int) -> str:
+    """Return what is said of a pattern of `leave_out` that matches so many files."""
+    if not num_files:
+        return (
+            "matches no file that the path matches; check it: it sees paths below the folder before the first wildcard"
+        )
+    return "leaves out 1 file" if num_files == 1 else f"leaves out {num_files:,} files"
+
+
+def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:
+    return source.reading_options() | reading_rules(spec)
 
 
 def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list[str]]:
@@ -69,15 +87,17 @@ def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list
     problems = []
     for name, source in zip(spec.source_names(), spec.sources, strict=True):
         try:
-            found += _source_inputs(name, source, source.reading_options() | reading_rules(spec), memory)
+            found += _source_inputs(name, source, _options(spec, source), LeaveOut(source.left_out()), memory)
         except InputError as error:
             problems.append(f"source {name}: {error}")
     return found, problems
 
 
-def _source_inputs(name: str, source: Source, options: dict[str, Any], memory: FingerprintMemory) -> list[InputFile]:
+def _source_inputs(
+    name: str, source: Source, options: dict[str, Any], leave_out: LeaveOut, memory: FingerprintMemory
+) -> list[InputFile]:
     with of_source(name):
-        found = make_reader(options).files(source.pattern())
+        found = make_reader(options).files(source.pattern(), leave_out)
         known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
     stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
     stream: dict[str, str] = {}
@@ -119,7 +139,7 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
     for name, source in zip(spec.source_names(), spec.sources, strict=True):
         if name in remote:
-            found = make_reader(source.reading_options() | reading_rules(spec)).files(source.pattern())
+            found = make_reader(_options(spec, source)).files(source.pattern(), LeaveOut(source.left_out()))
             listed |= {file.url: file.fingerprint for file in found}
     for file in files:
         if file.source not in remote:

@@ -21,7 +21,7 @@ from tokenloom.storage.store_file import sharing_files
 from tokenloom.storage.versions import dataset_store, is_published
 from tokenloom.tasks import progress
 from tokenloom.tasks.exclusion import read_exclusions
-from tokenloom.tasks.inputs import InputFile, list_inputs
+from tokenloom.tasks.inputs import InputFile, LeftOut, list_inputs
 from tokenloom.tasks.memory import bounded
 from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rules import load_transform
@@ -52,7 +52,8 @@ class BuildPlan:
 
     `tokenizer` is what the manifest says of it: kind, name, fingerprint, vocab_size, eot_id; `definition` makes it.
     `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, None without such a file.
-    `seen_tag_number` is the number of the newest entry of `tag` when the plan was made.
+    `seen_tag_number` is the number of the newest entry of `tag` when the plan was made. `left_out` counts the files
+    that each pattern of a source's `leave_out` matches.
     """
 
     spec: BuildSpec
@@ -66,6 +67,7 @@ class BuildPlan:
     definition: dict[str, Any]
     tokenizer_files: dict[str, bytes]
     inputs: list[InputFile]
+    left_out: LeftOut
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
 
@@ -100,7 +102,7 @@ def plan_build(spec: BuildSpec, *, remembers: bool = True) -> BuildPlan:
     store = dataset_store(spec.store, spec.dataset)
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
-    inputs = list_inputs(spec, store, remembers=remembers)
+    inputs, left_out = list_inputs(spec, store, remembers=remembers)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
     if excluded is not None and not len(excluded):
@@ -119,6 +121,7 @@ def plan_build(spec: BuildSpec, *, remembers: bool = True) -> BuildPlan:
         definition=definition,
         tokenizer_files=tokenizer.files,
         inputs=inputs,
+        left_out=left_out,
     )
 
 

@@ -43,6 +43,7 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     """Show what a build would read and make, and what of it is cached; refuse it if the disk can't hold it."""
     from tokenloom.flows.direct import check_direct, plan_directly
     from tokenloom.tasks.estimate import check_disk
+    from tokenloom.tasks.inputs import left_out_files
     from tokenloom.tasks.workers import chosen_num_workers
 
     loaded = _load_limited(spec, set, limit)
@@ -53,6 +54,9 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     print_table(quiet, header, [*rows, ["all", *totals.values()]])
+    for source, patterns in planned.left_out.items():
+        for pattern, num_files in patterns.items():
+            print_line(quiet, f"leave_out of {source}: {pattern!r} {left_out_files(num_files)}")
     print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     print_line(quiet, f"tokenizer {described_tokenizer(planned.tokenizer)}")
     if estimate and not planned.published:
@@ -72,6 +76,7 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
         **totals,
         "estimate": asdict(estimate) if estimate else None,
         "sources": [dict(zip(header, row, strict=True)) for row in rows],
+        "left_out": planned.left_out,
     }
 
 

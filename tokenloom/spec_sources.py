@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.row_filter import parse_filter
+from tokenloom.leave_out import check_pattern
+from tokenloom.row_filter import columns_of, parse_filter
 from tokenloom.spec_base import Location, Name, SpecModel, kind_field
 from tokenloom.spec_form import as_any_of
 
@@ -17,9 +19,55 @@ def _parsed(value: str) -> str:
     return value
 
 
+def _codec(name: str) -> str:
+    """Return Python's own name of an encoding that text files may be in."""
+    try:
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError) as error:  # ValueError: a name that no module can have
+        raise ValueError(f"{name!r} is not an encoding that Python knows; utf-16, cp1252, gb18030 are some") from error
+    if not codec._is_text_encoding or codec.incrementaldecoder is None or codec.name in _NO_FILES:
+        raise ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some")
+    return codec.name
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _not_default(value: list[str]) -> list[str]:
+    return [] if value == ["utf-8"] else value
+
+
+def _position_as_name(value: Any) -> Any:
+    """Return a position of a field, which a spec may write as a number, as the name that a reader gives it."""
+    return str(value) if type(value) is int and value >= 0 else value
+
+
+_NO_FILES = ("idna", "punycode", "undefined")  # encodings of names in a network, and of nothing
 _Column = Annotated[str, Field(min_length=1)]
+_Field = Annotated[str, BeforeValidator(_position_as_name)]
 _Filter = Annotated[str, AfterValidator(_parsed)]
+_Encodings = Annotated[
+    list[Annotated[str, AfterValidator(_codec)]],
+    BeforeValidator(_listed),
+    AfterValidator(_not_default),
+]
+
+
+def _encoding_field() -> Any:
+    return Field(
+        [],
+        title="Encoding",
+        description="As Python names it: utf-16, cp1252; of several the first that decodes a whole file. Empty: utf-8",
+    )
+
+
+_ADDED = ("encoding", "header", "columns")
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # of the package datasets, for local files
+
+
+def _is_position(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name)) == name
 
 
 class _Source(SpecModel):
@@ -31,9 +79,18 @@ class _Source(SpecModel):
         """Return the path or glob of its files, "" for a source that has none."""
         return getattr(self, "path", "")
 
+    def left_out(self) -> list[str]:
+        """Return the patterns of files that it leaves out; see LeaveOut."""
+        return getattr(self, "leave_out", [])
+
     def reading_options(self) -> dict[str, Any]:
-        """Return what decides how a file is read: all fields but the source's name and its paths."""
-        return self.model_dump(exclude={"name", *self.path_fields})
+        """Return what decides how a file is read: all fields but those that only say which files there are.
+
+        One of _ADDED that is at its default is left out: the names of older spills do not know it.
+        """
+        options = self.model_dump(exclude={"name", "leave_out", *self.path_fields})
+        fields = type(self).model_fields
+        return {key: value for key, value in options.items() if key not in _ADDED or value != fields[key].default}
 
 
 class _FileSource(_Source):
@@ -42,6 +99,13 @@ class _FileSource(_Source):
     name: Name | None = Field(
         None, title="Name", description="Stands in the inputs of a version; default: kind and position"
     )
+    leave_out: list[Annotated[str, AfterValidator(check_pattern)]] = Field(
+        [], title="Leave out", description="Files that the path matches and that are not read, as in .gitignore: *.tmp"
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """See SpecModel.identity; what `leave_out` decides stands in the list of inputs."""
+        return {key: value for key, value in super().identity().items() if key != "leave_out"}
 
 
 class _ColumnSource(_FileSource):
@@ -62,16 +126,54 @@ class JsonlSource(_ColumnSource):
 
     model_config = ConfigDict(title="JSON lines")
     kind: Literal["jsonl"] = kind_field("jsonl")
+    encoding: _Encodings = _encoding_field()
 
 
 class CsvSource(_ColumnSource):
-    """CSV files with a header line (RFC 4180); plain, .gz, .bz2 or .zst; a document is the text of one row."""
+    """CSV files (RFC 4180), with or without a header; plain, .gz, .bz2 or .zst; a document is the text of one row."""
 
     model_config = ConfigDict(title="CSV")
     kind: Literal["csv"] = kind_field("csv")
+    text: _Field = Field(
+        "text", title="Text", description="Column of the text; without header and columns its position, 0 is the first"
+    )
+    id: _Field | None = Field(
+        None, title="Id", description="Column that is carried to the document table; or its position, as for the text"
+    )
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
         ",", title="Delimiter", description="Between the fields of a row"
     )
+    header: bool = Field(True, title="Header", description="Whether the first line names the columns")
+    columns: list[str] = Field(
+        [], title="Columns", description="Names of the fields of a row, in order, for files without a header"
+    )
+    encoding: _Encodings = _encoding_field()
+
+    @model_validator(mode="after")
+    def _names(self) -> CsvSource:
+        if self.header and self.columns:
+            raise ValueError("columns names the fields of files without a header: set header: false, or remove columns")
+        if not self.header:
+            self._check_columns() if self.columns else self._check_positions()
+        return self
+
+    def _check_columns(self) -> None:
+        if twice := [name for name in self.columns if self.columns.count(name) > 1]:
+            raise ValueError(f"columns: two fields are named {twice[0]!r}; give each its own name")
+        compared = columns_of(parse_filter(self.filter)) if self.filter else []
+        named = [("text", self.text), ("id", self.id), *(("filter", name) for name in compared)]
+        if wrong := next(((key, name) for key, name in named if name is not None and name not in self.columns), None):
+            raise ValueError(f"{wrong[0]}: {wrong[1]!r} is not in columns, which are: {', '.join(self.columns)}")
+
+    def _check_positions(self) -> None:
+        if self.filter:
+            raise ValueError("filter: without a header its columns need names: give columns: [name, ...]")
+        named = [("text", self.text), ("id", self.id)]
+        if wrong := next(((key, name) for key, name in named if name is not None and not _is_position(name)), None):
+            raise ValueError(
+                f"{wrong[0]}: without a header there is no column {wrong[1]!r}: give columns: [name, ...], or the "
+                f"position of the field, {wrong[0]}: 0 for the first"
+            )
 
 
 class ArrowSource(_ColumnSource):
@@ -98,13 +200,14 @@ class ArrayRecordSource(_ColumnSource):
 
 
 class TextSource(_FileSource):
-    """Text files in UTF-8; plain, .gz, .bz2 or .zst; a file is one document, or several with a separator."""
+    """Text files; plain, .gz, .bz2 or .zst; a file is one document, or several with a separator."""
 
     model_config = ConfigDict(title="Text files")
     kind: Literal["text"] = kind_field("text")
     separator: Annotated[str, Field(min_length=1)] | None = Field(
         None, title="Separator", description="What stands between documents: <|endoftext|>; left out: a file is one"
     )
+    encoding: _Encodings = _encoding_field()
 
 
 class HuggingFaceSource(_Source):

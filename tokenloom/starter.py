@@ -13,7 +13,9 @@ sources:                            # one or more; documents of all are shuffled
   # - {kind: jsonl, path: data/*.jsonl.zst, text: text}     # plain, .gz, .bz2, .zst; or a JSON array
   # - {kind: text, path: "data/**/*.txt"}                   # one document a file, or separator: "<|endoftext|>"
   # - {kind: huggingface, name: org/name, config: default, split: train, revision: main}
-  # and csv, arrow (datasets.save_to_disk), arrayrecord: docs/input.md
+  # - {kind: text, path: "old/**/*.txt", leave_out: ["drafts/"], encoding: [utf-8, utf-16, cp1252]}
+  # - {kind: csv, path: data/*.csv, header: false, columns: [label, title, text]}
+  # and arrow (datasets.save_to_disk), arrayrecord: docs/input.md
 
 tokenizer: {kind: tiktoken, name: gpt2}
 # tokenizer: {kind: byte}                                   # UTF-8 bytes; needs no vocabulary

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tokenloom.errors import InputError, said
+from tokenloom.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, local_path, open_input
@@ -32,14 +33,13 @@ class Reader(RecordReader):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields({"text": None, **options}))
         self._is_json = options.get("text") is not None
-        self._encoding_errors = str(options.get("encoding_errors", "fail"))
         max_bytes = int(options["max_bytes"])
         self._max_record_bytes = 2 * max_bytes + _ESCAPE_BYTES if self._is_json else max_bytes
 
-    def files(self, path: str) -> list[FoundFile]:
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; raises InputError for a URL, which the library can't read."""
         _check_local(path)
-        return find_files(path)
+        return find_files(path, leave_out)
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count records."""
@@ -68,7 +68,7 @@ class Reader(RecordReader):
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
         if self._is_json:
-            return parse_json(place, row, raw, self._encoding_errors)
+            return parse_json(place, row, self.decode(place, row, raw))
         return self.decode(place, row, raw)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:

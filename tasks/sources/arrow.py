@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
+from tokenloom.leave_out import LeaveOut
 from tokenloom.tasks.memory import no_memory
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
@@ -54,19 +55,21 @@ class Reader:
         """See SourceReader.place."""
         return f"{url}, row {row}"
 
-    def files(self, path: str) -> list[FoundFile]:
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files, in its order.
 
         Raises InputError if nothing matches, or a folder that is no saved dataset.
         """
         pattern = path.rstrip("/")
-        root, found = match(pattern)
+        root, found = match(pattern, leave_out)
         files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
         for name, info in found:
             is_folder = info["type"] == "directory"
             if not is_folder and PurePosixPath(name).name in _NO_DATA:
                 continue
             for data in _saved(name, pattern) if is_folder else [name]:
+                if is_folder and leave_out and leave_out.takes(data.removeprefix(root)):
+                    continue
                 files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
         if not files:
             raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
+from tokenloom.leave_out import LeaveOut
 from tokenloom.tasks.sources.files import FoundFile
 
 PARTITION_BYTES = 64_000_000  # of text, about; part of every spill's name through the cut itself
@@ -35,9 +36,9 @@ REASONS = {
     "bad_page": "rows of a parquet row group, from the first batch on that can't be decoded",
     "bad_id": "an id that is no string or integer, or longer than 1,024 bytes",
     "bad_filter": "a value that the filter can't compare",
-    "fields": "a CSV row with more or fewer fields than the header",
+    "fields": "a CSV row with more or fewer fields than the header, or than `columns` names",
     "invalid_json": "no JSON, or nested too deep",
-    "invalid_utf8": "bytes that are no UTF-8, or a lone surrogate",
+    "invalid_utf8": "bytes that are not UTF-8, or not of the source's `encoding`, or a lone surrogate",
     "missing_key": "no object, or one without the key of the text",
     "not_text": "a value of the text that is neither text nor a list of texts",
     "too_large": "more bytes than documents.max_bytes, or than the tokenizer can take",
@@ -118,8 +119,11 @@ class SourceReader(Protocol):
     `encoding_errors` of its document rules. With `on_error: skip` bad rows come in `Rows.bad`; else BadRow is raised.
     """
 
-    def files(self, path: str) -> list[FoundFile]:
-        """Return the files that the source's `path` means, in order; "" for a source that has none."""
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """Return the files that the source's `path` means, in order, without those to leave out.
+
+        A source that has no `path` is asked for "".
+        """
 
     def place(self, url: str, row: int) -> str:
         """Return how a message names a row of a file."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import BadRow, InputError, said
 from tokenloom.row_filter import Comparison, Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
+from tokenloom.tasks.sources.fields import ways_out
 from tokenloom.tasks.sources.shown_names import shown_names
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
@@ -37,6 +38,7 @@ class Columns:
         self.filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
+        self._ways_out = ways_out(options)
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
@@ -123,8 +125,7 @@ class Columns:
             except UnicodeDecodeError as error:
                 texts.append(None)
                 bad[row] = BadRow(
-                    f"{url}, row {row}: invalid UTF-8 at byte {error.start} of it; repair the row, or set "
-                    "documents.encoding_errors: replace",
+                    f"{url}, row {row}: invalid UTF-8 at byte {error.start} of it; {self._ways_out}",
                     row,
                     "invalid_utf8",
                 )

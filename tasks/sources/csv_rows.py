@@ -1,7 +1,7 @@
-"""CSV with a header line (RFC 4180), plain or compressed: a document is the text of one row.
+"""CSV (RFC 4180), plain or compressed: a document is the text of one row.
 
-`row` is its number behind the header. A line end may stand in a quoted field, so a file can't be cut: it is one
-partition, read as a stream.
+`row` is its number behind the header, or in the file if that has none. A line end may stand in a quoted field, so a
+file can't be cut: it is one partition, read as a stream.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tokenloom.errors import BadRow, InputError
@@ -16,25 +17,32 @@ from tokenloom.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
-from tokenloom.tasks.sources.records import RecordReader
 from tokenloom.tasks.sources.shown_names import shown_names
+from tokenloom.tasks.sources.text_files import TextFileReader
 
 _MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each
+_LIKE_DATA = (
+    "They look like a row of data: if the file has no header, set header: false, with columns: [name, ...] or text: 2, "
+    "a position counted from 0. Else set"
+)
 
 
-class Reader(RecordReader):
+class Reader(TextFileReader):
     """Reads CSV files.
 
     Args:
-        options: see SourceReader; `delimiter` is one character.
+        options: see SourceReader; `delimiter` is one character. Without a `header`, `columns` names the fields, and
+            without those each has its position as a name, from "0" on.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields(options, parses_numbers=True))
         compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
         named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
-        self._columns = {str(column): key for key, column in named if column is not None}  # the key that names each
+        self._needed = {str(column): key for key, column in named if column is not None}  # the key that names each
         self._delimiter = str(options["delimiter"])
+        self._has_header = bool(options.get("header", True))
+        self._columns: list[str] = options.get("columns") or []
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions: the whole file."""
@@ -46,17 +54,19 @@ class Reader(RecordReader):
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
         with open_decompressed(url) as file:
-            text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-            rows = csv.reader(self._lines(url, text), delimiter=self._delimiter, strict=True)
+            if bad := self.contradiction(url, file):
+                yield 0, bad, 0
+                return
+            text = io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
+            lines = csv.reader(self._lines(url, text), delimiter=self._delimiter, strict=True)
             try:
-                header = self._header(url, next(rows, []))
-                filled = (row for row in rows if row)  # a blank line is no row
-                for number, row in enumerate(filled):
-                    value = dict(zip(header, row, strict=False)) if len(row) == len(header) else row
+                names, rows = self._named(url, (row for row in lines if row))  # a blank line is no row
+                for number, row in enumerate(rows):
+                    value = dict(zip(names, row, strict=False)) if len(row) == len(names) else row
                     yield number, value, sum(map(len, row))
             except csv.Error as error:
                 raise InputError(
-                    f"{url}, line {rows.line_num}: not valid CSV: {error}; repair the file, or set delimiter"
+                    f"{url}, line {lines.line_num}: not valid CSV: {error}; repair the file, or set delimiter"
                 ) from error
             finally:
                 text.detach()
@@ -67,19 +77,42 @@ class Reader(RecordReader):
                 raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or repair the file")
             yield line
 
-    def _header(self, url: str, header: list[str]) -> list[str]:
-        for column, key in self._columns.items():
-            if header.count(column) != 1:
-                found = "two columns" if column in header else "no column"
-                names = shown_names(header)
-                raise InputError(f"{url}: {found} {column!r}; its columns are: {names}. Set {key}: to one of them")
-        return header
+    def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
+        """Return the names of the fields, and the rows that hold data; raises InputError if a name is missing."""
+        if self._has_header:
+            names = next(rows, [])
+            self._check_names(url, names)
+            return names, rows
+        if self._columns:
+            return self._columns, rows
+        first = next(rows, None)
+        if first is None:
+            return [], rows
+        names = [str(position) for position in range(len(first))]
+        self._check_names(url, names)
+        return names, chain([first], rows)
+
+    def _check_names(self, url: str, names: list[str]) -> None:
+        for column, key in self._needed.items():
+            if names.count(column) != 1:
+                found = "two columns" if column in names else "no column"
+                step = _LIKE_DATA if self._look_like_data(names) else "Set"
+                raise InputError(
+                    f"{url}: {found} {column!r}; its columns are: {shown_names(names)}. {step} {key}: to one of them"
+                )
+
+    def _look_like_data(self, names: list[str]) -> bool:
+        """Return whether names of columns are rather fields of a row: texts of several words, numbers, or equal."""
+        if not self._has_header:
+            return False
+        return len(set(names)) < len(names) or any(" " in name.strip() or name.strip().isdecimal() for name in names)
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
         if isinstance(raw, dict):
             return raw
-        raise BadRow(f"{place}: {len(raw)} fields, unlike the header; repair the row", row, "fields")
+        what = "the header" if self._has_header else "columns" if self._columns else "the first row"
+        raise BadRow(f"{place}: {len(raw)} fields, unlike {what}; repair the row", row, "fields")
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the whole file."""

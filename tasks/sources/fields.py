@@ -14,6 +14,27 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
 WHOLE_ROW = "."  # as the text of a source: a row is no object, but the text
+_ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
+
+
+def invalid_encoding(options: Mapping[str, Any]) -> str:
+    """Return what a message says of bytes that are not of a source's encoding."""
+    return "invalid " + (" or ".join(options.get("encoding") or ()) or "UTF-8")
+
+
+def ways_out(options: Mapping[str, Any], *, can_replace: bool = True) -> str:
+    """Return what a message says can be done about bytes that are not UTF-8.
+
+    Args:
+        options: see SourceReader; a source of Hugging Face, which has a `split`, has no `encoding`.
+        can_replace: whether U+FFFD in their place makes something that can be read.
+    """
+    ways = ["leave out bad rows (documents.on_error: skip)"]
+    if can_replace:
+        ways.append("replace bad bytes (documents.encoding_errors: replace)")
+    if options.get("kind") in _ENCODED and "split" not in options:
+        ways.append("name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])")
+    return f"repair the file, {', '.join(ways[:-1])} or {ways[-1]}"
 
 
 class Fields:
@@ -32,6 +53,7 @@ class Fields:
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
         self.unseen = set(named)  # keys that no row had so far
         self._replaces = options.get("encoding_errors") == "replace"
+        self._encoding, self._ways_out = invalid_encoding(options), ways_out(options)
 
     @property
     def has_id(self) -> bool:
@@ -61,8 +83,7 @@ class Fields:
         if self._replaces:  # bytes that were no UTF-8 came as surrogates of their own (PEP 383)
             return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise BadRow(
-            f"{place}: invalid UTF-8, or a lone surrogate, in its {what}; repair the row, or set "
-            "documents.encoding_errors: replace",
+            f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._ways_out}",
             row,
             "invalid_utf8",
         )

@@ -15,6 +15,7 @@ import fsspec
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
+from tokenloom.leave_out import LeaveOut
 from tokenloom.storage.fingerprints import remote_fingerprint
 from tokenloom.storage.protocols import is_object
 from tokenloom.storage.remote_calls import RemoteCalls
@@ -33,15 +34,12 @@ _NO_TEXT = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\xfd7zXZ\0": "xz",
     b"PK\x03\x04": "zip",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
     b"PAR1": "parquet",
     b"ARROW1": "Arrow",
 }
 _NAME_IT = {
     **{codec: f"let its name end in {suffix}" for suffix, codec in _CODECS.items()},
     **dict.fromkeys(("xz", "zip"), "decompress it"),
-    "UTF-16": "convert it to UTF-8",
     **{what: f"read it with kind: {what.lower()}" for what in ("parquet", "Arrow")},
 }
 _NOT_READ = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
@@ -64,16 +62,17 @@ class FoundFile:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def find_files(pattern: str) -> list[FoundFile]:
+def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
     """Return the files that match, sorted by path.
 
     Args:
         pattern: a file or glob, absolute or an fsspec URL. `path` is relative to its root: up to the last "/"
             before the first wildcard; without one, the file's folder.
+        leave_out: of the files that match, those to leave out.
 
-    Raises InputError if no file matches, or something else than a file does.
+    Raises InputError if no file matches, all are left out, or something else than a file matches.
     """
-    root, found = match(pattern)
+    root, found = match(pattern, leave_out)
     files = []
     for name, info in found:
         if info["type"] == "directory":
@@ -81,25 +80,32 @@ def find_files(pattern: str) -> list[FoundFile]:
                 continue
             place = name if is_local(pattern) else f"{pattern.partition('://')[0]}://{name}"
             raise InputError(
-                f"{place}: a folder, where {pattern} should match files; write {place}/* to mean its files"
+                f"{place}: a folder, where {pattern} should match files; write {place}/* to mean its files, or name it "
+                "in leave_out"
             )
         if info["type"] != "file":  # a pipe, a socket, a link to nothing
-            raise InputError(f"{name}: no regular file; leave it out of {pattern}")
+            raise InputError(f"{name}: not a regular file; leave it out of {pattern}, or name it in leave_out")
         files.append(found_file(name.removeprefix(root), name, pattern, info))
+    if not files and leave_out and (num_files := leave_out.num_taken):
+        raise InputError(f"{pattern}: leave_out leaves out all of its {num_files:,} files; check its patterns")
     if not files:
         odd = "; a name that holds [ is written with [[] for it" if "[" in pattern else ""
         raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}")
     return files
 
 
-def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
-    """Return the root of a pattern, and (name, fsspec info) of what it matches, folders too, sorted by name."""
+def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """Return the root of a pattern, and (name, fsspec info) of what it matches, folders too, sorted by name.
+
+    What `leave_out` takes is not there.
+    """
     filesystem, stripped = filesystem_of(pattern)
     wildcard = min((i for i in map(stripped.find, _WILDCARDS) if i >= 0), default=None)
     root = stripped[: stripped.rfind("/", 0, wildcard) + 1]
     is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # no wildcard: ?name=
     if wildcard is None or is_query:
-        return root, [(stripped, _info(filesystem, stripped, pattern))]
+        found = [(stripped, _info(filesystem, stripped, pattern))]
+        return root, leave_out.kept(found, root) if leave_out else found
     with naming(pattern):
         if is_object(pattern):
             found = object_glob(pattern, stripped)
@@ -108,8 +114,12 @@ def match(pattern: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
         else:
             filesystem.invalidate_cache()  # of listings, which this process may have made for an earlier build
             found = folder_glob(partial(_listed, filesystem), pattern, stripped)
+    if leave_out is not None:
+        found = leave_out.kept(found, root)
     if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
-        raise InputError(f"{odd!a}: its name is no UTF-8, which the inputs of a version can't name; rename the file")
+        raise InputError(
+            f"{odd!a}: its name is not UTF-8, so the inputs of a version can't name it; rename it, or set leave_out"
+        )
     return root, found
 
 
@@ -236,12 +246,12 @@ def naming(url: str, missing: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def following_position() -> Iterator[Callable[[], int | None]]:
-    """Give a function that tells how far the last opened input file was read, in bytes; None if it does not say."""
+    """Give a function that returns how far the input file opened last was read, in bytes; None if none is open."""
     opened: list[IO[bytes]] = []
     _listeners.append(opened)
 
     def position() -> int | None:
-        return opened[-1].tell() if opened and not opened[-1].closed else None
+        return next((file.tell() for file in reversed(opened) if not file.closed), None)
 
     try:
         yield position

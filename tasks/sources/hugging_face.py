@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
+from tokenloom.leave_out import LeaveOut
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.columns import Columns
@@ -49,7 +50,7 @@ class Reader:
         self._columns = Columns(options)
         self._is_stream = bool(options.get("stream"))
 
-    def files(self, path: str) -> list[FoundFile]:
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files: the data files of the split, at the commit that `revision` names now.
 
         Raises InputError if dataset, config, split, revision or files are not there, or the hub can't be reached.

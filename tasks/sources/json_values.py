@@ -18,22 +18,16 @@ _ESCAPE_CHARS = 32  # an error nearer to the end of what was read may only mean 
 _DECODER = json.JSONDecoder()
 
 
-def parse_json(place: str, row: int, data: bytes, encoding_errors: str) -> Any:
-    """Return the value that `data` spells; raises BadRow.
+def parse_json(place: str, row: int, text: str) -> Any:
+    """Return the JSON value that `text` spells; raises BadRow.
 
     Args:
         place: how a message names the row.
         row: its number.
-        data: one JSON value in UTF-8.
-        encoding_errors: "fail" or "replace" bytes that are no UTF-8.
+        text: one JSON value.
     """
     try:
-        return json.loads(data.decode("utf-8", "replace" if encoding_errors == "replace" else "strict"))
-    except UnicodeDecodeError as error:
-        message = (
-            f"{place}: invalid UTF-8 at byte {error.start} of it; repair it, or set documents.encoding_errors: replace"
-        )
-        raise BadRow(message, row, "invalid_utf8") from error
+        return json.loads(text)
     except RecursionError as error:
         raise BadRow(f"{place}: JSON nested too deep to be read; repair it", row, "invalid_json") from error
     except ValueError as error:

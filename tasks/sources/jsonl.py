@@ -1,7 +1,8 @@
 """JSON lines, or one JSON array of objects; plain or compressed. A document is the text of one object.
 
 `row` is the byte offset of the line, of the decompressed bytes; in an array the position in it. A plain file of lines
-is cut into byte ranges; a range owns the lines that start in it. Anything else is one partition, read as a stream.
+is cut into byte ranges; a range owns the lines that start in it. Anything else is one partition, read as a stream; so
+is a file whose encoding has other newlines (text_files.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, expect, input_bytes, open_decompressed
 from tokenloom.tasks.sources.json_values import array_values, parse_json, starts_array
-from tokenloom.tasks.sources.records import RecordReader
+from tokenloom.tasks.sources.text_encoding import UTF8, to_utf8
+from tokenloom.tasks.sources.text_files import TextFileReader
 
 _READ_BYTES = 2**22
 _BOM = b"\xef\xbb\xbf"
 
 
-class Reader(RecordReader):
+class Reader(TextFileReader):
     """Reads JSON lines and JSON arrays.
 
     Args:
@@ -29,36 +31,55 @@ class Reader(RecordReader):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields(options))
-        self._is_array: dict[str, bool] = {}
-        self._encoding_errors = str(options.get("encoding_errors", "fail"))
+        self._forms: dict[str, str] = {}
         # A line holds its document, perhaps escaped, and other keys: far more than that is no line.
         self._max_line_bytes = 2 * int(options["max_bytes"]) + _READ_BYTES
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count bytes of the file."""
         size = input_bytes(url)
-        if compression(url) or self._reads_array(url):
-            return [PartitionRange(0, size, size, None)]
-        return cut_evenly(size, size)
+        return cut_evenly(size, size) if self._is_cut(url) else [PartitionRange(0, size, size, None)]
 
-    def _reads_array(self, url: str) -> bool:
-        if url not in self._is_array:
+    def _form(self, url: str) -> str:
+        """Return what stands in a file: "array", "lines", or "other" if it is plainly in another encoding."""
+        if url not in self._forms:
             with open_decompressed(url) as file:
-                self._is_array[url] = starts_array(file)
-        return self._is_array[url]
+                if self.contradiction(url, file):
+                    self._forms[url] = "other"
+                else:
+                    self._forms[url] = "array" if starts_array(self.as_utf8(url, file)) else "lines"
+        return self._forms[url]
+
+    def _is_cut(self, url: str) -> bool:
+        return compression(url) is None and self._form(url) == "lines" and self.keeps_bytes(url)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
-        """See RecordReader.raw_rows; `start` and `end` are not used for compressed files and arrays."""
-        if self._reads_array(url):
-            with open_decompressed(url) as file:
-                for row, (value, num_chars) in enumerate(array_values(file, url, self._max_line_bytes)):
-                    yield row, value, num_chars
-            return
+        """See RecordReader.raw_rows; `start` and `end` are not used for a file that is one partition."""
+        form = self._form(url)
         with open_decompressed(url) as file:
-            lines = self._split(url, file, 0, None) if compression(url) else self._range(url, file, start, end)
-            for offset, line, num_bytes in lines:
+            if form == "array":
+                values = array_values(self.as_utf8(url, file), url, self._max_line_bytes)
+                for row, (value, num_chars) in enumerate(values):
+                    yield row, value, num_chars
+                return
+            if form == "other" and (bad := self.contradiction(url, file)):
+                yield 0, bad, 0
+                return
+            for offset, line, num_bytes in self._lines(url, file, start, end):
                 if isinstance(line, BadRow) or not (line.isspace() or not line):  # a blank line is no row
                     yield offset, line, num_bytes
+
+    def _lines(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes | BadRow, int]]:
+        """Return (offset, line as UTF-8, its bytes) of a partition."""
+        if not self.keeps_bytes(url):
+            return self._split(url, self.as_utf8(url, file), 0, None)
+        lines = self._range(url, file, start, end) if self._is_cut(url) else self._split(url, file, 0, None)
+        if (encoding := self.encoding_of(url)) == UTF8:
+            return lines
+        return (
+            (offset, line if isinstance(line, BadRow) else to_utf8(line, encoding, replaces=self._replaces), num_bytes)
+            for offset, line, num_bytes in lines
+        )
 
     def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes | BadRow, int]]:
         offset = start
@@ -101,14 +122,14 @@ class Reader(RecordReader):
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
-        return f"{url}, value {row} of its JSON array" if self._reads_array(url) else f"{url}, line at byte {row}"
+        if self._form(url) == "array":
+            return f"{url}, value {row} of its JSON array"
+        return f"{url}, line at byte {row}" + ("" if self.keeps_bytes(url) else " of its UTF-8")
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse; a value of an array comes parsed."""
-        return parse_json(place, row, raw, self._encoding_errors) if isinstance(raw, bytes) else raw
+        return parse_json(place, row, self.decode(place, row, raw)) if isinstance(raw, bytes) else raw
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: a line each, or all of a file that is one partition."""
-        if compression(url) or self._reads_array(url):
-            return [(0, input_bytes(url))]
-        return [(row, row + 1) for row in rows]
+        return [(row, row + 1) for row in rows] if self._is_cut(url) else [(0, input_bytes(url))]

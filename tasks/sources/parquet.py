@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError, said
+from tokenloom.leave_out import LeaveOut
 from tokenloom.row_filter import COMPARE, Comparison, holds
 from tokenloom.storage.words import counted
 from tokenloom.tasks.memory import no_memory
@@ -42,9 +43,9 @@ class Reader:
         self._max_bytes = int(options.get("max_bytes", 0))
         self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: slow to parse, opened often
 
-    def files(self, path: str) -> list[FoundFile]:
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files."""
-        return find_files(path)
+        return find_files(path, leave_out)
 
     def place(self, url: str, row: int) -> str:
         """See SourceReader.place."""

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow
+from tokenloom.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
-from tokenloom.tasks.sources.fields import Fields
+from tokenloom.tasks.sources.fields import Fields, invalid_encoding, ways_out
 from tokenloom.tasks.sources.files import FoundFile, find_files
 
-_REPLACE = "documents.encoding_errors: replace"
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
 
@@ -30,10 +30,12 @@ class RecordReader(ABC):
         self.fields = fields
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
+        self._encoding = invalid_encoding(options)
+        self.ways_out = ways_out(options)
 
-    def files(self, path: str) -> list[FoundFile]:
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files."""
-        return find_files(path)
+        return find_files(path, leave_out)
 
     @abstractmethod
     def partitions(self, url: str) -> list[PartitionRange]:
@@ -56,11 +58,11 @@ class RecordReader(ABC):
         return f"{url}, row {row}"
 
     def decode(self, place: str, row: int, data: bytes) -> str:
-        """Return the text of a raw row in UTF-8; raises BadRow, or replaces what is none, as the rules say."""
+        """Return the text of a raw row in UTF-8; raises BadRow, or replaces what is not, as the rules say."""
         try:
             return data.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
-            message = f"{place}: invalid UTF-8 at byte {error.start} of it; repair it, or set {_REPLACE}"
+            message = f"{place}: {self._encoding} at byte {error.start} of it; {self.ways_out}"
             raise BadRow(message, row, "invalid_utf8") from error
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:

@@ -1,4 +1,4 @@
-"""Text files in UTF-8, plain or compressed: a file is one document, or several with a separator between them.
+"""Text files, plain or compressed: a file is one document, or several with a separator between them.
 
 `row` is 0; with a separator the byte offset behind it, of the decompressed bytes. A document is then what stands
 between two separators without the line ends around it; where nothing does, there is no row.
@@ -12,50 +12,86 @@ from typing import IO, Any
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
-from tokenloom.tasks.sources.records import RecordReader
+from tokenloom.tasks.sources.text_encoding import UTF8, to_utf8
+from tokenloom.tasks.sources.text_files import TextFileReader
 
 _READ_BYTES = 2**20
 
 
-class Reader(RecordReader):
+class Reader(TextFileReader):
     """Reads text files.
 
     Args:
         options: see SourceReader; `separator` may be None.
     """
 
+    is_any_text = True
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options, Fields({**options, "text": None}))
         self._max_bytes = int(options["max_bytes"])
-        self._separator = str(options.get("separator") or "").encode()
+        self._separator = str(options.get("separator") or "")
         # One that overlaps itself ("\n\n" in "\n\n\n") is found where the search began: such a file is not cut.
-        self._can_cut = bool(self._separator) and not any(
+        self._overlaps_itself = any(
             self._separator.startswith(self._separator[i:]) for i in range(1, len(self._separator))
         )
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count bytes of the file."""
         size = input_bytes(url)
-        if compression(url) or not self._can_cut:
+        if not self._is_cut(url):
             return [PartitionRange(0, size, size, None if self._separator else 1)]
-        return cut_evenly(size, size)
+        parts = cut_evenly(size, size)
+        return parts if len(parts) < 2 or self._is_readable(url) else [PartitionRange(0, size, size, None)]
+
+    def _is_cut(self, url: str) -> bool:
+        can_cut = bool(self._separator) and not self._overlaps_itself and compression(url) is None
+        return can_cut and self._searches_bytes(url)
+
+    def _searches_bytes(self, url: str) -> bool:
+        """Return whether the separator is looked for in the file as it is, not in its text as UTF-8."""
+        if not self._encodings:
+            return True
+        return self.keeps_bytes(url) and _encoded(self._separator, self.encoding_of(url)) is not None
+
+    def _is_readable(self, url: str) -> bool:
+        with open_decompressed(url) as file:
+            return self.contradiction(url, file) is None
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows."""
         with open_decompressed(url) as file:
-            if not self._separator:
-                data = file.read(self._max_bytes + 1)
-                yield 0, data if len(data) <= self._max_bytes else self.too_large(url, 0, self._max_bytes), len(data)
-                return
-            if compression(url) or not self._can_cut or start == 0:
-                pieces = _Pieces(file, self._separator, self._max_bytes, 0, reads_on=self._skips)
+            if bad := self.contradiction(url, file):
+                yield 0, bad, 0
+            elif self._separator:
+                yield from self._separated(url, file, start, end)
             else:
-                before = max(0, start - len(self._separator))
-                file.seek(before)
-                pieces = _Pieces(file, self._separator, self._max_bytes, before, reads_on=self._skips)
-                pieces.next_piece(end)  # ends where the first document of this range begins
-            limit = None if compression(url) or not self._can_cut else end
-            yield from self._documents(url, pieces, limit)
+                data = self.as_utf8(url, file).read(self._max_bytes + 1)
+                yield 0, data if len(data) <= self._max_bytes else self.too_large(url, 0, self._max_bytes), len(data)
+
+    def _separated(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, Any, int]]:
+        if not self._searches_bytes(url):
+            pieces = _Pieces(self.as_utf8(url, file), self._separator.encode(), self._max_bytes, 0, self._skips)
+            return self._documents(url, pieces, None)
+        encoding, is_cut = self.encoding_of(url), self._is_cut(url)
+        separator = self._separator.encode(encoding)
+        before = max(0, start - len(separator)) if is_cut else 0
+        if before:
+            file.seek(before)
+        pieces = _Pieces(file, separator, self._max_bytes, before, self._skips)
+        if is_cut and start > 0:
+            pieces.next_piece(end)  # ends where the first document of this range begins
+        documents = self._documents(url, pieces, end if is_cut else None)
+        if encoding == UTF8:
+            return documents
+        return (
+            (
+                offset,
+                to_utf8(piece, encoding, replaces=self._replaces) if isinstance(piece, bytes) else piece,
+                num_bytes,
+            )
+            for offset, piece, num_bytes in documents
+        )
 
     def _documents(self, url: str, pieces: _Pieces, end: int | None) -> Iterator[tuple[int, Any, int]]:
         while not pieces.is_end and (end is None or pieces.offset < end):
@@ -68,7 +104,9 @@ class Reader(RecordReader):
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
-        return f"{url}, document at byte {row}" if self._separator else url
+        if not self._separator:
+            return url
+        return f"{url}, document at byte {row}" + ("" if self._searches_bytes(url) else " of its UTF-8")
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
@@ -76,9 +114,15 @@ class Reader(RecordReader):
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: a document each, or all of a file that is not cut."""
-        if compression(url) or not self._can_cut:
-            return [(0, input_bytes(url))]
-        return [(row, row + 1) for row in rows]
+        return [(row, row + 1) for row in rows] if self._is_cut(url) else [(0, input_bytes(url))]
+
+
+def _encoded(text: str, encoding: str) -> bytes | None:
+    """Return a text in an encoding, None if that can't say it."""
+    try:
+        return text.encode(encoding)
+    except UnicodeError:
+        return None
 
 
 class _Pieces:
@@ -87,7 +131,7 @@ class _Pieces:
     One that is too large is the last, unless `reads_on`: then it is read over.
     """
 
-    def __init__(self, file: IO[bytes], separator: bytes, max_bytes: int, offset: int, *, reads_on: bool) -> None:
+    def __init__(self, file: IO[bytes], separator: bytes, max_bytes: int, offset: int, reads_on: bool) -> None:
         self._file, self._separator, self._max_bytes, self._reads_on = file, separator, max_bytes, reads_on
         self._buffer = bytearray()
         self.offset = offset

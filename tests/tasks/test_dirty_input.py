@@ -313,11 +313,15 @@ def test_line_ends_of_csv_may_be_mixed_blank_lines_are_no_rows_and_the_last_may_
 @pytest.mark.parametrize(
     ("data", "options", "parts"),
     [
-        (b"text,n,text\na,1,b\n", {}, "two columns 'text'.*Set text:"),
-        (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.*Set id:"),
+        (b"text,n,text\na,1,b\n", {}, "two columns 'text'.*[sS]et text:"),
+        (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.*[sS]et id:"),
         (b"text,n\na,1\n", {"id": "no"}, "no column 'no'; its columns are: text, n. Set id:"),
         (b"text,n\na,1\n", {"filter": "score > 1"}, "no column 'score'; its columns are: text, n. Set filter:"),
-        (b"first row,1\nsecond row,2\n", {}, "no column 'text'; its columns are: \"first row\", 1. Set text:"),
+        (
+            b"first row,1\nsecond row,2\n",
+            {},
+            "no column 'text'; its columns are: \"first row\", 1. They look like a row",
+        ),
         (b"text;n\na;1\n", {}, "no column 'text'; its columns are: \"text;n\". Set text:"),
         (b"Text ,n\na,1\n", {}, "no column 'text'; its columns are: \"Text \", n. Set text:"),
         (b"t\xff,n\na,1\n", {}, r"no column 'text'; its columns are: .t\\udcff., n. Set text:"),
@@ -441,7 +445,7 @@ def test_rows_of_null_type_have_no_text(tmp_path: Path) -> None:
 def test_a_file_whose_name_is_no_utf8_is_named_so_that_it_can_be_shown(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     write_jsonl(tmp_path / os.fsdecode(b"b\xff.jsonl"), ["two"])
-    with pytest.raises(InputError, match=r"b\\udcff\.jsonl': its name is no UTF-8.*rename the file") as told:
+    with pytest.raises(InputError, match=r"b\\udcff\.jsonl': its name is not UTF-8.*rename it") as told:
         build(spec_of(tmp_path / "*.jsonl", "jsonl"))
     str(told.value).encode()
 

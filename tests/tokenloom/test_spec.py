@@ -38,9 +38,11 @@ def test_a_default_never_changes_within_a_format_version() -> None:
         "dataset": "news",
         "store": "./store",
         "sources": [
-            {"path": "data/*.parquet", "name": None, "kind": "parquet", "text": "text", "filter": None, "id": None},
-            {"path": "a.jsonl", "name": None, "kind": "jsonl", "text": "text", "filter": None, "id": None},
-            {"path": "a.txt", "name": None, "kind": "text", "separator": None},
+            {"path": "data/*.parquet", "name": None, "leave_out": [], "kind": "parquet"}
+            | {"text": "text", "filter": None, "id": None},
+            {"path": "a.jsonl", "name": None, "leave_out": [], "kind": "jsonl", "encoding": []}
+            | {"text": "text", "filter": None, "id": None},
+            {"path": "a.txt", "name": None, "leave_out": [], "kind": "text", "separator": None, "encoding": []},
         ],
         "tokenizer": {
             "kind": "tiktoken",
@@ -274,7 +276,7 @@ def test_shares_written_in_decimals_add_up_exactly() -> None:
 
 def test_allowed_keys_are_those_of_the_models() -> None:
     assert field_names(()) == list(BuildSpec.model_fields)
-    assert field_names(("sources", 0, "text")) == ["path", "name", "kind", "separator"]
+    assert field_names(("sources", 0, "text")) == ["path", "name", "leave_out", "kind", "separator", "encoding"]
     assert field_names(("sources", 0, "huggingface"))[:2] == ["kind", "name"]
     assert field_names(("documents", "transform")) == ["function", "version"]
     assert "max_bytes" in field_names(("documents",))

@@ -86,7 +86,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
-        ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, kind"),
+        ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
         ("    pth: x\n", "spec.yaml:7: sources.1.pth: unknown key (value 'x'). Did you mean path?"),
         ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is required and is missing"),
         (

@@ -1,0 +1,133 @@
+"""CSV files without a header, with a blank first line, or with a first row that is taken for a header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.refusals import assert_refused
+from tests.support import build, make_spec, stored_documents
+from tests.tasks.test_sources import Row, read_file
+from tokenloom.errors import BadRow, InputError
+from tokenloom.spec import BuildSpec
+
+NEWS = '3,Wall St. Bears,"Short-sellers, again"\n4,Oil prices,Soaring\n3,Two,Lines\n'
+
+
+def spec_of(path: Path, **source: Any) -> BuildSpec:
+    """Return a spec of one CSV file."""
+    return make_spec(path.parent / "store", [{"kind": "csv", "path": str(path), "name": "rows", **source}])
+
+
+def news(folder: Path, data: str = NEWS) -> Path:
+    """Write a file without a header."""
+    (folder / "a.csv").write_text(data, encoding="utf-8")
+    return folder / "a.csv"
+
+
+def read(path: Path, **options: Any) -> list[Row]:
+    """Return (row, text) of a file."""
+    return read_file("csv", path, **{"delimiter": ",", "header": False, **options})
+
+
+def built(spec: BuildSpec) -> list[str]:
+    """Return the texts of a build, sorted."""
+    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, build(spec).version))
+
+
+@pytest.mark.parametrize(
+    "source", [{"columns": ["label", "title", "text"]}, {"text": 2}, {"text": "2"}, {"text": 2, "id": 0}]
+)
+def test_a_file_without_a_header_keeps_its_first_row(source: dict[str, Any], tmp_path: Path) -> None:
+    spec = spec_of(news(tmp_path), header=False, **source)
+    assert built(spec) == ["Lines", "Short-sellers, again", "Soaring"]
+
+
+def test_rows_without_a_header_are_numbered_from_0(tmp_path: Path) -> None:
+    path = news(tmp_path)
+    wanted = [(0, "Short-sellers, again"), (1, "Soaring"), (2, "Lines")]
+    assert read(path, text="2") == wanted
+    assert read(path, columns=["label", "title", "text"]) == wanted
+
+
+def test_columns_can_be_filtered_and_carried(tmp_path: Path) -> None:
+    spec = spec_of(news(tmp_path), header=False, columns=["n", "title", "text"], filter="n == 3", id="title")
+    assert built(spec) == ["Lines", "Short-sellers, again"]
+
+
+def test_a_row_of_another_length_is_a_bad_row(tmp_path: Path) -> None:
+    path = news(tmp_path, "1,a,b\n1,two\n2,c,d\n")
+    with pytest.raises(BadRow, match=r"row 1: 2 fields, unlike the first row") as told:
+        read(path, text="2")
+    assert told.value.reason == "fields"
+    with pytest.raises(BadRow, match=r"row 0: 3 fields, unlike columns"):
+        read(path, columns=["text", "n"])
+    assert read(path, text="2", on_error="skip") == [(0, "b"), (2, "d")]
+
+
+def test_a_position_behind_the_last_field_is_named(tmp_path: Path) -> None:
+    assert_refused(
+        spec_of(news(tmp_path), header=False, text=7), "a.csv: no column '7'; its columns are: 0, 1, 2. Set text:"
+    )
+
+
+def test_a_file_of_no_rows_without_a_header_has_none(tmp_path: Path) -> None:
+    assert read(news(tmp_path, ""), text="2") == read(news(tmp_path, "\n\n"), columns=["text"]) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        ({"header": False}, "text: without a header there is no column 'text': give columns: .*text: 0 for the first"),
+        ({"header": False, "text": 1, "id": "x"}, "id: without a header there is no column 'x'"),
+        ({"header": False, "text": "01"}, "no column '01'"),
+        ({"header": False, "text": -1}, "text"),
+        ({"header": False, "text": 1, "filter": "n > 1"}, r"filter: without a header .* give columns"),
+        ({"header": False, "columns": ["a", "b"]}, "text: 'text' is not in columns, which are: a, b"),
+        ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: 'c' is not in columns"),
+        ({"header": False, "columns": ["text", "b"], "filter": "c > 1"}, "filter: 'c' is not in columns"),
+        ({"header": False, "columns": ["text", "text"]}, "two fields are named 'text'"),
+        ({"columns": ["text", "b"]}, "set header: false"),
+        ({"header": "no"}, "header"),
+    ],
+)
+def test_a_spec_that_can_not_mean_a_column_is_refused(source: dict[str, Any], parts: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=parts):
+        spec_of(news(tmp_path), **source)
+
+
+@pytest.mark.parametrize(
+    "data", [NEWS, "text of,two,two\n", "7,8,9\n1,2,3\n", "same,same\na,b\n", "Wall St. Bears Claw Back\nOil\n"]
+)
+def test_a_header_that_looks_like_data_gets_a_hint(data: str, tmp_path: Path) -> None:
+    hint = r"no column 'text'.*They look like a row of data.*header: false, with columns: \[name, ...\] or text: 2"
+    with pytest.raises(InputError, match=hint):
+        read(news(tmp_path, data), header=True)
+
+
+def test_a_header_of_names_gets_no_hint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"its columns are: label, title, body\. Set text: to one of them$"):
+        read(news(tmp_path, "label,title,body\n1,b,c\n"), header=True)
+
+
+@pytest.mark.parametrize("start", ["\n", "\r\n", "\n\r\n\n", "\ufeff\n"])
+def test_blank_lines_before_the_header_are_no_header(start: str, tmp_path: Path) -> None:
+    path = news(tmp_path, f"{start}text,n\none,1\n\ntwo,2\n")
+    assert read(path, header=True) == [(0, "one"), (1, "two")]
+    assert read(news(tmp_path, start + NEWS), text="2")[0] == (0, "Short-sellers, again")
+
+
+def test_the_header_enters_the_version_and_its_default_does_not(tmp_path: Path) -> None:
+    path = news(tmp_path, "text,n\none,1\n")
+    versions = [
+        build(spec_of(path, **source)).version
+        for source in (
+            {},
+            {"header": True, "columns": []},
+            {"header": False, "text": 0},
+            {"header": False, "text": "0"},
+        )
+    ]
+    assert versions[0] == versions[1] != versions[2] == versions[3]

@@ -1,0 +1,177 @@
+"""`leave_out`: files that a source's path matches and that are not read; patterns as in .gitignore."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tests.refusals import assert_refused
+from tests.storage.faulty_proxy import FaultyProxy
+from tests.support import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.tasks import test_source_kinds
+from tests.tasks.source_conformance import make_rows
+from tests.tasks.test_remote_glob import put_all
+from tokenloom import cli
+from tokenloom.errors import SpecError
+from tokenloom.leave_out import LeaveOut
+from tokenloom.spec import BuildSpec
+from tokenloom.tasks import progress
+from tokenloom.tasks.sources import files, make_reader
+from tokenloom.tasks.sources.files import find_files
+
+TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", ".hidden.txt"]
+PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git status` with such a .gitignore does
+    "*.tmp": ["b.tmp"],
+    "a.txt": ["2024/a.txt", "2024/old/a.txt", "a.txt"],
+    "/a.txt": ["a.txt"],
+    "2024/*.txt": ["2024/a.txt"],
+    "2024": ["2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "x/2024/c.txt"],
+    "/2024/": ["2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt"],
+    "old": ["2024/old/a.txt", "2024/old/deep/b.txt", "old"],
+    "old/": ["2024/old/a.txt", "2024/old/deep/b.txt"],
+    "**/old/**": ["2024/old/a.txt", "2024/old/deep/b.txt"],
+    "[ab].t?t": ["2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "a.txt"],
+    ".*": [".hidden.txt"],
+    "data/a.txt": [],
+}
+
+
+def names(pattern: str, *leave_out: str) -> list[str]:
+    """Return the paths of the files that a pattern matches."""
+    return [file.path for file in find_files(pattern, LeaveOut(leave_out))]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder of files in folders."""
+    for name in TREE:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}")
+    return tmp_path / "data"
+
+
+def spec_of(tree: Path, *leave_out: str, **source: Any) -> BuildSpec:
+    """Return a spec of all files of a folder."""
+    sources = [{"kind": "text", "path": f"{tree}/**/*", "name": "rows", "leave_out": list(leave_out), **source}]
+    return make_spec(tree.parent / "store", sources)
+
+
+@pytest.mark.parametrize(("pattern", "wanted"), PATTERNS.items())
+def test_patterns_leave_out_what_git_ignores(pattern: str, wanted: list[str], tree: Path) -> None:
+    every = names(f"{tree}/**/*")
+    assert sorted(every) == sorted(TREE)
+    assert sorted(set(every) - set(names(f"{tree}/**/*", pattern))) == sorted(wanted)
+
+
+@pytest.mark.parametrize(("pattern", "wanted"), PATTERNS.items())
+def test_they_mean_the_same_in_another_file_system(
+    pattern: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    for name in TREE:
+        fsspec.filesystem("memory").pipe(f"/tree/{name}", b"x")
+    every = names("memory://tree/**")
+    assert sorted(every) == sorted(TREE)
+    assert sorted(set(every) - set(names("memory://tree/**", pattern))) == sorted(wanted)
+
+
+def test_they_mean_the_same_in_a_bucket(s3_url: str, s3_proxy: FaultyProxy) -> None:
+    root = put_all(s3_url, *TREE)
+    assert sorted(names(f"{root}/**")) == sorted(TREE)
+    for pattern, wanted in PATTERNS.items():
+        assert sorted(set(TREE) - set(names(f"{root}/**", pattern))) == sorted(wanted), pattern
+
+
+def test_the_version_is_that_of_the_files_that_remain(tree: Path) -> None:
+    left = build(spec_of(tree, "old/", "*.tmp"))
+    for name in ("b.tmp", "2024/old/a.txt", "2024/old/deep/b.txt"):
+        (tree / name).unlink()
+    store = tree.parent / "store"
+    store.rename(tree.parent / "before")
+    spec = spec_of(tree)
+    again = build(spec)
+    assert again.version == left.version
+    assert left.num_encoded == again.num_encoded == 5
+    before = make_spec(tree.parent / "before", spec.model_dump()["sources"])
+    assert listed_files(spec, again.version) == listed_files(before, again.version)
+
+
+def test_spills_are_used_again_whatever_is_left_out(tree: Path) -> None:
+    build(spec_of(tree))
+    spec = spec_of(tree, "old/")
+    result = build(spec)
+    assert result.published
+    assert result.num_encoded == 0
+    assert "2024/old/a.txt" not in {document["path"] for document in stored_documents(spec, result.version)}
+
+
+def test_what_is_not_a_file_or_has_no_name_in_utf8_can_be_left_out(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.jsonl").mkdir()
+    write_jsonl(tmp_path / os.fsdecode(b"b\xff.jsonl"), ["two"])
+    pattern = f"{tmp_path}/*.jsonl"
+    source = {"kind": "jsonl", "path": pattern}
+    for left, refused in (([], "b\\udcff.jsonl"), (["b?.jsonl"], "folder.jsonl"), (["b?.*", "f*"], "gone.jsonl")):
+        assert_refused(make_spec(tmp_path / "store", [source | {"leave_out": left}]), refused, "leave_out")
+    assert names(pattern, "folder.jsonl", "gone.*", "b?.jsonl") == ["a.jsonl"]
+
+
+def test_files_of_a_saved_dataset_can_be_left_out(tmp_path: Path) -> None:
+    path = test_source_kinds.TestArrowFolder().write(tmp_path, make_rows(["one", "two"]))
+    reader = make_reader({"kind": "arrow", "text": "text"})
+    every = [file.path for file in reader.files(str(path))]
+    assert len(every) == 2
+    assert [file.path for file in reader.files(str(path), LeaveOut(["data-00000*"]))] == every[1:]
+
+
+def test_to_leave_out_all_files_is_an_error(tree: Path) -> None:
+    assert_refused(spec_of(tree, "*"), "leave_out leaves out all of its 8 files; check its patterns")
+
+
+def test_plan_counts_the_files_of_each_pattern(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tree.parent)
+    Path("spec.yaml").write_text(
+        "dataset: data\nstore: ./store\ntokenizer: {kind: byte}\n"
+        'sources: [{kind: text, path: "data/**/*", leave_out: [old, "b.tmp", "*.bak"]}]\n'
+    )
+    assert cli.main(["plan", "spec.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "leave_out of text-0: 'old' leaves out 3 files" in shown
+    assert "leave_out of text-0: 'b.tmp' leaves out 1 file\n" in shown
+    assert "leave_out of text-0: '*.bak' matches no file that the path matches; check it" in shown
+    assert cli.main(["plan", "spec.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {"text-0": {"old": 3, "b.tmp": 1, "*.bak": 0}}
+
+
+def test_a_build_warns_of_a_pattern_that_matches_nothing(tree: Path) -> None:
+    seen: list[progress.Event] = []
+    with progress.listening(seen.append):
+        build(spec_of(tree, "old", "drafts/"))
+    told = [event.text for event in seen if isinstance(event, progress.Message)]
+    assert [text for text in told if "leave_out" in text] == [
+        "leave_out of rows: 'drafts/' matches no file that the path matches; check it: it sees paths below the folder "
+        "before the first wildcard"
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["", " ", "# all", "!a.txt", "/"])
+def test_a_pattern_that_can_leave_out_nothing_is_refused(pattern: str, tree: Path) -> None:
+    with pytest.raises((SpecError, ValueError), match="leave_out"):
+        spec_of(tree, pattern)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "text", "arrow", "arrayrecord"])
+def test_every_kind_of_files_has_it(kind: str, tree: Path) -> None:
+    spec = make_spec(tree.parent / "store", [{"kind": kind, "path": f"{tree}/*", "leave_out": ["*.tmp"]}])
+    assert spec.sources[0].left_out() == ["*.tmp"]
+    assert "leave_out" not in spec.sources[0].identity()
+    assert "leave_out" not in spec.sources[0].reading_options()
