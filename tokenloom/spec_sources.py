@@ -23,9 +23,10 @@ def _codec(name: str) -> str:
     """Return Python's own name of an encoding that text files may be in."""
     try:
         codec = codecs.lookup(name)
+        "a".encode(name)  # refuses codecs that are not for text, such as hex
     except (LookupError, ValueError) as error:  # ValueError: a name that no module can have
-        raise ValueError(f"{name!r} is not an encoding that Python knows; utf-16, cp1252, gb18030 are some") from error
-    if not codec._is_text_encoding or codec.incrementaldecoder is None or codec.name in _NO_FILES:
+        raise ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some") from error
+    if codec.incrementaldecoder is None or codec.name in _NO_FILES:
         raise ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some")
     return codec.name
 
@@ -43,7 +44,7 @@ def _position_as_name(value: Any) -> Any:
     return str(value) if type(value) is int and value >= 0 else value
 
 
-_NO_FILES = ("idna", "punycode", "undefined")  # encodings of names in a network, and of nothing
+_NO_FILES = ("idna", "punycode")  # encodings of names in a network
 _Column = Annotated[str, Field(min_length=1)]
 _Field = Annotated[str, BeforeValidator(_position_as_name)]
 _Filter = Annotated[str, AfterValidator(_parsed)]
