@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterNam
 from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
 from tests.flows.browser import Page, chromium
 from tests.flows.running import running_up, wait_until
@@ -121,7 +122,7 @@ def add_schedule(page: Page, spec_file: str) -> None:
     page.screenshot("ui-schedule", 1000)
     page.type("schedule.interval_value", str(_SCHEDULE_SECONDS))
     page.select("Days", "Seconds", dialog)
-    page.press("Save", scope=dialog)
+    save(page, dialog)
     page.await_line(f"Every {_SCHEDULE_SECONDS} seconds")
 
 
@@ -145,6 +146,11 @@ def edit_schedule(page: Page, spec_file: str) -> None:
     dialog = page.dialog()
     dialog.find_element(By.CSS_SELECTOR, "[role=switch]").click()
     page.fill("spec_file", spec_file, dialog)
+    save(page, dialog)
+
+
+def save(page: Page, dialog: WebElement) -> None:
+    """Save a schedule; the dialog closes once the server has it."""
     page.press("Save", scope=dialog)
     page.wait("closed dialog", lambda: not page.driver.find_elements(By.CSS_SELECTOR, "[role=dialog]"))
 
@@ -156,7 +162,7 @@ def edit_shipped_schedule(page: Page, spec_file: str) -> None:
     dialog = page.dialog()
     page.type("schedule.cron", "0 3 * * *")
     page.fill("spec_file", spec_file, dialog)
-    page.press("Save", scope=dialog)
+    save(page, dialog)
     page.await_line("At 03:00 AM")
     with get_client(sync_client=True) as client:
         (shipped,) = (
