@@ -48,7 +48,7 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
     """Return the plan of a build with its partitions, and what it would make (None for a try-out).
 
-    Builds nothing, leaves nothing in the store, and refuses what a build refuses before it encodes.
+    Writes nothing but remembered fingerprints, and refuses what a build refuses before it encodes.
 
     Args:
         spec: with absolute paths.
@@ -58,7 +58,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         TokenloomError: as run_build: of a store that can't be written, a column that is missing, and the like.
     """
     with naming_source_lines(spec), WorkerPool(num_workers) as pool:
-        plan = plan_build(spec, remembers=False)
+        plan = plan_build(spec)
         if not plan.published:
             plan.store.check_writable()
         run_each = partial(run_each_directly, pool)

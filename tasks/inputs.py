@@ -38,13 +38,12 @@ class InputFile:
     stamps: dict[str, list[int]]
 
 
-def list_inputs(spec: BuildSpec, store: AnyStore, *, remembers: bool = True) -> tuple[list[InputFile], LeftOut]:
+def list_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], LeftOut]:
     """Return the input files of all sources, in the order of the sources, then of paths; and what was left out.
 
     Args:
         spec: with absolute paths.
         store: the dataset's store, where fingerprints are remembered.
-        remembers: write those that were computed into the store.
 
     Raises:
         InputError: no file matches, or a folder stands where a file should.
@@ -57,8 +56,7 @@ def list_inputs(spec: BuildSpec, store: AnyStore, *, remembers: bool = True) -> 
         inputs += _source_inputs(name, source, _options(spec, source), leave_out, memory)
         if leave_out.num_files:
             left_out[name] = dict(leave_out.num_files)
-    if remembers:
-        memory.save()
+    memory.save()
     return inputs, left_out
 
 

@@ -83,12 +83,11 @@ class BuildPlan:
         return [p for p in self.partitions if first[p.spill] is p and p.spill not in self.cached]
 
 
-def plan_build(spec: BuildSpec, *, remembers: bool = True) -> BuildPlan:
+def plan_build(spec: BuildSpec) -> BuildPlan:
     """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
 
     Args:
         spec: with absolute paths (BuildSpec.resolve).
-        remembers: write the fingerprints of inputs into the store, so that the next build need not read them.
 
     Raises:
         InputError: no file matches, or a folder stands where a file should.
@@ -102,7 +101,7 @@ def plan_build(spec: BuildSpec, *, remembers: bool = True) -> BuildPlan:
     store = dataset_store(spec.store, spec.dataset)
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
-    inputs, left_out = list_inputs(spec, store, remembers=remembers)
+    inputs, left_out = list_inputs(spec, store)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
     if excluded is not None and not len(excluded):

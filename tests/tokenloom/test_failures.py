@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.support import write_jsonl, write_parquet
 from tokenloom import commands
 from tokenloom.cli import main
 from tokenloom.errors import InputError
+from tokenloom.storage import fingerprints
 
 _SPEC = """\
 dataset: news
@@ -43,7 +46,7 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1)
     assert plain.out == ""
     assert main([*arguments, "--json"]) == code
     told = capsys.readouterr()
-    assert told.err.splitlines()[-1] == plain.err.splitlines()[-1]
+    assert _steady(told.err.splitlines()[-1]) == _steady(plain.err.splitlines()[-1])
     assert told.out.count("\n") == 1
     value = json.loads(told.out)
     assert set(value) == {"error"}
@@ -52,6 +55,11 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1)
     assert value["error"]["message"] in told.err
     message: str = value["error"]["message"]
     return message
+
+
+def _steady(message: str) -> str:
+    """Return a message without the free space of a file system, which others change."""
+    return re.sub(r"[\d,]+ bytes free", "free", message)
 
 
 @pytest.mark.parametrize(
@@ -236,15 +244,29 @@ def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
     assert "names of the Hugging Face hub are not supported yet" in planned
 
 
-def test_plan_leaves_nothing_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_leaves_remembered_fingerprints_alone_in_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, hash_file = time.time_ns, fingerprints._hash_file
+    hashed: list[str] = []
+
+    def counting(path: str) -> str:
+        hashed.append(path)
+        return hash_file(path)
+
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + 10**10)  # a file just written is not remembered
+    monkeypatch.setattr(fingerprints, "_hash_file", counting)
     write_jsonl(tmp_path / "a.jsonl", ["text"])
     spec = _spec(tmp_path, "jsonl", "a.jsonl")
-    before = _tree(tmp_path)
+    work = tmp_path / "store" / "news" / "work"
+    before = _tree(tmp_path).keys()
     assert main(["plan", spec]) == 0
-    assert _tree(tmp_path) == before
+    made = {str(path) for path in (work.parent.parent, work.parent, work, work / "tmp", work / "fingerprints.json")}
+    assert _tree(tmp_path).keys() - before == made
     assert main(["build", spec, "--direct", "--workers", "0"]) == 0
+    assert len(hashed) == 2  # each file once, by the plan
     write_jsonl(tmp_path / "a.jsonl", ["another text"])
-    before = _tree(tmp_path)
+    before = _tree(tmp_path).keys()
     assert main(["plan", spec]) == 0
-    assert _tree(tmp_path) == before
+    assert _tree(tmp_path).keys() == before
     capsys.readouterr()
