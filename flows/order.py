@@ -22,7 +22,7 @@ from tokenloom.tasks.estimate import (
     sample_partition,
     surely_fits,
 )
-from tokenloom.tasks.inputs import left_out_files
+from tokenloom.tasks.inputs import left_out_messages
 from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, first_jobs, shuffle_jobs, tokenize_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
@@ -38,8 +38,8 @@ RunOne = Callable[[str, Callable[[], Any]], Any]
 RunEach = Callable[[str, Callable[[Any], Any], Sequence[tuple[str, Any]]], list[Any]]
 
 _MOST_REPAIRS = 2  # of one spill
-# What each step takes of a whole build, about, for the progress that people see: with gpt2 tokenize takes 0.93 of the
-# time and shuffle 0.05, with bytes 0.53 and 0.37. The time left follows the measured pace of each.
+# The share of a whole build that each step takes, for its progress. Measured: with gpt2 tokenize takes 0.93 of the time
+# and shuffle 0.05, with bytes 0.53 and 0.37. The time left follows the measured pace of each step.
 _WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.1), ("validate", 0.03), ("publish", 0.01))
 
 
@@ -64,9 +64,8 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     progress.report(progress.StepStarted("plan", 0))
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
-    for source, patterns in plan.left_out.items():
-        for pattern in (pattern for pattern, num_files in patterns.items() if not num_files):
-            progress.report(progress.Message(f"leave_out of {source}: {pattern!r} {left_out_files(0)}"))
+    for message in left_out_messages(plan.left_out, only_unused=True):
+        progress.report(progress.Message(message))
     if plan.published:
         return finish_build(plan, start)
     plan.store.remove_stale_temporaries()
@@ -109,7 +108,7 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
 def _encode_and_publish(
     plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str]
 ) -> tuple[BuildPlan, bool]:
-    """Return the plan as it was carried out and whether its version was published; note in `encoded` what was made."""
+    """Return the plan as carried out and whether its version was published; add the new spills' names to `encoded`."""
     seconds: dict[str, float] = {}
     num_bytes = sum(part.num_bytes for part in plan.partitions)
     progress.report(progress.WorkKnown(_WEIGHTS))
@@ -150,7 +149,7 @@ def _flat(groups: list[list[Any]]) -> list[Any]:
 
 @contextmanager
 def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
-    """A bad row in the block ends the build with a message that also says how many files have one like it."""
+    """Let the message of a BadRow in the block also say how many files have such a row."""
     try:
         yield
     except BadRow as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tokenloom.tasks.meter import Meter, clock, percent, step_label
+from tokenloom.storage.words import clock, percent
+from tokenloom.tasks.meter import Meter, step_label
 
 _BAR_CHARS = 30
 
@@ -33,7 +34,7 @@ def summary_line(meter: Meter, ended: str = "") -> str:
     share = _share(meter, ended)
     parts = [f"{percent(share)} of the build" if share is not None else "counting the work"]
     if ended == "stopped":
-        parts.append("stopped here: a retry goes on from what is done")
+        parts.append("stopped here: a retry continues from what is done")
     return ", ".join([*parts, *(meter.times()[:1] if ended else meter.times())])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from tokenloom.leave_out import LeaveOut
 from tokenloom.storage.canonical import sha256_of
 from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.storage.remote import AnyStore
+from tokenloom.storage.words import counted
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import PINNED, info_of
 
@@ -60,13 +61,14 @@ def list_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], Left
     return inputs, left_out
 
 
-def left_out_files(num_files: int) -> str:
-    """Return what is said of a pattern of `leave_out` that matches so many files."""
-    if not num_files:
-        return (
-            "matches no file that the path matches; check it: it sees paths below the folder before the first wildcard"
-        )
-    return "leaves out 1 file" if num_files == 1 else f"leaves out {num_files:,} files"
+def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterator[str]:
+    """Yield a line for each pattern of `leave_out`, or only for each that matches no file."""
+    unused = "matches no file that the path matches; check it: it sees paths below the folder before the first wildcard"
+    for source, patterns in left_out.items():
+        for pattern, num_files in patterns.items():
+            if not (num_files and only_unused):
+                does = f"leaves out {counted(num_files, 'file')}" if num_files else unused
+                yield f"leave_out of {source}: {pattern!r} {does}"
 
 
 def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:

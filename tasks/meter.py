@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from tokenloom.storage.words import counted
+from tokenloom.storage.words import about, clock, counted, percent
 from tokenloom.tasks.progress import Advanced, Event, Reused, StepStarted, WorkKnown
 
 _LABELS = {
@@ -205,32 +205,9 @@ class Meter:
     def times(self) -> list[str]:
         """Return the time that passed and, if it is known, the time left, in words."""
         left = self.seconds_left()
-        return [f"{clock(self.elapsed())} elapsed", *([] if left is None else [about(left)])]
+        return [f"{clock(self.elapsed())} elapsed", *([] if left is None else [f"{about(left)} left"])]
 
 
 def _is_shown(share: float | None) -> TypeGuard[float]:
     """Whether a share is worth a word: "0%" is not."""
     return share is not None and share >= 0.01
-
-
-def percent(share: float) -> str:
-    """Return a share in whole percent, rounded down: 100% is said of what is complete alone."""
-    return f"{int(share * 100)}%"
-
-
-def clock(seconds: float) -> str:
-    """Return a duration as people write it: 0:07, 12:34, 1:02:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def about(seconds: float) -> str:
-    """Return the time left, rounded: "about 40 s left", "about 3 min left", "about 1 h 20 min left"."""
-    if seconds < 55:
-        return f"about {max(5, 5 * round(seconds / 5))} s left"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"about {max(1, minutes)} min left"
-    hours, minutes = divmod(5 * round(minutes / 5), 60)
-    return f"about {hours} h {minutes} min left" if minutes else f"about {hours} h left"

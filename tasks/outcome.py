@@ -1,9 +1,9 @@
 """The words that say what a build did, for the command line and for the state, log, summary and event of a run.
 
-    published /data/store/news@9b10fdce75a87b42: 901,053 tokens in 20,918 documents, 3 shards, in 4.1 s;
-    12 of 27 partitions reused; tokenizer gpt2 (tiktoken), 50,257 ids
+    published /data/store/news@9b10fdce75a87b42
+    900,355 tokens in 20,918 documents, 3 shards, in 4.1 s; 12 of 27 partitions reused; tokenizer byte (byte), 256 ids
 
-Here on two lines, there on one.
+The command line prints two lines; a run shows them as one.
 """
 
 from __future__ import annotations
@@ -12,30 +12,35 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenloom.storage.words import counted
+from tokenloom.errors import one_line
+from tokenloom.storage.words import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
-GOES_ON = "Retry, or the next run of the same spec, goes on from what is done"
+GOES_ON = "Retry, or the next run of the same spec, continues from what is done"
 
 
-def outcome_line(result: Mapping[str, Any]) -> str:
-    """Return in one line what a build did.
+def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Return which version a build published or found, and what that holds and how it came about.
 
     Args:
         result: see BuildResult.to_json.
     """
-    holds = f"{result['tokens']:,} tokens in {counted(result['documents'], 'document')}"
-    holds += f", {counted(result['shards'], 'shard')}"
     seconds = duration(result["seconds"])
     if result["published"]:
-        parts = [f"published {result['reference']}: {holds}, in {seconds}"]
+        version, took = f"published {result['reference']}", f", in {seconds}"
     else:
-        parts = [f"up to date, nothing new to publish: {result['reference']} has {holds}", f"checked in {seconds}"]
+        version, took = f"up to date, nothing new to publish: {result['reference']}", f"; checked in {seconds}"
+    holds = f"{result['tokens']:,} tokens in {counted(result['documents'], 'document')}"
+    facts = [f"{holds}, {counted(result['shards'], 'shard')}{took}"]
     if result["partitions"] is not None:
-        parts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
-    tokenizer = result["tokenizer"]
-    parts.append(f"tokenizer {tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids")
-    return "; ".join(parts)
+        facts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
+    return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
+
+
+def outcome_line(result: Mapping[str, Any]) -> str:
+    """Return the same in one line."""
+    version, facts = outcome_lines(result)
+    return f"{version}{': ' if result['published'] else ' has '}{facts}"
 
 
 def reading_lines(reference: str) -> str:
@@ -55,19 +60,10 @@ def crash_message(reason: str) -> str:
     Args:
         reason: what ended it; returned as it is if it says the rest already.
     """
-    return reason if GOES_ON in reason else "; ".join(filter(None, (one_line(reason).rstrip("."), GOES_ON)))
+    return reason if GOES_ON in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), GOES_ON)))
 
 
-def one_line(text: str) -> str:
-    """Return a text of several lines, such as a list of problems, in one: `in the spec: this; that`."""
-    lines = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip()]
+def joined_problems(text: str) -> str:
+    """Return a list of problems, a line each, in one line: `in the spec: this; that`."""
+    lines = [one_line(line).removeprefix("- ") for line in text.splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ")
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words: `12.3 s`, `5 min 12 s`, `2 h 5 min`."""
-    if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, left = divmod(minutes, 60)
-    return f"{hours:,} h {left} min" if hours else f"{minutes} min {rest} s"

@@ -21,7 +21,7 @@ from tokenloom.storage.versions import (
     read_inputs,
     resolve,
 )
-from tokenloom.storage.words import counted
+from tokenloom.storage.words import about, counted, described_tokenizer
 
 
 def init(path: str, quiet: bool) -> Json:
@@ -43,7 +43,7 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     """Show what a build would read and make, and what of it is cached; refuse it if the disk can't hold it."""
     from tokenloom.flows.direct import check_direct, plan_directly
     from tokenloom.tasks.estimate import check_disk
-    from tokenloom.tasks.inputs import left_out_files
+    from tokenloom.tasks.inputs import left_out_messages
     from tokenloom.tasks.workers import chosen_num_workers
 
     loaded = _load_limited(spec, set, limit)
@@ -54,11 +54,10 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
     print_table(quiet, header, [*rows, ["all", *totals.values()]])
-    for source, patterns in planned.left_out.items():
-        for pattern, num_files in patterns.items():
-            print_line(quiet, f"leave_out of {source}: {pattern!r} {left_out_files(num_files)}")
+    for message in left_out_messages(planned.left_out):
+        print_line(quiet, message)
     print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    print_line(quiet, f"tokenizer {described_tokenizer(planned.tokenizer)}")
+    print_line(quiet, f"tokenizer {_with_eot(planned.tokenizer)}")
     if estimate and not planned.published:
         _print_estimate(quiet, estimate)
     print_line(
@@ -80,10 +79,8 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     }
 
 
-def described_tokenizer(tokenizer: Json) -> str:
-    """Return what a manifest says of a tokenizer, in words: name, kind, vocabulary, end of text."""
-    name, kind, vocab_size = (tokenizer[key] for key in ("name", "kind", "vocab_size"))
-    return f"{name} ({kind}), {vocab_size:,} ids, end of text {tokenizer['eot_id']}"
+def _with_eot(tokenizer: Json) -> str:
+    return f"{described_tokenizer(tokenizer)}, end of text {tokenizer['eot_id']}"
 
 
 def _source_row(planned: Any, name: str) -> list[Any]:
@@ -96,22 +93,16 @@ def _source_row(planned: Any, name: str) -> list[Any]:
 def _print_estimate(quiet: bool, estimate: Any) -> None:
     from tokenloom.tasks.estimate import gigabytes
 
-    about = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "already encoded"
+    basis = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "already encoded"
     print_line(
         quiet,
-        f"about {counted(estimate.num_tokens, 'token')} in {counted(estimate.num_documents, 'document')} ({about});",
+        f"about {counted(estimate.num_tokens, 'token')} in {counted(estimate.num_documents, 'document')} ({basis});",
     )
     print_line(
         quiet,
         f"{counted(estimate.num_shards, 'shard')} of {gigabytes(estimate.shard_bytes)} and new spills of "
-        f"{gigabytes(estimate.spill_bytes)}, in {_duration(estimate.seconds)} on this machine.",
+        f"{gigabytes(estimate.spill_bytes)}, in {about(estimate.seconds)} on this machine.",
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
 
 def _load_limited(spec: str, overrides: list[str], limit: int | None) -> Any:
@@ -122,10 +113,11 @@ def _load_limited(spec: str, overrides: list[str], limit: int | None) -> Any:
 
 def build(spec: str, set: list[str], limit: int | None, workers: int | None, direct: bool, quiet: bool) -> Json:
     """Build and publish a version."""
-    from tokenloom.tasks.outcome import outcome_line, reading_lines
+    from tokenloom.tasks.outcome import outcome_lines, reading_lines
 
     result = run_build(_load_limited(spec, set, limit), workers, direct)
-    print_line(quiet, outcome_line(result))
+    for line in outcome_lines(result):
+        print_line(quiet, line)
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     print_table(quiet, ["split", "tokens", "documents", "shards"], splits)
     if left := {fate: n for fate, n in ordered_rows(result["rows"]).items() if n and fate not in ("read", "kept")}:
@@ -241,7 +233,7 @@ def inspect(reference: str, quiet: bool) -> Json:
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
     print_line(quiet, f"{store.root}@{manifest['version']}")
-    print_line(quiet, f"  tokenizer  {described_tokenizer(manifest['tokenizer'])}")
+    print_line(quiet, f"  tokenizer  {_with_eot(manifest['tokenizer'])}")
     num_bytes = sum(item["bytes"] for item in inputs)
     print_line(quiet, f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
     rows = ordered_rows(manifest["rows"])

@@ -110,6 +110,11 @@ class WorkerLost(TokenloomError, RuntimeError):
     may_pass = True  # see storage/remote_errors.py
 
 
+def one_line(text: str) -> str:
+    """Return a text in one line, its words separated by single spaces."""
+    return " ".join(text.split())
+
+
 def said(error: BaseException) -> str:
     """Return what an error of a library says, in one line without a full stop: to stand inside a message of ours."""
-    return " ".join(str(error).split()).rstrip(". ") or type(error).__name__
+    return one_line(str(error)).rstrip(". ") or type(error).__name__

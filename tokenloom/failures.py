@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from tokenloom.errors import FormatError, SpecError, TokenloomError
+from tokenloom.errors import FormatError, SpecError, TokenloomError, one_line
 from tokenloom.output import printable
 
 _INTERRUPTED = 130
@@ -49,7 +49,7 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     if debug and not isinstance(error, KeyboardInterrupt):
         traceback.print_exception(error)
     message, code = _message(error, goes_on), _exit_code(error)
-    sys.stderr.write(f"{_before(error)}{message}{_behind(error)}\n")
+    sys.stderr.write(f"{_prefix(error)}{message}{_suffix(error)}\n")
     if as_json:
         value = {"type": type(error).__name__, "message": message, "exit_code": code}
         sys.stdout.write(json.dumps({"error": value}, ensure_ascii=False) + "\n")
@@ -65,7 +65,7 @@ def _exit_code(error: BaseException) -> int:
     return error.exit_code if isinstance(error, TokenloomError) else _FAILED
 
 
-def _before(error: BaseException) -> str:
+def _prefix(error: BaseException) -> str:
     if isinstance(error, UsageError):
         return error.usage
     if isinstance(error, KeyboardInterrupt):
@@ -73,19 +73,19 @@ def _before(error: BaseException) -> str:
     return "tokenloom: " if isinstance(error, TokenloomError) else f"tokenloom: {type(error).__name__}: "
 
 
-def _behind(error: BaseException) -> str:
+def _suffix(error: BaseException) -> str:
     return "" if isinstance(error, TokenloomError | UsageError | KeyboardInterrupt) else " (--debug shows where)"
 
 
 def _message(error: BaseException, goes_on: bool) -> str:
-    """Return what happened, in one line; of a spec a line for each of its errors."""
+    """Return what happened in one line, or in a line for each error of a spec."""
     from tokenloom.storage.remote_errors import redacted
 
     if isinstance(error, KeyboardInterrupt):
         next_step = ". Only a complete version is ever visible; run the same command to go on where it stopped"
         return f"interrupted{next_step if goes_on else ''}"
-    lines = [printable(" ".join(line.split())) for line in str(error).splitlines()]
-    text = redacted(("\n" if isinstance(error, SpecError) else " ").join(filter(None, lines)))
+    problems = str(error).splitlines() if isinstance(error, SpecError) else [str(error)]
+    text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
     if isinstance(error, FormatError) and "tokenloom verify" not in text:
         text += "; `tokenloom verify` names all that is damaged in a version, and what to do"
     return text

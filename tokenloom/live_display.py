@@ -16,7 +16,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from tokenloom.tasks.meter import Finished, Meter, clock, percent, step_label
+from tokenloom.storage.words import clock, percent
+from tokenloom.tasks.meter import Finished, Meter, step_label
 from tokenloom.tasks.progress import Event, Message
 
 _LABEL_WIDTH = 20

@@ -21,6 +21,7 @@ from tokenloom.storage.protocols import is_object
 from tokenloom.storage.remote_calls import RemoteCalls
 from tokenloom.storage.remote_errors import harmless, kind_of, may_pass, redacted
 from tokenloom.storage.store_file import StoreFile, open_url
+from tokenloom.storage.words import counted
 from tokenloom.tasks.sources.local_glob import local_glob
 from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
 
@@ -87,7 +88,9 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
             raise InputError(f"{name}: not a regular file; leave it out of {pattern}, or name it in leave_out")
         files.append(found_file(name.removeprefix(root), name, pattern, info))
     if not files and leave_out and (num_files := leave_out.num_taken):
-        raise InputError(f"{pattern}: leave_out leaves out all of its {num_files:,} files; check its patterns")
+        raise InputError(
+            f"{pattern}: leave_out leaves out {counted(num_files, 'file')}, and none is left; check its patterns"
+        )
     if not files:
         odd = "; a name that holds [ is written with [[] for it" if "[" in pattern else ""
         raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}")

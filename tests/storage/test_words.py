@@ -1,4 +1,4 @@
-"""Counts as people read them, wherever a message or a table has one."""
+"""Counts, times and tokenizers as people read them, wherever a message or a table has one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom.storage.words import counted
+from tokenloom.storage.words import about, clock, counted, described_tokenizer, duration, percent
 
 _ROOT = Path(__file__).parent.parent.parent
 _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|inputs|datasets|versions"
@@ -28,8 +28,44 @@ def test_a_count_stands_with_its_noun(count: int, noun: str, words: str) -> None
     assert counted(count, noun) == words
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (12.34, "12.3 s"), (99.94, "99.9 s"), (99.96, "1 min 40 s"), (3600, "1 h 0 min")],
+)
+def test_a_measured_time_is_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "about 5 s"),
+        (42, "about 40 s"),
+        (58, "about 1 min"),
+        (170, "about 3 min"),
+        (3599, "about 1 h"),
+        (4804, "about 1 h 20 min"),
+    ],
+)
+def test_an_estimated_time_is_rounded(seconds: float, text: str) -> None:
+    assert about(seconds) == text
+
+
+def test_a_running_time_is_a_clock() -> None:
+    assert [clock(seconds) for seconds in (7, 754, 3723)] == ["0:07", "12:34", "1:02:03"]
+
+
+def test_only_complete_work_is_at_100_percent() -> None:
+    assert [percent(share) for share in (0, 0.999, 1)] == ["0%", "99%", "100%"]
+
+
+def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
+    tokenizer = {"name": "gpt2", "kind": "tiktoken", "vocab_size": 50257, "eot_id": 50256}
+    assert described_tokenizer(tokenizer) == "gpt2 (tiktoken), 50,257 ids"
+
+
 def test_no_message_prints_a_number_before_a_plural_of_its_own() -> None:
-    """A number that was checked to be more than one, or that stands behind "of", may be."""
+    """A number that follows "of" may be, and one that is always more than one."""
     bare = re.compile(rf"(?<!of )\{{[^{{}}]*(?::,)\}} (?:{_NOUNS})\b")
     found = [
         f"{path.relative_to(_ROOT)}:{number}: {line.strip()}"

@@ -132,7 +132,7 @@ def test_files_of_a_saved_dataset_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_to_leave_out_all_files_is_an_error(tree: Path) -> None:
-    assert_refused(spec_of(tree, "*"), "leave_out leaves out all of its 8 files; check its patterns")
+    assert_refused(spec_of(tree, "*"), "leave_out leaves out 8 files, and none is left; check its patterns")
 
 
 def test_plan_counts_the_files_of_each_pattern(

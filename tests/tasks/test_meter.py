@@ -11,7 +11,7 @@ from tests.support import build, make_spec, write_jsonl
 from tokenloom.errors import CheckError
 from tokenloom.tasks import meter as module
 from tokenloom.tasks import progress
-from tokenloom.tasks.meter import Meter, about, clock, percent, step_label
+from tokenloom.tasks.meter import Meter, step_label
 from tokenloom.tasks.progress import Advanced, Event, Reused, StepStarted, WorkKnown
 from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
@@ -90,26 +90,6 @@ def test_no_line_says_0_percent_and_none_is_complete_before_it_is(time: _Clock) 
     assert _meter(StepStarted("plan", 0)).text() == "plan, 0:00 elapsed"
     assert _meter(_WORK, StepStarted("tokenize", 1000)).text() == "tokenize, 0:00 elapsed"
     assert _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).text() == "tokenize, 0:00 elapsed"
-    assert percent(0.999) == "99%"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "about 5 s left"),
-        (42, "about 40 s left"),
-        (58, "about 1 min left"),
-        (170, "about 3 min left"),
-        (3599, "about 1 h left"),
-        (4804, "about 1 h 20 min left"),
-    ],
-)
-def test_the_time_left_is_rounded(seconds: float, words: str) -> None:
-    assert about(seconds) == words
-
-
-def test_times_are_written_as_people_write_them() -> None:
-    assert [clock(seconds) for seconds in (7, 754, 3723)] == ["0:07", "12:34", "1:02:03"]
 
 
 def test_people_read_plain_words_for_steps() -> None:

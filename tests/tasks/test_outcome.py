@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.spec import BuildSpec
-from tokenloom.tasks.outcome import GOES_ON, crash_message, duration, one_line, outcome, outcome_line, reading_lines
+from tokenloom.tasks.outcome import GOES_ON, crash_message, joined_problems, outcome, outcome_line, reading_lines
 
 
 def _spec(folder: Path, num_files: int) -> BuildSpec:
@@ -67,14 +65,6 @@ def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:
     assert len(namespace["data"]) > 10
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (12.34, "12.3 s"), (99.94, "99.9 s"), (99.96, "1 min 40 s"), (3600, "1 h 0 min")],
-)
-def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
 def test_a_crash_says_once_that_retry_goes_on() -> None:
     once = crash_message("Process exited with status code: -9.")
     assert once == f"Process exited with status code: -9; {GOES_ON}"
@@ -83,6 +73,6 @@ def test_a_crash_says_once_that_retry_goes_on() -> None:
 
 
 def test_a_list_of_problems_becomes_one_line() -> None:
-    assert one_line("invalid parameters:\n - spec.splits: too few\n - spec.seed: not an integer\n") == (
+    assert joined_problems("invalid parameters:\n - spec.splits: too few\n - spec.seed: not an integer\n") == (
         "invalid parameters: spec.splits: too few; spec.seed: not an integer"
     )
