@@ -7,7 +7,6 @@ is left, `tokenloom up` (up_runs.py) or the server (automations.py) has the last
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Any
 from uuid import UUID
@@ -16,24 +15,22 @@ import httpx
 from prefect import get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.exceptions import ParameterBindError, ParameterTypeError, SignatureMismatchError
+from prefect.exceptions import ParameterBindError
 from prefect.flows import Flow
 from prefect.runtime import flow_run as this_run
 from prefect.states import Completed, Crashed, Failed
 
 from tokenloom import errors
-from tokenloom.run_ends import BUILDS, DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.flows import log_filter
+from tokenloom.run_ends import DATASET_LABEL, Ending, emit_failed, write_last_line
 from tokenloom.storage.remote_errors import redacted
-from tokenloom.tasks.outcome import crash_message, one_line, outcome
+from tokenloom.tasks.outcome import crash_message, joined_problems, outcome
 
-_FLOWS = (*BUILDS, "verify-dataset")
-_BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
-_MISTAKES = (errors.TokenloomError, *_BAD_PARAMETERS)  # of the user, who needs no traceback to correct them
+_MISTAKES = {*vars(errors), *(kind.__name__ for kind in log_filter.BAD_PARAMETERS)}  # names of errors of the user
 # How the message of a Failed state names the exception.
 _FAILURE = re.compile(
     r"^(?:Flow run encountered an exception|Validation of flow parameters failed with error):\s*(\w+): (.*)", re.DOTALL
 )
-_ended: set[str] = set()  # ids of runs whose log has got its last line from this process
 
 
 def begin(dataset: str) -> None:
@@ -50,7 +47,7 @@ def completed(result: dict[str, Any]) -> State[dict[str, Any]]:
     """
     message = outcome(result)
     get_run_logger().info("%s", message)
-    _ended.add(str(this_run.get_id()))
+    log_filter.ended.add(str(this_run.get_id()))
     return Completed(message=message, data=result)
 
 
@@ -77,11 +74,11 @@ VERIFY_HOOKS: dict[str, Any] = {name: [verification_ended] for name in BUILD_HOO
 
 def _say(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: Ending, message: str) -> None:
     """Write the last line of the log, and what it adds to the message of a crash into the state."""
-    _ended.add(str(run.id))
+    log_filter.ended.add(str(run.id))
     try:
         write_last_line(client, run, ending, message)
     except httpx.HTTPError:
-        _ended.discard(str(run.id))
+        log_filter.ended.discard(str(run.id))
         raise
     if state.is_crashed() and message != state.message:
         final: State[Any] = Crashed(message=message) if ending == "crashed" else Failed(message=message)
@@ -96,35 +93,8 @@ def _reason(flow: Flow[..., Any], run: FlowRun, state: State[Any], goes_on: bool
     message = redacted(state.message or "")
     if state.is_failed():
         error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
-        is_mistake = error is not None and (hasattr(errors, error) or error in {e.__name__ for e in _BAD_PARAMETERS})
         text = text.replace("Flow run received invalid parameters:", "invalid parameters:")
-        return "failed", error, one_line(text if is_mistake or error is None else f"{error}: {text}")
+        says_all = error is None or error in _MISTAKES
+        return "failed", error, joined_problems(text if says_all else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"
-    return ending, None, crash_message(message) if goes_on else one_line(message)
-
-
-def end_logs_with_our_line() -> None:
-    """Keep out of the logs of our runs what Prefect writes behind their last line, and tracebacks of users' mistakes.
-
-    It stays so in this process, for our flows alone.
-    """
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(name).addFilter(_is_shown)  # the same one is not added twice
-
-
-def _is_shown(record: logging.LogRecord) -> bool:
-    flow_name, text = getattr(record, "flow_name", None), str(record.msg)
-    error = record.exc_info[1] if record.exc_info else None
-    is_of_engine = flow_name == "<unknown>" and text.startswith("Engine execution ")  # it says the same once more
-    if flow_name not in _FLOWS and not is_of_engine:
-        return True
-    if getattr(record, "flow_run_id", None) in _ended:
-        return False
-    if record.name == "prefect.flow_runs" and (text.startswith("Running hook") or isinstance(error, _MISTAKES)):
-        return False
-    if isinstance(error, _MISTAKES):
-        record.exc_info = record.exc_text = None
-    return True
-
-
-end_logs_with_our_line()  # at import: a run may end before its flow is called, such as one without its parameters
+    return ending, None, crash_message(message) if goes_on else joined_problems(message)

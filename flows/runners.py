@@ -21,9 +21,9 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
+from tokenloom.flows import log_filter  # noqa: F401  (a worker of a cluster filters its log, too)
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.order import RunEach
-from tokenloom.flows.task_log import quiet_task_runs
 from tokenloom.spec_runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks import progress
 from tokenloom.tasks.meter import step_label
@@ -63,7 +63,6 @@ def open_runner(
 
     Raises SpecError if the runner's package is not installed.
     """
-    quiet_task_runs()
     opened = _open_processes(spec, credentials) if isinstance(spec, ProcessRunner) else _open_cluster(spec, credentials)
     with opened as runner:
         yield runner
@@ -145,7 +144,6 @@ def _call_on_cluster(
         if threading.get_ident() == thread and not isinstance(event, progress.Working):
             seen.append(event)
 
-    quiet_task_runs()
     with using_credentials(credentials), progress.listening(listen):
         return step(job), seen
 

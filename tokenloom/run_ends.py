@@ -17,6 +17,7 @@ from tokenloom.storage.names import NAME_PATTERN
 
 DATASET_LABEL = "tokenloom.dataset"  # of a flow run
 BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build
+FLOWS = (*BUILDS, "verify-dataset")
 _UNKNOWN = "unknown"  # the run ended before it knew its dataset
 
 Ending = Literal["failed", "cancelled", "crashed"]
@@ -50,7 +51,7 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
             "flow_run_id": str(run.id),
         },
     )
-    client._client.post("/events", json=[event.model_dump(mode="json")]).raise_for_status()
+    client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
 
 def dataset_of(run: FlowRun) -> str:

@@ -27,9 +27,11 @@ from tests.busy_server import serving
 from tests.flows.running import log_lines
 from tests.prefect_servers import send_all, use_migrated
 from tests.support import build, listed_files, local_store, make_spec, write_jsonl
+from tokenloom.deployments import NAMES
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.run_ends import FLOWS
 from tokenloom.spec import BuildSpec
 from tokenloom.tasks import progress
 from tokenloom.tasks.plan import BuildPlan
@@ -223,6 +225,10 @@ def test_parameters_of_the_flow_are_the_spec() -> None:
     assert set(schema["properties"]) == {"spec"}
     assert "BuildSpec" in schema["definitions"]
     assert module.build_dataset.name == "build-dataset"
+
+
+def test_every_flow_that_is_deployed_filters_its_log() -> None:
+    assert {name.split("/")[0] for name in NAMES} == set(FLOWS)
 
 
 def _free_port() -> int:
