@@ -40,7 +40,7 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
     begin(spec.dataset)
     result = _build(spec)
     if result["published"]:
-        report.tell_published(spec.dataset, result)
+        report.emit_published(spec.dataset, result)
         with using_credentials(spec.credentials):
             report.show_result(result)
     return completed(result)  # type: ignore[return-value]  # Prefect returns its data
@@ -66,8 +66,10 @@ def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
 
 def absolute_path(key: str, path: str) -> str:
     """Return a path or URL, made absolute from TOKENLOOM_HOME; raises SpecError, naming `key`, without that."""
-    if is_absolute(path) or path.startswith("~"):
-        return str(Path(path).expanduser()) if path.startswith("~") else path
+    if path.startswith("~"):
+        return str(Path(path).expanduser())
+    if is_absolute(path):
+        return path
     home = os.environ.get("TOKENLOOM_HOME")
     if not home:
         raise SpecError(

@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 
-from tokenloom.flows.run_names import is_made_up
+from tokenloom.flows.run_names import is_generated
 from tokenloom.output import printable
 from tokenloom.storage import manifest
 from tokenloom.storage.versions import parse_reference, read_inputs, resolve, version_path
@@ -46,7 +46,7 @@ _STEPS = {
 
 def name_run(dataset: str, version: str) -> None:
     """Name this flow run after what it builds, unless somebody named it."""
-    if not is_made_up(flow_run.get_name() or ""):
+    if not is_generated(flow_run.get_name() or ""):
         return
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(flow_run.get_id()), name=f"{dataset} {version}")
@@ -102,17 +102,6 @@ def summary(
         inputs: rows of its inputs.json.
         seconds: by step, from its build.json.
     """
-    splits = version["splits"].values()
-    num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
-    way = [
-        f"{counted(len(inputs), 'file')}, {sum(row['bytes'] for row in inputs) / 1e6:,.1f} MB",
-        *(
-            f"{step_label(step):<18} {seconds[step]:>9,.1f} s   {what}"
-            for step, what in _STEPS.items()
-            if step in seconds
-        ),
-        f"{counted(result['shards'], 'shard')}, {num_bytes / 1e6:,.1f} MB",
-    ]
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(
@@ -123,7 +112,7 @@ def summary(
             reading_lines(result["reference"]),
             "```",
             "```text",
-            "\n    |\n".join(way),
+            "\n    |\n".join(_way(version, inputs, seconds)),
             "```",
             f"The longest step was **{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
             "",
@@ -139,6 +128,24 @@ def summary(
             *(f"| {name} | {count:,} |" for name, count in manifest.ordered_rows(version["rows"]).items()),
         ]
     )
+
+
+def _way(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> list[str]:
+    """Return the way from files to shards: what goes in, each step with its time, what comes out."""
+    shards = [shard for split in version["splits"].values() for shard in split["shards"]]
+    return [
+        f"{counted(len(inputs), 'file')}, {_megabytes(inputs)}",
+        *(
+            f"{step_label(step):<18} {seconds[step]:>9,.1f} s   {what}"
+            for step, what in _STEPS.items()
+            if step in seconds
+        ),
+        f"{counted(len(shards), 'shard')}, {_megabytes(shards)}",
+    ]
+
+
+def _megabytes(files: list[dict[str, Any]]) -> str:
+    return f"{sum(file['bytes'] for file in files) / 1e6:,.1f} MB"
 
 
 def show_verification(dataset: str, result: dict[str, Any]) -> None:
@@ -170,7 +177,7 @@ def _cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("\n", " ")
 
 
-def tell_published(dataset: str, result: dict[str, Any]) -> None:
+def emit_published(dataset: str, result: dict[str, Any]) -> None:
     """Emit the event `tokenloom.dataset.published`."""
     payload = {name: result[name] for name in _PUBLISHED}
     payload |= {

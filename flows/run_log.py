@@ -6,9 +6,10 @@ Steps report from many threads and must not wait, so one thread of its own write
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -23,8 +24,9 @@ from prefect.runtime import flow_run
 
 from tokenloom.flows import report
 from tokenloom.flows.progress_page import progress_page, summary_line
+from tokenloom.storage.words import clock
 from tokenloom.tasks import progress
-from tokenloom.tasks.meter import Meter, clock, step_label
+from tokenloom.tasks.meter import Meter, step_label
 
 _SECONDS = 5.0
 
@@ -32,37 +34,27 @@ _SECONDS = 5.0
 @contextmanager
 def telling_progress() -> Iterator[None]:
     """Write what the steps report into the run's log and its progress artifact while the block runs."""
-    logger = get_run_logger()
-    meter, lock = Meter(), threading.Lock()
+    logger, meter, lock = get_run_logger(), Meter(), threading.Lock()  # the lock is not held while a server is asked
     pages: list[tuple[UUID, str]] = []  # of the artifact: its id and its title
-    stopped = threading.Event()
+    show = partial(_show, logger, meter, lock, pages)
 
     def listen(event: progress.Event) -> None:
         with lock:
             meter.take(event)
             _log_ended(logger, meter)
-            if isinstance(event, progress.Message):
-                logger.warning(event.text)
-            elif isinstance(event, progress.Planned):
-                with _going_on(logger):
-                    pages.extend(_begin(event, meter))
+        if isinstance(event, progress.Message):
+            logger.warning("%s", event.text)
+        elif isinstance(event, progress.Planned):
+            with _going_on(logger):
+                pages.extend(_begin(event, meter))
 
-    def show(ended: str) -> None:
-        for artifact, title in pages:
-            update = ArtifactUpdate(data=progress_page(title, meter, ended), description=summary_line(meter, ended))
-            with _going_on(logger), get_client(sync_client=True) as client:
-                client.update_artifact(artifact, update)
-
-    def write() -> None:
-        before = None
-        while not stopped.wait(_SECONDS):
-            with lock:
-                if meter.position != before and meter.share():
-                    logger.info("%s", meter.text())
-                    show("")
-                before = meter.position
-
-    thread = threading.Thread(target=copy_context().run, args=(write,), name="progress", daemon=True)
+    stopped = threading.Event()
+    thread = threading.Thread(
+        target=copy_context().run,
+        args=(_show_until, stopped, logger, meter, lock, show),
+        name="progress",
+        daemon=True,
+    )
     ended = "stopped"
     with progress.listening(listen):
         thread.start()
@@ -76,7 +68,31 @@ def telling_progress() -> Iterator[None]:
                 if ended == "done":
                     meter.finish()
                 _log_ended(logger, meter)
-                show(ended)
+            show(ended)
+
+
+def _show_until(
+    stopped: threading.Event, logger: Any, meter: Meter, lock: threading.Lock, show: Callable[[], None]
+) -> None:
+    """Log how far the work is and show it, every few seconds if it has moved."""
+    before = None
+    while not stopped.wait(_SECONDS):
+        with lock:
+            has_moved = meter.position != before and bool(meter.share())
+            before = meter.position
+            if has_moved:
+                logger.info("%s", meter.text())
+        if has_moved:
+            show()
+
+
+def _show(logger: Any, meter: Meter, lock: threading.Lock, pages: list[tuple[UUID, str]], ended: str = "") -> None:
+    """Write how far the work is into the artifact; see progress_page for `ended`."""
+    for artifact, title in pages:
+        with lock:
+            update = ArtifactUpdate(data=progress_page(title, meter, ended), description=summary_line(meter, ended))
+        with _going_on(logger), get_client(sync_client=True) as client:
+            client.update_artifact(artifact, update)
 
 
 def _log_ended(logger: Any, meter: Meter) -> None:

@@ -1,4 +1,4 @@
-"""Names of flow runs: one that Prefect made up is replaced, one that somebody typed stays."""
+"""Names of flow runs: a name that Prefect generated is replaced, a name that a user typed stays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OF_THE_FORM = re.compile(
 )
 
 
-def is_made_up(name: str) -> bool:
-    """Return whether Prefect made up a run's name: `rustic-otter`, or `Rustic-Otter` in the form of its UI."""
+def is_generated(name: str) -> bool:
+    """Return whether Prefect generated a run's name: `rustic-otter`, or `Rustic-Otter` in the form of its UI."""
     if _OF_THE_FORM.fullmatch(name):
         return True
     first, _, second = name.partition("-")

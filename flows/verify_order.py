@@ -51,9 +51,9 @@ def run_verification(
     encoded: list[Encoded] = []
     warnings = list(subject.warnings)
     if deep and subject.manifest:
-        encode_jobs, told = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
+        encode_jobs, notes = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
         encoded = _encode(encode_jobs, num_workers, run_each)
-        warnings += told
+        warnings += notes
     damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
     damages += [damage for one in encoded for damage in one.damages]
     warnings += [warning for one in encoded for warning in one.warnings]
