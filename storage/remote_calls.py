@@ -111,7 +111,7 @@ class RemoteCalls:
         """Return the error to raise for one of a store's libraries after `number` tries."""
         kind, reason = kind_of(error), reason_of(error)
         if kind == "missing" and is_bucket_missing(error):
-            return StoreError(f"{bucket_of(place)}: there is no such bucket; create it or correct the URL {place}")
+            return no_bucket(place)
         if kind == "missing":
             return FileNotFoundError(place)
         if kind == "exists":
@@ -142,10 +142,11 @@ class RemoteCalls:
         return f"no credentials were found, set {_CREDENTIALS[self.protocol]}; "
 
 
-def bucket_of(url: str) -> str:
-    """Return the URL of the bucket or container that an object's URL names."""
+def no_bucket(url: str) -> StoreError:
+    """Return the error to raise if the bucket or container of an object's URL is missing."""
     protocol, mark, path = url.partition("://")
-    return f"{protocol}{mark}{path.partition('/')[0]}"
+    bucket = f"{protocol}{mark}{path.partition('/')[0]}"
+    return StoreError(f"{bucket}: there is no such bucket or container; create it or correct the URL {url}")
 
 
 def _sleep(seconds: float) -> None:

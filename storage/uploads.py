@@ -26,7 +26,7 @@ from typing import Any
 from tokenloom.errors import StoreError
 from tokenloom.storage.filesystem import TMP
 from tokenloom.storage.protocols import OBJECT_STORES, S3
-from tokenloom.storage.remote_calls import RemoteCalls, bucket_of
+from tokenloom.storage.remote_calls import RemoteCalls, no_bucket
 from tokenloom.storage.remote_errors import reason_of
 
 PART_BYTES = 32 * 2**20
@@ -69,9 +69,7 @@ def naming_bucket(place: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StoreError(
-            f"{bucket_of(place)}: there is no such bucket or container; create it or correct the URL {place}"
-        ) from error
+        raise no_bucket(place) from error
 
 
 def _put(calls: RemoteCalls, place: str, path: str, num_bytes: int, part_bytes: int) -> str:

@@ -76,7 +76,8 @@ def test_two_stars_lead_through_folders_without_a_name(s3_url: str) -> None:
 @pytest.mark.usefixtures("s3_proxy")
 def test_a_bucket_that_is_not_there_is_named() -> None:
     with pytest.raises(
-        InputError, match=r"s3://nobody-has: there is no such bucket; create it or correct the URL s3://nobody-has/x"
+        InputError,
+        match=r"s3://nobody-has: there is no such bucket or container; create it or correct the URL s3://nobody-has/x",
     ):
         find_files("s3://nobody-has/x/*.jsonl")
 
