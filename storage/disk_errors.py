@@ -94,16 +94,16 @@ def check_regular(path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def check_folder(folder: Path) -> None:
-    """Raise OSError if no file can be made in `folder`, or in the one below which it would be made."""
+    """Raise OSError if no file can be made in `folder` or, while that is missing, in the nearest folder above it."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
     try:
-        with tempfile.TemporaryFile(dir=there):  # it never has a name, where the file system knows such files
+        with tempfile.TemporaryFile(dir=there):  # without a name where the file system supports that
             pass
     except FileNotFoundError as error:  # a place such as /proc, where nothing can be made
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there)) from error

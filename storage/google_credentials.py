@@ -1,4 +1,4 @@
-"""Whether this machine has Google credentials, asked once: its store's library looks for them for half a minute."""
+"""Whether this machine has Google credentials, decided before the store's library searches for half a minute."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CACHE = "~/.gcs_tokens"  # of a login in a browser, which the library of the st
 
 
 def google_system(options: dict[str, Any]) -> Any:
-    """Return a file system of Google's store that asks without credentials, None if there may be some.
+    """Return a file system of Google's store that sends no credentials; None if there may be some.
 
-    The library (gcsfs 2026.8) looks for them in four ways, which take 17 seconds, and then asks without any, six times
-    for each request. Here Google's own way of looking decides.
+    The library (gcsfs 2026.8) looks for them in four ways, which take 17 seconds, and then sends each request without
+    any six times. Here Google's own search decides.
 
     Args:
         options: of the file system.
@@ -34,7 +34,7 @@ def google_system(options: dict[str, Any]) -> Any:
 
 
 def is_anonymous(system: Any) -> bool:
-    """Return whether a file system of Google's store asks without credentials."""
+    """Return whether a file system of Google's store sends no credentials."""
     return getattr(getattr(system, "credentials", None), "method", None) == "anon"
 
 
@@ -50,5 +50,5 @@ def _has_credentials() -> bool:
 
 
 def _once(system: Any) -> Any:
-    """Return the method that makes a request, without the library's retries: remote_calls.py has its own."""
+    """Return the method that makes a request, without the library's retries, which it has no option for."""
     return type(system)._request.__wrapped__.__get__(system)

@@ -194,7 +194,7 @@ class RemoteStore:
     def check_writable(self) -> None:
         """Raise StoreError if an object store can't be written, by an object that is deleted again.
 
-        Nothing is tried in other stores, where folders would be left behind.
+        Other stores are not probed, since a probe would leave folders there.
         """
         if self.protocol in OBJECT_STORES:
             probe = f"{TMP}/{uuid.uuid4().hex}"

@@ -23,14 +23,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class WorkKnown:
-    """What share of the work each step to come takes, about: (step, weight) in order, in one unit for all of them."""
+    """The estimated share of the work that each coming step takes: (step, weight) in order, all in one unit."""
 
     weights: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class StepStarted:
-    """A step begins: its name and how much it has to do, in a unit of its own; 0 if that is not known.
+    """A step begins: its name and how much it has to do, in a unit of its own; 0 if unknown.
 
     `parts` names what the step makes, "partitions", and `num_parts` says how many.
     """
@@ -108,6 +108,6 @@ _WARNINGS = _Warnings(logging.WARNING)
 
 
 def report(event: Event) -> None:
-    """Tell all listeners."""
+    """Pass an event to all listeners."""
     for listener in list(_listeners):
         listener(event)

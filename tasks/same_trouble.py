@@ -14,7 +14,7 @@ from tokenloom.tasks.workers import WorkerPool
 
 _MOST_FILES = 1000
 _MOST_SECONDS = 10.0  # somebody waits for the message
-_BY_THE_RULES = ("too_large", "bad_id")  # found behind the reader
+_BY_THE_RULES = ("too_large", "bad_id")  # found after the reader
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def _outcome(argv: Sequence[str]) -> int:
 def _answered(arguments: argparse.Namespace) -> int:
     """Run the command, print what it returns with --json, and return the exit code."""
     with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-        result = _run(arguments)  # what a transform prints, say, is no JSON
+        result = _run(arguments)  # a transform's prints must not mix with the JSON
     if arguments.json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     sys.stdout.flush()

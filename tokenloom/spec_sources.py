@@ -21,13 +21,14 @@ def _parsed(value: str) -> str:
 
 def _codec(name: str) -> str:
     """Return Python's own name of an encoding that text files may be in."""
+    refused = ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some")
     try:
         codec = codecs.lookup(name)
         "a".encode(name)  # refuses codecs that are not for text, such as hex
     except (LookupError, ValueError) as error:  # ValueError: a name that no module can have
-        raise ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some") from error
+        raise refused from error
     if codec.incrementaldecoder is None or codec.name in _NO_FILES:
-        raise ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some")
+        raise refused
     return codec.name
 
 

@@ -48,8 +48,8 @@ def end_runs(runs: Iterable[UUID]) -> None:
             for run_id in {*runs, *_claimed(client)}:
                 with suppress(ObjectNotFound):  # deleted while it ran
                     _end(client, client.read_flow_run(run_id))
-    except httpx.HTTPError as error:  # what stops must not fail of it
-        say(f"the server does not take that its runs end ({error}); it finds out when their heartbeats are missing")
+    except httpx.HTTPError as error:  # stopping must not fail because of it
+        say(f"the server did not record that its runs ended ({error}); it does once their heartbeats are missing")
 
 
 def _run_of(process: int) -> UUID | None:

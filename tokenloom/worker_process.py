@@ -14,13 +14,13 @@ from prefect.cli import app
 from tokenloom.orphans import follow_parent
 
 
-def _is_no_general_advice(record: logging.LogRecord) -> bool:
-    """Return False for what a worker adds to the log of each run that died, behind the line that says why it did."""
+def _is_not_general_advice(record: logging.LogRecord) -> bool:
+    """Return False for the advice that a worker logs for each run that died, after the line that says why."""
     return not (record.levelno == logging.INFO and record.getMessage().startswith("Check "))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    logging.getLogger("prefect.flow_runs.worker").addFilter(_is_no_general_advice)
+    logging.getLogger("prefect.flow_runs.worker").addFilter(_is_not_general_advice)
     follow_parent(seconds=15)
     app()

@@ -1,6 +1,6 @@
 """CSV (RFC 4180), plain or compressed: a document is the text of one row.
 
-`row` is its number behind the header, or in the file if that has none. A line end may stand in a quoted field, so a
+`row` is its number after the header, or in the file if that has none. A line end may stand in a quoted field, so a
 file can't be cut: it is one partition, read as a stream.
 """
 

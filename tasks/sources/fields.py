@@ -13,7 +13,7 @@ from tokenloom.tasks.sources.shown_names import json_type, shown_names
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
-WHOLE_ROW = "."  # as the text of a source: a row is no object, but the text
+WHOLE_ROW = "."  # the text of a source whose rows are strings, not objects
 _ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
 
 

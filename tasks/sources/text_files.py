@@ -64,6 +64,6 @@ class TextFileReader(RecordReader):
             message = f"no byte order mark of {encoding} at its start; check encoding: {encoding}-le and -be need none"
             return BadRow(f"{url}: {message}", 0, "invalid_utf8")
         if mark and not encoding.startswith(("utf-16", "utf-32")) and not (self._replaces and self.is_any_text):
-            told = f"{url}: its first bytes are those of {mark}, not of {encoding.upper()}"
-            return BadRow(f"{told}; {self._file_ways_out}", 0, "invalid_utf8")
+            message = f"{url}: its first bytes are those of {mark}, not of {encoding.upper()}"
+            return BadRow(f"{message}; {self._file_ways_out}", 0, "invalid_utf8")
         return None
