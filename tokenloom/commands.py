@@ -43,7 +43,6 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     """Show what a build would read and make, and what of it is cached; refuse it if the disk can't hold it."""
     from tokenloom.flows.direct import check_direct, plan_directly
     from tokenloom.tasks.estimate import check_disk
-    from tokenloom.tasks.inputs import left_out_messages
     from tokenloom.tasks.workers import chosen_num_workers
 
     loaded = _load_limited(spec, set, limit)
@@ -52,19 +51,8 @@ def plan(spec: str, set: list[str], limit: int | None, quiet: bool) -> Json:
     rows = [_source_row(planned, name) for name in planned.spec.source_names()]
     header = ["source", "files", "bytes", "partitions", "cached"]
     totals = {name: sum(row[i + 1] for row in rows) for i, name in enumerate(header[1:])}
-    state = "published already: a build has nothing to do" if planned.published else "not built yet"
     print_table(quiet, header, [*rows, ["all", *totals.values()]])
-    for message in left_out_messages(planned.left_out):
-        print_line(quiet, message)
-    print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    print_line(quiet, f"tokenizer {_with_eot(planned.tokenizer)}")
-    if estimate and not planned.published:
-        _print_estimate(quiet, estimate)
-    print_line(
-        quiet,
-        "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
-    )
-    print_line(quiet, "about as much again. Changing the split shares can move documents between splits.")
+    _print_plan(quiet, planned, estimate)
     if estimate and not planned.published:
         check_disk(planned, estimate)
     return {
@@ -88,6 +76,23 @@ def _source_row(planned: Any, name: str) -> list[Any]:
     parts = [p for p in planned.partitions if planned.inputs[p.input_index].source == name]
     num_bytes = sum(planned.inputs[i].num_bytes for i in files)
     return [name, len(files), num_bytes, len(parts), sum(p.spill in planned.cached for p in parts)]
+
+
+def _print_plan(quiet: bool, planned: Any, estimate: Any) -> None:
+    from tokenloom.tasks.inputs import left_out_messages
+
+    state = "published already: a build has nothing to do" if planned.published else "not built yet"
+    for message in left_out_messages(planned.left_out):
+        print_line(quiet, message)
+    print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    print_line(quiet, f"tokenizer {_with_eot(planned.tokenizer)}")
+    if estimate and not planned.published:
+        _print_estimate(quiet, estimate)
+    print_line(
+        quiet,
+        "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
+    )
+    print_line(quiet, "about as much again. Changing the split shares can move documents between splits.")
 
 
 def _print_estimate(quiet: bool, estimate: Any) -> None:

@@ -49,24 +49,9 @@ def run_demo(
         ) from error
     from tokenloom import TokenDataset
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with showing_progress():
-        num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
-    (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")
-    tell(f"1. {num_files:,} Python files of the standard library -> {folder}/stdlib.jsonl")
-    if num_left_out:
-        tell(f"   {counted(num_left_out, 'file')} left out: not UTF-8")
+    num_files = _write_folder(folder, tell)
     result = build(load_spec(folder / "demo.yaml"))
-    tell(f"2. built {result['reference']}")
-    if num_filtered := result["rows"]["filtered"]:
-        tell(
-            f"   {num_filtered:,} of {counted(num_files, 'file')} left out: "
-            f"shorter than {_MIN_CHARS:,} characters (min_chars)"
-        )
-    if num_duplicates := result["rows"]["duplicates"]:
-        tell(f"   {counted(num_duplicates, 'file')} left out: the same text as another")
-    for name, counts in result["splits"].items():
-        tell(f"     {name:<11}{counted(counts['tokens'], 'token'):>19} {counted(counts['documents'], 'document'):>17}")
+    _describe(result, num_files, tell)
     reference = f"{folder}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=SEQ_LEN, packing="document")
     sample = data.decode(data[0]["input_ids"])
@@ -86,6 +71,32 @@ def run_demo(
     tell(f"           tokenloom peek {reference}")
     tell(f"again      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
     return result | {"sample": sample, "losses": losses, "spec": str(folder / "demo.yaml")}
+
+
+def _write_folder(folder: Path, tell: Callable[[str], None]) -> int:
+    """Write text and spec; return the number of files that the text holds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with showing_progress():
+        num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
+    (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")
+    tell(f"1. {num_files:,} Python files of the standard library -> {folder}/stdlib.jsonl")
+    if num_left_out:
+        tell(f"   {counted(num_left_out, 'file')} left out: not UTF-8")
+    return num_files
+
+
+def _describe(result: dict[str, Any], num_files: int, tell: Callable[[str], None]) -> None:
+    """Print what was built of so many files, and what was left out."""
+    tell(f"2. built {result['reference']}")
+    if num_filtered := result["rows"]["filtered"]:
+        tell(
+            f"   {num_filtered:,} of {counted(num_files, 'file')} left out: "
+            f"shorter than {_MIN_CHARS:,} characters (min_chars)"
+        )
+    if num_duplicates := result["rows"]["duplicates"]:
+        tell(f"   {counted(num_duplicates, 'file')} left out: the same text as another")
+    for name, counts in result["splits"].items():
+        tell(f"     {name:<11}{counted(counts['tokens'], 'token'):>19} {counted(counts['documents'], 'document'):>17}")
 
 
 def _tracked(numbers: range, num_tokens: int) -> Iterator[int]:

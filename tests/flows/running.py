@@ -128,7 +128,7 @@ def event(name: str, dataset: str) -> dict[str, Any]:
     wanted = {"filter": {"event": {"name": [name]}, "resource": {"id": [f"tokenloom.dataset.{dataset}"]}}}
     while time.monotonic() < deadline:
         with get_client(sync_client=True) as client:
-            found = client._client.post("/events/filter", json=wanted).json()["events"]
+            found = client.request("POST", "/events/filter", json=wanted).json()["events"]
         if found:
             assert len(found) == 1
             return dict(found[0]["payload"])
@@ -140,7 +140,7 @@ def log_lines(run: FlowRun) -> list[tuple[str, str]]:
     """Return what the log of a run holds now, in order: (level, line)."""
     wanted = {"logs": {"flow_run_id": {"any_": [str(run.id)]}}, "sort": "TIMESTAMP_ASC"}
     with get_client(sync_client=True) as client:
-        rows = client._client.post("/logs/filter", json=wanted).json()
+        rows = client.request("POST", "/logs/filter", json=wanted).json()
     return [(logging.getLevelName(row["level"]), row["message"]) for row in rows]
 
 

@@ -10,16 +10,10 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    ArtifactFilterKey,
-    LogFilter,
-    LogFilterFlowRunId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
 
-from tests.flows.running import wait_until
+from tests.flows.running import log_lines, wait_until
 from tests.prefect_servers import send_all
 from tests.support import make_spec, write_jsonl
 from tokenloom.errors import CheckError, InputError
@@ -50,17 +44,15 @@ def _newest_run() -> FlowRun:
         return max(client.read_flow_runs(), key=lambda run: str(run.created))
 
 
-def _log(run: UUID) -> list[tuple[int, str]]:
-    """Return the level and the text of each line of a run's log, once the server has its last one."""
+def _log(run: FlowRun) -> list[tuple[str, str]]:
+    """Return the lines of a run's log, once the server has its last one."""
     send_all()
 
-    def lines() -> list[tuple[int, str]]:
-        with get_client(sync_client=True) as client:
-            found = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])))
-        log = [(line.level, line.message) for line in sorted(found, key=lambda line: line.timestamp)]
+    def lines() -> list[tuple[str, str]]:
+        log = log_lines(run)
         return log if log and re.match("published |failed: ", log[-1][1]) else []
 
-    found: list[tuple[int, str]] = wait_until(lines)
+    found: list[tuple[str, str]] = wait_until(lines)
     return found
 
 
@@ -77,7 +69,7 @@ class TestRuns:
 
     def test_the_log_has_a_line_for_each_step_and_none_for_each_task_that_completed(self, tmp_path: Path) -> None:
         build_dataset(_spec(tmp_path).with_workers(2))
-        texts = [text for _, text in _log(_newest_run().id)]
+        texts = [text for _, text in _log(_newest_run())]
         steps = [text.split(" done in ")[0] for text in texts if " done in " in text]
         assert steps == [
             "plan", "read file structure", "tokenize", "divide into shards", "shuffle", "validate", "publish"
@@ -92,7 +84,7 @@ class TestRuns:
         with pytest.raises(InputError):
             build_dataset(spec.with_workers(1))
         run = _newest_run()
-        errors = [text for level, text in _log(run.id) if level >= 40]
+        errors = [text for level, text in _log(run) if level == "ERROR"]
         assert any(text.startswith("Finished in state Failed(") and "b.jsonl" in text for text in errors)
         (artifact,) = _artifacts(run.id, "data-progress")
         assert "stopped here: a retry continues from what is done" in artifact.description
@@ -119,7 +111,7 @@ class TestRuns:
         (artifact,) = _artifacts(run.id, "data-progress")
         assert artifact.description.startswith("100% of the build, ")
         assert "2 of 2 partitions reused" in artifact.data and f"2 of {num_shards} shards reused" in artifact.data
-        texts = [text for _, text in _log(run.id)]
+        texts = [text for _, text in _log(run)]
         second = texts[max(i for i, text in enumerate(texts) if text.startswith("plan done in")) :]
         shares = [int(found[1]) for text in second if (found := re.search(r"overall (\d+)%", text))]
         assert shares == sorted(shares) and all(share >= 85 for share in shares), "never below what is encoded"
