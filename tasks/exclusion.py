@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.assignment import candidate_path
 from tokenloom.storage.remote import AnyStore
-from tokenloom.tasks.sources.files import input_bytes, open_decompressed
+from tokenloom.tasks.sources.compressed import open_decompressed
+from tokenloom.tasks.sources.files import input_bytes
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16

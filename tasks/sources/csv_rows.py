@@ -15,8 +15,9 @@ from typing import Any
 from tokenloom.errors import BadRow, InputError
 from tokenloom.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
+from tokenloom.tasks.sources.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
+from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.shown_names import shown_names
 from tokenloom.tasks.sources.text_files import TextFileReader
 

@@ -1,18 +1,16 @@
-"""Files of sources: which ones a pattern matches, and their bytes, decompressed where their name says so."""
+"""Files of sources: which ones a pattern matches, and their bytes."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import fsspec
-import pyarrow as pa
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
 from tokenloom.leave_out import LeaveOut
@@ -25,26 +23,9 @@ from tokenloom.storage.words import counted
 from tokenloom.tasks.sources.local_glob import local_glob
 from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
 
-PINNED = "commit:"  # a fingerprint that begins so names what never changes
+PINNED = "commit:"  # a fingerprint with this prefix names what never changes
 _WILDCARDS = "*?["
-_SURROGATES = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that are no UTF-8
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_NO_TEXT = {
-    b"\x1f\x8b\x08": "gzip",
-    b"BZh91AY&SY": "bz2",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\0": "xz",
-    b"PK\x03\x04": "zip",
-    b"PAR1": "parquet",
-    b"ARROW1": "Arrow",
-}
-_NAME_IT = {
-    **{codec: f"let its name end in {suffix}" for suffix, codec in _CODECS.items()},
-    **dict.fromkeys(("xz", "zip"), "decompress it"),
-    **{what: f"read it with kind: {what.lower()}" for what in ("parquet", "Arrow")},
-}
-_NOT_READ = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
-_BUFFER_BYTES = 2**20
+_SURROGATES = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that are not UTF-8
 _listeners: list[list[IO[bytes]]] = []
 
 
@@ -272,47 +253,3 @@ def input_bytes(url: str) -> int:
                 return file.size()
         filesystem, path = fsspec.core.url_to_fs(url)
         return int(filesystem.size(path))
-
-
-def compression(url: str) -> str | None:
-    """Return how a file is compressed, by its name: gzip, bz2, zstd or None; raises InputError for another way."""
-    if url.endswith(_NOT_READ):
-        raise InputError(f"{url}: this compression is not supported; use {', '.join(_CODECS)} or none: make it again")
-    return next((codec for suffix, codec in _CODECS.items() if url.endswith(suffix)), None)
-
-
-def _check_plain(url: str, file: IO[bytes]) -> None:
-    """Raise InputError for what is plainly no text in UTF-8, whatever the rules for a few bad bytes say."""
-    head = file.read(10)
-    file.seek(0)
-    for mark, what in _NO_TEXT.items():
-        if head.startswith(mark):
-            raise InputError(f"{url}: its first bytes are those of {what}; {_NAME_IT[what]}, or leave the file out")
-
-
-@contextmanager
-def open_decompressed(url: str) -> Iterator[IO[bytes]]:
-    """Open an input file for reading forwards, decompressed if its name says so.
-
-    Arrow's codecs read several members and tell a truncated file, and gunzip at 2.5 times the speed of Python's.
-
-    Raises InputError if it is missing, can't be read, or is broken.
-    """
-    codec = compression(url)
-    with open_input(url) as file:
-        if codec is None:
-            _check_plain(url, file)
-            # fsspec's files know no readline of so many bytes at most.
-            yield file if is_local(url) else cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES))
-            return
-        num_bytes = input_bytes(url)
-        expect(file, [(0, num_bytes)])
-        if num_bytes == 0:
-            raise InputError(f"{url}: the file is empty, which no {codec} file is; make it again")
-        try:
-            stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-            yield cast(IO[bytes], io.BufferedReader(stream, _BUFFER_BYTES))
-        except (OSError, pa.ArrowException) as error:
-            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not the codec's
-                raise
-            raise InputError(f"{url}: broken {codec}: {said(error)}; make the file again or leave it out") from error

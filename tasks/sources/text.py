@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
+from tokenloom.tasks.sources.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import compression, input_bytes, open_decompressed
+from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.text_encoding import UTF8, to_utf8
 from tokenloom.tasks.sources.text_files import TextFileReader
 

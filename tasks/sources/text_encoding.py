@@ -14,7 +14,8 @@ from typing import IO, cast
 
 from tokenloom.errors import InputError
 from tokenloom.storage.fingerprints import remote_fingerprint, stamp
-from tokenloom.tasks.sources.files import info_of, is_local, local_path, open_decompressed
+from tokenloom.tasks.sources.compressed import open_decompressed
+from tokenloom.tasks.sources.files import info_of, is_local, local_path
 
 UTF8 = "utf-8"
 _MARKS = {  # the longer one first

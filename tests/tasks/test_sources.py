@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.support import count, write_parquet
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources import SourceReader, files, jsonl, make_reader
+from tokenloom.tasks.sources import SourceReader, compressed, files, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
 
 Row = tuple[int, str | None]
@@ -248,7 +248,7 @@ def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         with original(url) as file:
             yield _Counting(file, sizes)  # type: ignore[misc]
 
-    monkeypatch.setattr(files, "open_input", open_counting)
+    monkeypatch.setattr(compressed, "open_input", open_counting)
     monkeypatch.setattr(parquet_module, "open_input", open_counting)
     return sizes
 
