@@ -80,7 +80,7 @@ def choose_encoding(url: str, encodings: Sequence[str]) -> str:
 
     Args:
         url: of the file.
-        encodings: Python's names; one of them is not tried.
+        encodings: Python's names; a single one is returned untried.
     """
     if len(encodings) < 2:
         return next(iter(encodings), UTF8)
