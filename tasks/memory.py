@@ -71,7 +71,7 @@ def no_memory(max_bytes: int) -> str:
         return "no memory to read it; build again with fewer --workers"
     return (
         f"reading it takes more memory than {_BASE_BYTES + 4 * max_bytes:,} bytes: a page, batch or line of it is too "
-        "large, or claims what it does not hold; repair it or leave out the file, or raise documents.max_bytes"
+        "large, or claims what it does not hold; repair the file or leave it out, or raise documents.max_bytes"
     )
 
 

@@ -262,7 +262,6 @@ def run_build(folder: Path) -> None:
         if isinstance(event, progress.StepStarted):
             tell(event.step)
 
-    tell("plan")
     with progress.listening(listen):
         version = support.build(spec, num_workers=2).version
     tell("done")

@@ -409,8 +409,10 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             TokenLoader(data, **{"batch_size": 2, **options})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"is empty: no shard has seq_len \+ 1 = 100001 tokens"):
-        TokenLoader(TokenDataset(reference, seq_len=100_000), 2)
+    with pytest.warns(UserWarning, match="no samples"):
+        empty = TokenDataset(reference, seq_len=100_000)
+    with pytest.raises(ValueError, match=r"no shard has seq_len \+ 1 = 100001 tokens"):
+        TokenLoader(empty, 2)
     for wrong in ({"batch_size": 2.0}, {"prefetch": "4"}, {"num_epochs": 1.5}):
         with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be a whole number"):
             TokenLoader(data, **{"batch_size": 2, **wrong})  # type: ignore[arg-type]

@@ -220,7 +220,7 @@ def test_states_of_another_stream_are_refused_and_both_sides_are_named(
 ) -> None:
     data = TokenDataset(reference, seq_len=8)
     state = TokenLoader(data, 2, seed=3).state_dict()
-    mine, theirs = data.manifest["version"], TokenDataset(small).manifest["version"]
+    mine, theirs = data.manifest["version"], TokenDataset(small, seq_len=8).manifest["version"]
     for loader, message in (
         (
             TokenLoader(TokenDataset(small, seq_len=8), 2, seed=3),
@@ -393,7 +393,7 @@ def test_arguments_of_an_iterable_out_of_range_are_refused(reference: str) -> No
         ({"start": -1}, "start must be at least 0, not -1"),
         ({"order": "x"}, "order: one of"),
         ({"num_epochs": 1, "start": 10**9}, "0 samples make no step"),
-        ({"num_epochs": 1, "batch_size": 10**6}, "samples make no step of 1000000 samples on 1 ranks"),
+        ({"num_epochs": 1, "batch_size": 10**6}, "samples make no step of 1,000,000 samples on 1 ranks"),
         ({"num_epochs": 0}, "num_epochs must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):

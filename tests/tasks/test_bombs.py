@@ -127,7 +127,7 @@ def _claims() -> dict[str, bytes]:
 def test_a_file_that_claims_what_it_does_not_hold_is_refused(what: str, tmp_path: Path, children: Children) -> None:
     data = _claims()[what]
     assert len(data) < 500
-    refused(children, tmp_path / "a.parquet", data, "leave out the file")
+    refused(children, tmp_path / "a.parquet", data, "leave it out")
 
 
 _CODECS = {"zstd": raw.ZSTD, "gzip": raw.GZIP, "brotli": raw.BROTLI, "snappy": raw.SNAPPY, "lz4_raw": raw.LZ4}
