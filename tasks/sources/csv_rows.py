@@ -16,16 +16,12 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.csv_header import first_rows, missing_column, skip_blank
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import input_bytes
-from tokenloom.tasks.sources.shown_names import shown_names
 from tokenloom.tasks.sources.text_files import TextFileReader
 
 _MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each
-_LIKE_DATA = (
-    "They look like a row of data: if the file has no header, set header: false, with columns: [name, ...] or text: 2, "
-    "a position counted from 0. Else set"
-)
 
 
 class Reader(TextFileReader):
@@ -81,8 +77,9 @@ class Reader(TextFileReader):
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields, and the rows that hold data; raises InputError if a name is missing."""
         if self._has_header:
+            rows = skip_blank(rows)
             names = next(rows, [])
-            self._check_names(url, names)
+            self._check_names(url, names, names, rows)
             return names, rows
         if self._columns:
             return self._columns, rows
@@ -90,23 +87,16 @@ class Reader(TextFileReader):
         if first is None:
             return [], rows
         names = [str(position) for position in range(len(first))]
-        self._check_names(url, names)
+        self._check_names(url, names, first, rows)
         return names, chain([first], rows)
 
-    def _check_names(self, url: str, names: list[str]) -> None:
+    def _check_names(self, url: str, names: list[str], first: list[str], rows: Iterator[list[str]]) -> None:
         for column, key in self._needed.items():
             if names.count(column) != 1:
-                found = "two columns" if column in names else "no column"
-                step = _LIKE_DATA if self._look_like_data(names) else "Set"
-                raise InputError(
-                    f"{url}: {found} {column!r}; its columns are: {shown_names(names)}. {step} {key}: to one of them"
+                rest = first_rows(rows)
+                raise missing_column(
+                    url, key, column, first, rest, delimiter=self._delimiter, has_header=self._has_header
                 )
-
-    def _look_like_data(self, names: list[str]) -> bool:
-        """Return whether names of columns are rather fields of a row: texts of several words, numbers, or equal."""
-        if not self._has_header:
-            return False
-        return len(set(names)) < len(names) or any(" " in name.strip() or name.strip().isdecimal() for name in names)
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""

@@ -16,6 +16,9 @@ from tokenloom.spec import BuildSpec
 NEWS = '3,Wall St. Bears,"Short-sellers, again"\n4,Oil prices,Soaring\n3,Two,Lines\n'
 
 
+WORDS = "pos,great\nneg,terrible\npos,superb\n"
+
+
 def spec_of(path: Path, **source: Any) -> BuildSpec:
     """Return a spec of one CSV file."""
     return make_spec(path.parent / "store", [{"kind": "csv", "path": str(path), "name": "rows", **source}])
@@ -99,7 +102,7 @@ def test_a_spec_that_can_not_mean_a_column_is_refused(source: dict[str, Any], pa
 
 
 @pytest.mark.parametrize(
-    "data", [NEWS, "text of,two,two\n", "7,8,9\n1,2,3\n", "same,same\na,b\n", "Wall St. Bears Claw Back\nOil\n"]
+    "data", [NEWS, "text of,two,two\n", "7,8,9\n1,2,3\n", "same,same\na,b\n", "Wall St. Bears Claw Back\nOil\n", WORDS]
 )
 def test_a_header_that_looks_like_data_gets_a_hint(data: str, tmp_path: Path) -> None:
     hint = r"no column 'text'.*They look like a row of data.*header: false, with columns: \[name, ...\] or text: 2"
@@ -107,16 +110,51 @@ def test_a_header_that_looks_like_data_gets_a_hint(data: str, tmp_path: Path) ->
         read(news(tmp_path, data), header=True)
 
 
-def test_a_header_of_names_gets_no_hint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", ["1,b,c\n", "label,title,body\n1,b,c\n", "title,label,1\n"])
+def test_a_header_of_names_gets_no_hint(rows: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"its columns are: label, title, body\. Set text: to one of them$"):
-        read(news(tmp_path, "label,title,body\n1,b,c\n"), header=True)
+        read(news(tmp_path, f"label,title,body\n{rows}"), header=True)
 
 
-@pytest.mark.parametrize("start", ["\n", "\r\n", "\n\r\n\n", "\ufeff\n"])
+def test_a_row_that_can_not_be_read_does_not_hide_the_missing_column(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no column 'text'.*They look like a row of data"):
+        read(news(tmp_path, f'{WORDS}"open\n'), header=True)
+
+
+@pytest.mark.parametrize("data", ["", "\n\n", "  \n"])
+def test_a_file_without_rows_is_called_empty(data: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a.csv: the file is empty.*leave it out"):
+        read(news(tmp_path, data), header=True)
+
+
+def test_two_columns_of_the_needed_name_are_to_be_renamed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"two columns 'text'; .* Rename one in the file.*header: false"):
+        read(news(tmp_path, "text,text,id\na,b,1\n"), header=True)
+
+
+def test_a_position_in_a_file_with_a_header_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no column '1'.* 1 is a position only with header: false. Set text:"):
+        read(news(tmp_path, "body,id\na,b\n"), header=True, text="1")
+
+
+@pytest.mark.parametrize(("found", "shown"), [("\t", r'"\\t"'), (";", '";"'), ("|", r'"\|"')])
+@pytest.mark.parametrize("options", [{"header": True}, {"text": "1"}])
+def test_another_delimiter_is_named(found: str, shown: str, options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"If {shown} separates the fields, set delimiter: {shown}. Else set text:"):
+        read(news(tmp_path, f"id{found}text\n1{found}two\n"), **options)
+
+
+def test_a_delimiter_in_quotes_is_not_another_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r'its columns are: "a,b"\. Set text: to one of them$'):
+        read(news(tmp_path, '"a,b"\nc\n'), header=True)
+
+
+@pytest.mark.parametrize("start", ["\n", "\r\n", "\n\r\n\n", "\ufeff\n", "  \n\n \t\n"])
 def test_blank_lines_before_the_header_are_no_header(start: str, tmp_path: Path) -> None:
     path = news(tmp_path, f"{start}text,n\none,1\n\ntwo,2\n")
     assert read(path, header=True) == [(0, "one"), (1, "two")]
-    assert read(news(tmp_path, start + NEWS), text="2")[0] == (0, "Short-sellers, again")
+    if " " not in start:  # without a header a blank may be the only field of a row
+        assert read(news(tmp_path, start + NEWS), text="2")[0] == (0, "Short-sellers, again")
 
 
 def test_the_header_enters_the_version_and_its_default_does_not(tmp_path: Path) -> None:

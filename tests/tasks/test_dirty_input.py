@@ -313,7 +313,7 @@ def test_line_ends_of_csv_may_be_mixed_blank_lines_are_no_rows_and_the_last_may_
 @pytest.mark.parametrize(
     ("data", "options", "parts"),
     [
-        (b"text,n,text\na,1,b\n", {}, "two columns 'text'.*[sS]et text:"),
+        (b"text,n,text\na,1,b\n", {}, "two columns 'text'.*Rename one .*[sS]et text:"),
         (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.*[sS]et id:"),
         (b"text,n\na,1\n", {"id": "no"}, "no column 'no'; its columns are: text, n. Set id:"),
         (b"text,n\na,1\n", {"filter": "score > 1"}, "no column 'score'; its columns are: text, n. Set filter:"),
@@ -322,10 +322,10 @@ def test_line_ends_of_csv_may_be_mixed_blank_lines_are_no_rows_and_the_last_may_
             {},
             "no column 'text'; its columns are: \"first row\", 1. They look like a row",
         ),
-        (b"text;n\na;1\n", {}, "no column 'text'; its columns are: \"text;n\". Set text:"),
+        (b"text;n\na;1\n", {}, "no column 'text'; its columns are: \"text;n\". If .*delimiter.* set text:"),
         (b"Text ,n\na,1\n", {}, "no column 'text'; its columns are: \"Text \", n. Set text:"),
         (b"t\xff,n\na,1\n", {}, r"no column 'text'; its columns are: .t\\udcff., n. Set text:"),
-        (b"\n\n", {}, "no column 'text'; its columns are: none"),
+        (b"\n\n", {}, "the file is empty, so it has no column 'text'; repair"),
     ],
 )
 def test_a_header_that_does_not_fit_is_named_with_its_columns(

@@ -1,0 +1,106 @@
+"""The first row of a CSV file: is it a header, and what a message says if it lacks a column."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+
+from tokenloom.errors import InputError
+from tokenloom.tasks.sources.shown_names import shown_names
+
+_MOST_ROWS = 100  # to compare with a header
+_MOST_CHARS = 1_000_000  # of those rows
+_DELIMITERS = "\t;|,"
+_LIKE_DATA = (
+    "They look like a row of data: if the file has no header, set header: false, with columns: [name, ...] or text: 2, "
+    "a position counted from 0. Else set"
+)
+
+
+def skip_blank(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Return rows without those at the start that are a line of blanks."""
+    for row in rows:
+        if len(row) > 1 or row[0].strip():
+            yield row
+            break
+    yield from rows
+
+
+def first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
+    """Return about the first hundred rows; fewer if a row before can't be read, which whoever reads it reports."""
+    found: list[list[str]] = []
+    num_chars = 0
+    try:
+        for row in rows:
+            found.append(row)
+            num_chars += sum(map(len, row))
+            if len(found) == _MOST_ROWS or num_chars > _MOST_CHARS:
+                break
+    except (csv.Error, InputError):
+        return found
+    return found
+
+
+def looks_like_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a header is rather a row of data.
+
+    Its cells are texts of several words, numbers or equal, or one is a value of its own column as well. The header
+    itself may stand among the rows: files that are joined repeat it.
+
+    Args:
+        names: the cells of the header.
+        rows: some rows that follow it.
+    """
+    if len(set(names)) < len(names) or any(" " in name.strip() or name.strip().isdecimal() for name in names):
+        return True
+    pairs = (pair for row in rows if list(row) != list(names) for pair in zip(names, row, strict=False))
+    return any(name == value and name.strip() for name, value in pairs)
+
+
+def missing_column(
+    url: str,
+    key: str,
+    column: str,
+    first: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    delimiter: str,
+    has_header: bool,
+) -> InputError:
+    """Return the error for a column that a file does not have once.
+
+    Args:
+        url: of the file.
+        key: of the spec, which names the column: text, id or filter.
+        column: its name, or its position.
+        first: the first row.
+        rows: some rows that follow it.
+        delimiter: the one that separated the fields.
+        has_header: whether the first row names the columns.
+    """
+    if not first:
+        return InputError(f"{url}: the file is empty, so it has no column {column!r}; repair it or leave it out")
+    names = list(first) if has_header else [str(position) for position in range(len(first))]
+    shown = f"its columns are: {shown_names(names)}"
+    if names.count(column) > 1:
+        return InputError(
+            f"{url}: two columns {column!r}; {shown}. Rename one in the file, or set {key}: to another. If this row is "
+            "data, set header: false"
+        )
+    hint = _delimiter_hint(first, delimiter) or (_header_hint(column, first, rows) if has_header else "Set")
+    return InputError(f"{url}: no column {column!r}; {shown}. {hint} {key}: to one of them")
+
+
+def _delimiter_hint(first: Sequence[str], delimiter: str) -> str:
+    """Return what leads to another delimiter, "" if none stands in the first row or it has several fields."""
+    found = max(_DELIMITERS.replace(delimiter, ""), key=first[0].count)
+    if len(first) > 1 or found not in first[0]:
+        return ""
+    return f"If {json.dumps(found)} separates the fields, set delimiter: {json.dumps(found)}. Else set"
+
+
+def _header_hint(column: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if looks_like_data(names, rows):
+        return _LIKE_DATA
+    return f"{column} is a position only with header: false. Set" if column.isdecimal() else "Set"
