@@ -22,7 +22,7 @@ from tokenloom.tasks.estimate import (
     sample_partition,
     surely_fits,
 )
-from tokenloom.tasks.inputs import left_out_messages
+from tokenloom.tasks.inputs import header_messages, left_out_messages
 from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, first_jobs, shuffle_jobs, tokenize_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
@@ -68,6 +68,8 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
         progress.report(progress.Message(message))
     if plan.published:
         return finish_build(plan, start)
+    for message in header_messages(plan.inputs):
+        progress.report(progress.Message(message))
     plan.store.remove_stale_temporaries()
     if problem := plan.store.exclusion_problem():
         progress.report(progress.Message(problem))

@@ -1,4 +1,4 @@
-"""Inputs: the files of the sources of a spec, and their fingerprints. Reads no text."""
+"""Inputs: the files of the sources of a spec, and their fingerprints. Reads no text but the start of CSV files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint
 from tokenloom.storage.remote import AnyStore
 from tokenloom.storage.words import counted
 from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files import PINNED, info_of
 
 LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it
@@ -69,6 +70,14 @@ def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterat
             if not (num_files and only_unused):
                 does = f"leaves out {counted(num_files, 'file')}" if num_files else unused
                 yield f"leave_out of {source}: {pattern!r} {does}"
+
+
+def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
+    """Yield a warning for each CSV source whose first file has a header that looks like a row of data."""
+    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "csv"}
+    for file in reversed(first.values()):
+        if warning := CsvReader(file.options).header_warning(file.url):
+            yield warning
 
 
 def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:

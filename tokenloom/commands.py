@@ -79,10 +79,10 @@ def _source_row(planned: Any, name: str) -> list[Any]:
 
 
 def _print_plan(quiet: bool, planned: Any, estimate: Any) -> None:
-    from tokenloom.tasks.inputs import left_out_messages
+    from tokenloom.tasks.inputs import header_messages, left_out_messages
 
     state = "published already: a build has nothing to do" if planned.published else "not built yet"
-    for message in left_out_messages(planned.left_out):
+    for message in (*left_out_messages(planned.left_out), *header_messages(planned.inputs)):
         print_line(quiet, message)
     print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     print_line(quiet, f"tokenizer {_with_eot(planned.tokenizer)}")

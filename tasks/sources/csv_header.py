@@ -12,6 +12,7 @@ from tokenloom.tasks.sources.shown_names import shown_names
 _MOST_ROWS = 100  # to compare with a header
 _MOST_CHARS = 1_000_000  # of those rows
 _DELIMITERS = "\t;|,"
+USED_AS_NAMES = "its first row is used as names of columns; if it is data, set header: false"
 _LIKE_DATA = (
     "They look like a row of data: if the file has no header, set header: false, with columns: [name, ...] or text: 2, "
     "a position counted from 0. Else set"

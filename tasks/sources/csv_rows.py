@@ -16,11 +16,12 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.csv_header import first_rows, missing_column, skip_blank
+from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, looks_like_data, missing_column, skip_blank
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.text_files import TextFileReader
 
+_MAX_FIRST_LINE = 1_000_000  # characters of a line that is only read for a warning
 _MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each
 
 
@@ -47,6 +48,25 @@ class Reader(TextFileReader):
         size = input_bytes(url)
         return [PartitionRange(0, size, size, None)]
 
+    def header_warning(self, url: str) -> str | None:
+        """Return a warning if the first row of a file is used as names of columns and looks like data, else None.
+
+        Reads the start of the file. What can't be read gives no warning: the build reports it.
+        """
+        if not self._has_header:
+            return None
+        try:
+            with open_decompressed(url) as file:
+                if self.contradiction(url, file):
+                    return None
+                text = io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
+                lines = csv.reader(self._lines(url, text, _MAX_FIRST_LINE), delimiter=self._delimiter, strict=True)
+                first, *rows = first_rows(skip_blank(row for row in lines if row)) or [[]]
+                text.detach()
+        except InputError:
+            return None
+        return f"{url}: {USED_AS_NAMES}" if looks_like_data(first, rows) else None
+
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
@@ -68,10 +88,10 @@ class Reader(TextFileReader):
             finally:
                 text.detach()
 
-    def _lines(self, url: str, text: io.TextIOWrapper) -> Iterator[str]:
-        while line := text.readline(_MAX_FIELD):
-            if len(line) == _MAX_FIELD:
-                raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or repair the file")
+    def _lines(self, url: str, text: io.TextIOWrapper, most: int = _MAX_FIELD) -> Iterator[str]:
+        while line := text.readline(most):
+            if len(line) == most:
+                raise InputError(f"{url}: a line of {most:,} characters or more; split it, or repair the file")
             yield line
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:

@@ -10,8 +10,10 @@ import pytest
 from tests.refusals import assert_refused
 from tests.support import build, make_spec, stored_documents
 from tests.tasks.test_sources import Row, read_file
+from tokenloom import cli
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec import BuildSpec
+from tokenloom.tasks import progress
 
 NEWS = '3,Wall St. Bears,"Short-sellers, again"\n4,Oil prices,Soaring\n3,Two,Lines\n'
 
@@ -147,6 +149,43 @@ def test_another_delimiter_is_named(found: str, shown: str, options: dict[str, A
 def test_a_delimiter_in_quotes_is_not_another_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'its columns are: "a,b"\. Set text: to one of them$'):
         read(news(tmp_path, '"a,b"\nc\n'), header=True)
+
+
+WARNING = "its first row is used as names of columns; if it is data, set header: false"
+
+
+def warned(spec: BuildSpec) -> list[str]:
+    """Return the messages of a build."""
+    seen: list[progress.Event] = []
+    with progress.listening(seen.append):
+        build(spec)
+    return [event.text for event in seen if isinstance(event, progress.Message)]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"), [(WORDS, "great"), ("0,title 0\n1,title 1\n", "title 0"), ("7,text\n8,a\n", "text")]
+)
+def test_a_build_warns_of_a_header_that_looks_like_data(data: str, text: str, tmp_path: Path) -> None:
+    path = news(tmp_path, data)
+    (tmp_path / "b.csv").write_text(data + "9,last\n", encoding="utf-8")
+    assert warned(spec_of(tmp_path / "*.csv", text=text)) == [f"{path}: {WARNING}"]  # once for a source
+
+
+def test_a_build_does_not_warn_of_a_header_of_names(tmp_path: Path) -> None:
+    path = news(tmp_path, "label,text,\npos,great,\npos,terrible,\nlabel,text,\n")
+    assert warned(spec_of(path)) == []
+    assert warned(spec_of(path, header=False, text=1)) == []
+
+
+def test_a_plan_warns_of_a_header_that_looks_like_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    news(tmp_path, WORDS)
+    source = "{kind: csv, path: a.csv, text: great}"
+    (tmp_path / "spec.yaml").write_text(f"dataset: d\nstore: s\nsources: [{source}]\ntokenizer: {{kind: byte}}\n")
+    assert cli.main(["plan", "spec.yaml"]) == 0
+    assert f"a.csv: {WARNING}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("start", ["\n", "\r\n", "\n\r\n\n", "\ufeff\n", "  \n\n \t\n"])
