@@ -70,8 +70,9 @@ def _check_source(source: str, records: Sequence[dict[str, Any]]) -> None:
         for one in lists:
             reasons.update(one["reasons"])
         told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+        num_bad = counted(sum(reasons.values()), "bad row")
         raise InputError(
-            f"source {source}: no document, and {sum(reasons.values()):,} bad rows ({told}); check the source. The "
+            f"source {source}: no document, and {num_bad} ({told}); check the source. The "
             f"first of them: {lists[0]['first']}"
         )
 

@@ -54,6 +54,8 @@ def check_pattern(pattern: str) -> str:
         return pattern
     if pattern.startswith("!"):
         raise ValueError(f"{pattern!r}: exceptions (!) are not supported; write narrower patterns, or \\! for the name")
+    if pattern.strip() and not pattern.startswith("#"):
+        raise ValueError(f"{pattern!r} is not a valid pattern: it matches no file; write \\[ for a name with a bracket")
     raise ValueError(f"{pattern!r} is blank or a comment and matches no file; write \\# for a name that begins with #")
 
 

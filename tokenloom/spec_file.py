@@ -142,7 +142,9 @@ def _told(item: Any, value: Any, places: dict[KeyPath, str], path: str) -> str:
     if item["type"] == "union_tag_invalid":
         tag = item["ctx"]["tag"]
         return f"{place}: {key}: unknown kind {_short(tag)}. {did_you_mean(tag, kind_names(item['loc']))}"
-    return f"{place}: {key}: {said_by_pydantic(item)}; got {_short(item['input'])}"
+    is_cut_off = item["type"] == "value_error" and isinstance(item["input"], dict)  # of a whole source, say
+    got = "" if is_cut_off else f"; got {_short(item['input'])}"
+    return f"{place}: {key}: {said_by_pydantic(item)}{got}"
 
 
 def _place(location: KeyPath, places: dict[KeyPath, str], path: str) -> str:

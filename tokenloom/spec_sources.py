@@ -42,7 +42,9 @@ def _not_default(value: list[str]) -> list[str]:
 
 def _position_as_name(value: Any) -> Any:
     """Return a position of a field, which a spec may write as a number, as the name that a reader gives it."""
-    return str(value) if type(value) is int and value >= 0 else value
+    if type(value) is int and value < 0:
+        raise ValueError("a position is counted from 0, for the first field: it can't be negative")
+    return str(value) if type(value) is int else value
 
 
 _NO_FILES = ("idna", "punycode")  # encodings of names in a network
@@ -101,7 +103,7 @@ class _FileSource(_Source):
     name: Name | None = Field(
         None, title="Name", description="Stands in the inputs of a version; default: kind and position"
     )
-    leave_out: list[Annotated[str, AfterValidator(check_pattern)]] = Field(
+    leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(_listed)] = Field(
         [], title="Leave out", description="Files that the path matches and that are not read, as in .gitignore: *.tmp"
     )
 

@@ -125,7 +125,7 @@ class Columns:
             except UnicodeDecodeError as error:
                 texts.append(None)
                 bad[row] = BadRow(
-                    f"{url}, row {row}: invalid UTF-8 at byte {error.start} of it; {self._ways_out}",
+                    f"{url}, row {row}: invalid UTF-8 at byte {error.start}; {self._ways_out}",
                     row,
                     "invalid_utf8",
                 )
@@ -134,7 +134,7 @@ class Columns:
 
 def _path(schema: pa.Schema, name: str) -> list[str]:
     """Return the way to a column: a name that is spelled with its dots comes first."""
-    return [name] if name in schema.names else name.split(".")
+    return [name] if name in schema.names or not name.strip(".") else name.split(".")
 
 
 def _field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
@@ -145,12 +145,20 @@ def _field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType
             f"{url}: {found} {name!r}; its columns are: {shown_names(schema.names)}. Set {key}: to one of them"
         )
     kind = schema.field(first).type
+    parent = first
     for part in rest:
         if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
-            inner = shown_names(field.name for field in kind) if pa.types.is_struct(kind) else kind
-            raise InputError(f"{url}: no column {name!r}: no {part!r} in {inner}. Set {key}: to a column")
+            raise InputError(f"{url}: no column {name!r}: {_inside(parent, kind)}. Set {key}: to a column")
+        parent = f"{parent}.{part}"
         kind = kind.field(part).type
     return kind
+
+
+def _inside(name: str, kind: pa.DataType) -> str:
+    """Return what a message says of the fields of a column."""
+    if not pa.types.is_struct(kind):
+        return f"column {name!r} is {kind}, which has no fields"
+    return f"the fields of {name!r} are: {shown_names(field.name for field in kind)}"
 
 
 def _pick(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.row_filter import comparisons_of, parse_filter
+from tokenloom.storage.words import counted
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, looks_like_data, missing_column, skip_blank
@@ -122,8 +123,12 @@ class Reader(TextFileReader):
         """See RecordReader.parse."""
         if isinstance(raw, dict):
             return raw
-        what = "the header" if self._has_header else "columns" if self._columns else "the first row"
-        raise BadRow(f"{place}: {len(raw)} fields, unlike {what}; repair the row", row, "fields")
+        found = counted(len(raw), "field")
+        if self._columns:
+            message = f"{found}, but columns names {len(self._columns)}; name every field in columns, or repair the row"
+        else:
+            message = f"{found}, unlike {'the header' if self._has_header else 'the first row'}; repair the row"
+        raise BadRow(f"{place}: {message}", row, "fields")
 
     def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
         """See SourceReader.locate: the whole file."""

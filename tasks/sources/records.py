@@ -62,7 +62,7 @@ class RecordReader(ABC):
         try:
             return data.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
-            message = f"{place}: {self._encoding} at byte {error.start} of it; {self.ways_out}"
+            message = f"{place}: {self._encoding} at byte {error.start}; {self.ways_out}"
             raise BadRow(message, row, "invalid_utf8") from error
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:

@@ -67,9 +67,18 @@ def test_a_row_of_another_length_is_a_bad_row(tmp_path: Path) -> None:
     with pytest.raises(BadRow, match=r"row 1: 2 fields, unlike the first row") as told:
         read(path, text="2")
     assert told.value.reason == "fields"
-    with pytest.raises(BadRow, match=r"row 0: 3 fields, unlike columns"):
+    with pytest.raises(BadRow, match=r"row 0: 3 fields, but columns names 2; name every field in columns, or"):
         read(path, columns=["text", "n"])
+    with pytest.raises(BadRow, match=r"row 0: 1 field, unlike the header"):
+        read(news(tmp_path, "text,n\none\n"), header=True)
+    path = news(tmp_path, "1,a,b\n1,two\n2,c,d\n")
     assert read(path, text="2", on_error="skip") == [(0, "b"), (2, "d")]
+
+
+def test_a_source_of_one_bad_row_is_counted_so(tmp_path: Path) -> None:
+    source = {"kind": "csv", "path": str(news(tmp_path, "text,n\none\n")), "name": "rows"}
+    spec = make_spec(tmp_path / "store", [source], documents={"on_error": "skip"})
+    assert_refused(spec, "no document, and 1 bad row (1 fields)", "1 field, unlike the header")
 
 
 def test_a_position_behind_the_last_field_is_named(tmp_path: Path) -> None:
@@ -88,7 +97,8 @@ def test_a_file_of_no_rows_without_a_header_has_none(tmp_path: Path) -> None:
         ({"header": False}, "text: without a header there is no column 'text': give columns: .*text: 0 for the first"),
         ({"header": False, "text": 1, "id": "x"}, "id: without a header there is no column 'x'"),
         ({"header": False, "text": "01"}, "no column '01'"),
-        ({"header": False, "text": -1}, "text"),
+        ({"header": False, "text": -1}, "a position is counted from 0, for the first field: it can't be negative"),
+        ({"id": -1}, "a position is counted from 0"),
         ({"header": False, "text": 1, "filter": "n > 1"}, r"filter: without a header .* give columns"),
         ({"header": False, "columns": ["a", "b"]}, "text: 'text' is not in columns, which are: a, b"),
         ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: 'c' is not in columns"),

@@ -415,6 +415,22 @@ def test_a_compressed_file_without_the_suffix_is_refused(tmp_path: Path) -> None
 # Parquet
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (".", "no column '.'; its columns are: .*Set text: to one of them"),
+        ("body.x", "no column 'body.x': column 'body' is string, which has no fields. Set text: to a column"),
+        ("meta.x", "no column 'meta.x': the fields of 'meta' are: a. Set text: to a column"),
+        ("meta.a.x", "no column 'meta.a.x': column 'meta.a' is string, which has no fields"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named_in_plain_words(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"body": ["x"], "": ["y"], "meta": [{"a": "z"}]}), path)
+    with pytest.raises(InputError, match=message):
+        texts_of(path, "parquet", text=text)
+
+
 def test_nulls_inside_structs_and_lists_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = [{"meta": {"body": "one"}}, {"meta": None}, {"meta": {"body": None}}, {"meta": {"body": "two"}}]

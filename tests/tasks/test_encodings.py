@@ -106,7 +106,7 @@ def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_pa
     (tmp_path / "004b.txt").unlink()
     assert_refused(
         folder_spec(tmp_path),
-        f"{tmp_path}/005b.txt: invalid UTF-8 at byte 3 of it",
+        f"{tmp_path}/005b.txt: invalid UTF-8 at byte 3; ",
         "documents.on_error: skip",
         "documents.encoding_errors: replace",
         "encoding: ",
@@ -239,7 +239,7 @@ def test_of_several_encodings_the_first_that_decodes_the_whole_file_counts(tmp_p
     path.write_bytes(b"x" * 3_000_000 + b"\xe9")
     assert read_file("text", path, encoding=["utf-8", "cp1252"])[0][1] == "x" * 3_000_000 + "é"
     path.write_bytes("é".encode("utf-16-le"))  # no byte order mark: nothing says that it is UTF-16
-    with pytest.raises(BadRow, match=r"invalid utf-8 or utf-16 at byte 0 of it; .*on_error: skip"):
+    with pytest.raises(BadRow, match=r"invalid utf-8 or utf-16 at byte 0; .*on_error: skip"):
         read_file("text", path, encoding=["utf-8", "utf-16"])
 
 

@@ -66,7 +66,7 @@ def test_invalid_utf8_in_parquet_names_file_and_row(tmp_path: Path) -> None:
     text = pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": text}), path, row_group_size=20)
-    assert_refused(spec_of(path), str(path), "row 21: invalid UTF-8 at byte 4 of it", "encoding_errors: replace")
+    assert_refused(spec_of(path), str(path), "row 21: invalid UTF-8 at byte 4; ", "encoding_errors: replace")
     write_parquet(path, TEXTS)
     assert_builds(spec_of(path), TEXTS)
 

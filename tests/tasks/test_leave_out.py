@@ -169,6 +169,16 @@ def test_a_pattern_that_can_leave_out_nothing_is_refused(pattern: str, tree: Pat
         spec_of(tree, pattern)
 
 
+@pytest.mark.parametrize("pattern", ["[a.txt", "/"])
+def test_a_pattern_that_is_not_valid_is_called_so(pattern: str, tree: Path) -> None:
+    with pytest.raises((SpecError, ValueError), match=r"is not a valid pattern"):
+        spec_of(tree, pattern)
+
+
+def test_a_single_pattern_needs_no_list(tree: Path) -> None:
+    assert spec_of(tree, leave_out="old/").sources[0].left_out() == ["old/"]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "text", "arrow", "arrayrecord"])
 def test_every_kind_of_files_has_it(kind: str, tree: Path) -> None:
     spec = make_spec(tree.parent / "store", [{"kind": kind, "path": f"{tree}/*", "leave_out": ["*.tmp"]}])
