@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
-
-from tokenloom.errors import InputError, WorkError, of_source
+from tokenloom.errors import WorkError
 from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
 from tokenloom.storage.keys import equal_part
-from tokenloom.storage.words import counted
 from tokenloom.tasks.exclusion import write_exclusions
+from tokenloom.tasks.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.records import read_records
 
@@ -26,13 +22,11 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     totals = {name: {"documents": 0, "tokens": 0} for name, _ in shares}
     rows = {"read": 0, "filtered": 0, "not_read": 0, "quarantined": 0}
     spills = []
-    sources: dict[str, list[dict[str, Any]]] = {}
     found = read_records(plan.store, (partition.spill for partition in plan.partitions))
     for partition in plan.partitions:
         record = found.get(partition.spill)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
-        sources.setdefault(plan.inputs[partition.input_index].source, []).append(record)
         counts = record | {"quarantined": record["quarantine"]["rows"]}
         rows = {name: rows[name] + counts[name] for name in rows}
         for index, spill in enumerate(record["spills"]):
@@ -40,11 +34,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
             for i, (name, _) in enumerate(shares):
                 totals[name]["documents"] += spill["documents"][i]
                 totals[name]["tokens"] += spill["tokens"][i]
-    for source, records in sources.items():
-        with of_source(source):
-            _check_source(source, records)
-    if not spills:
-        raise InputError(_no_documents(plan, rows))
+    check_documents_found(plan, found)
     shards = [
         shard
         for i, (name, _) in enumerate(shares)
@@ -57,26 +47,6 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     return assignment
 
 
-def _check_source(source: str, records: Sequence[dict[str, Any]]) -> None:
-    """Raise InputError if bad rows are all that a source has, or no row has a key that it names."""
-    unseen = [set(record["unseen"]) for record in records if record["read"]]
-    if unseen and any(record["spills"] for record in records) and (keys := set.intersection(*unseen)):
-        raise InputError(
-            f"source {source}: no row has the key {sorted(keys)[0]!r} that its filter or id names; check the spelling"
-        )
-    lists = [record["quarantine"] for record in records if record["quarantine"]["rows"]]
-    if lists and not any(record["spills"] for record in records):
-        reasons: Counter[str] = Counter()
-        for one in lists:
-            reasons.update(one["reasons"])
-        told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-        num_bad = counted(sum(reasons.values()), "bad row")
-        raise InputError(
-            f"source {source}: no document, and {num_bad} ({told}); check the source. The "
-            f"first of them: {lists[0]['first']}"
-        )
-
-
 def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens: int) -> list[ShardRange]:
     """Return the shards of a split: max(1, round(tokens / shard_tokens)) equal parts of the key range."""
     num_shards = max(1, (2 * totals["tokens"] + shard_tokens) // (2 * shard_tokens))
@@ -85,13 +55,3 @@ def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens
     return [
         ShardRange(split, split_index, i, start, end, num_tokens, num_documents) for i, (start, end) in enumerate(parts)
     ]
-
-
-def _no_documents(plan: BuildPlan, rows: dict[str, int]) -> str:
-    files = counted(len(plan.inputs), "file")
-    return (
-        f"{plan.inputs[0].url}: no document in {files}: {counted(rows['read'], 'row')} read, "
-        f"{rows['filtered']} of them left out by a filter, or empty or shorter than "
-        f"documents.min_chars ({plan.spec.documents.min_chars}), {rows['quarantined']} for an error; "
-        "check the source and the rules"
-    )

@@ -6,6 +6,7 @@ A sample reads the head of a partition and encodes the first of it. What an earl
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,11 @@ from tokenloom.storage.shard import token_dtype
 from tokenloom.storage.spill import TABLE_DTYPE
 from tokenloom.tasks.assign import cut_split
 from tokenloom.tasks.jobs import tokenize_job
+from tokenloom.tasks.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.quarantine import first_message
 from tokenloom.tasks.records import read_records
+from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files import following_position
 from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents
 from tokenloom.tokenizers.base import text_bytes
@@ -37,7 +41,8 @@ class Sample:
     """What the head of a partition holds.
 
     `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`;
-    reading and choosing all that was read took `read_seconds`.
+    reading and choosing all that was read took `read_seconds`. `record` counts rows as a partition's record does, see
+    check_documents_found; it is None where the partition was not read to its end.
     """
 
     share: float
@@ -48,6 +53,7 @@ class Sample:
     num_tokens: int
     seconds: float
     read_seconds: float
+    record: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -84,9 +90,11 @@ def sample_partition(job: TokenizeJob) -> Sample:
     """Read the head of a partition and encode the first of it; errors as tokenize_partition."""
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
-    seconds, share, begin = 0.0, 1.0, time.perf_counter()
+    seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
+    tally = _Tally()
     with of_source(job.file.source), following_position() as position:
         for rows in read_documents(job, tokenizer):
+            tally.add(rows)
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
             num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read
             id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])
@@ -97,10 +105,33 @@ def sample_partition(job: TokenizeJob) -> Sample:
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _SAMPLE_SECONDS:
-                share = _share(job, num_rows, position() or job.start + num_bytes)
+                share, is_whole = _share(job, num_rows, position() or job.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
-    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds)
+    record = tally.record(num_documents) if is_whole else None
+    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record)
+
+
+class _Tally:
+    """Counts the rows of a partition, and its bad rows by reason."""
+
+    def __init__(self) -> None:
+        self._num_read = self._num_filtered = 0
+        self._unseen: tuple[str, ...] = ()
+        self._reasons: Counter[str] = Counter()
+        self._first = ""
+
+    def add(self, rows: Rows) -> None:
+        self._num_read, self._num_filtered = self._num_read + rows.num_read, self._num_filtered + rows.num_filtered
+        self._unseen = rows.unseen
+        for bad in rows.bad:
+            self._reasons[bad.reason] += bad.num_rows
+            self._first = self._first or first_message(bad)
+
+    def record(self, num_documents: int) -> dict[str, Any]:
+        bad = {"rows": self._reasons.total(), "reasons": dict(self._reasons), "first": self._first}
+        counts = {"read": self._num_read, "filtered": self._num_filtered, "unseen": list(self._unseen)}
+        return counts | {"quarantine": bad, "spills": [{}] if num_documents else []}
 
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
@@ -113,9 +144,13 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
 
 
 def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
-    """Return what a build makes, from samples of its sources and the records of what is encoded."""
+    """Return what a build makes, from samples of its sources and the records of what is encoded.
+
+    Raises InputError where these cover all rows and a build would find no document, or no row with a key it needs.
+    """
     total, new, seconds = _Amount(), _Amount(), 0.0
     records = read_records(plan.store, plan.cached)
+    check_documents_found(plan, records | {job.spill: sample.record for job, sample in samples if sample.record})
     by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
         mine = {part.spill for part in parts}

@@ -28,6 +28,11 @@ def quarantine_path(spill: str) -> str:
     return f"{FOLDER}/{spill}.quarantine"
 
 
+def first_message(row: BadRow) -> str:
+    """Return what a message about many bad rows says of the first: its own message, at most 500 characters of it."""
+    return str(row)[:500]
+
+
 class QuarantineWriter:
     """Lists the skipped rows of a partition in a work file, which is made with the first of them.
 
@@ -62,7 +67,7 @@ class QuarantineWriter:
             write_all(self._file, line)
             self._hash.update(line)
             self._reasons[row.reason] += row.num_rows
-            self._first = self._first or str(row)[:500]
+            self._first = self._first or first_message(row)
             self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
 
     def summary(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _print_plan(quiet: bool, planned: Any, estimate: Any) -> None:
     print_line(quiet, f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     print_line(quiet, f"tokenizer {_with_eot(planned.tokenizer)}")
     if estimate and not planned.published:
-        _print_estimate(quiet, estimate)
+        _print_estimate(quiet, estimate, is_encoded=not planned.missing)
     print_line(
         quiet,
         "Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take",
@@ -95,10 +95,12 @@ def _print_plan(quiet: bool, planned: Any, estimate: Any) -> None:
     print_line(quiet, "about as much again. Changing the split shares can move documents between splits.")
 
 
-def _print_estimate(quiet: bool, estimate: Any) -> None:
+def _print_estimate(quiet: bool, estimate: Any, *, is_encoded: bool) -> None:
     from tokenloom.tasks.estimate import gigabytes
 
-    basis = f"from a sample of {gigabytes(estimate.sampled_bytes)}" if estimate.sampled_bytes else "already encoded"
+    basis = "already encoded" if is_encoded else f"from a sample of {gigabytes(estimate.sampled_bytes)}"
+    if not estimate.num_documents:
+        print_line(quiet, "warning: the sample holds no document; a build fails if the rest holds none either")
     print_line(
         quiet,
         f"about {counted(estimate.num_tokens, 'token')} in {counted(estimate.num_documents, 'document')} ({basis});",

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from tests.support import write_jsonl, write_parquet
 from tokenloom import commands
@@ -270,3 +271,50 @@ def test_plan_leaves_remembered_fingerprints_alone_in_the_store(
     assert main(["plan", spec]) == 0
     assert _tree(tmp_path).keys() == before
     capsys.readouterr()
+
+
+# plan refuses a build without documents
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "lines", "message"),
+    [
+        ("csv", b"text,n\n", "", "no document in 1 file: 0 rows read"),
+        ("csv", b"text,n\nhello,1\n", "documents: {min_chars: 10000000}", "1 row read, 1 of them left out"),
+        ("jsonl", b'{"text": "hello", "n": 1}\n', "filter: n == 2", "1 row read, 1 of them left out"),
+        ("jsonl", '{"text": "hello"}\n'.encode("utf-16"), "documents: {on_error: skip}", "no document, and 1 bad rows"),
+        ("jsonl", b'{"text": "hello"}\n', "id: nokey", "no row has the key 'nokey'"),
+        ("jsonl", b'{"text": "hello"}\n', "filter: nokey == 1", "no row has the key 'nokey'"),
+        ("jsonl", b'{"text": "hello", "n": 1, "i": 1}\n', "{filter: n == 2, id: i}", "1 row read, 1 of them left out"),
+    ],
+)
+def test_plan_refuses_what_holds_no_document_as_build_does(
+    kind: str, data: bytes, lines: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"a.{kind}").write_bytes(data)
+    options = yaml.safe_load(lines) or {}
+    rules = {"documents": options.pop("documents", {})}
+    spec = {"dataset": "news", "store": "./store", "tokenizer": "byte", **rules}
+    spec["sources"] = [{"kind": kind, "path": f"a.{kind}", **options}]
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    planned = _refused(capsys, "plan", str(tmp_path / "spec.yaml"))
+    assert message in planned
+    built = _refused(capsys, "build", str(tmp_path / "spec.yaml"), "--direct", "--workers", "0")
+    assert planned == built
+    assert _refused(capsys, "plan", str(tmp_path / "spec.yaml")) == built  # of what is encoded now
+
+
+def test_plan_warns_where_a_sample_alone_holds_no_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.estimate._NUM_SAMPLES", 1)
+    for name in "ab":
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"short {name}"])
+    (tmp_path / "spec.yaml").write_text(
+        "{dataset: news, store: ./store, tokenizer: byte, documents: {min_chars: 9}, "
+        "sources: [{kind: jsonl, path: '*.jsonl'}]}"
+    )
+    assert main(["plan", str(tmp_path / "spec.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert "the sample holds no document" in shown
+    assert "already encoded" not in shown
