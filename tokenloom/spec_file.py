@@ -54,19 +54,31 @@ def _parse(text: str, path: str) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         value = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SpecError(f"{path}{where}: not valid YAML: {error.problem}") from error
+        raise SpecError(f"{path}{where}: not valid YAML: {error.problem}{_quoting(text, error)}") from error
     except RecursionError as error:
         raise SpecError(f"{path}: not valid YAML: nested too deep") from error
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"{path}: not valid YAML: {said(error)}") from error
     if not isinstance(node, yaml.MappingNode):
-        raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {value!r}")
+        found = "an empty file" if value is None else repr(value)
+        raise SpecError(f"{path}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {found}")
     places: dict[KeyPath, str] = {}
     for location, line in _walk(node, ()):
         if location in places:
             raise SpecError(f"{path}:{line}: {_dotted(location)} is given a second time here; remove one")
         places[location] = f"{path}:{line}"
     return value, places
+
+
+def _quoting(text: str, error: yaml.MarkedYAMLError) -> str:
+    """Return the advice to quote a value, where the line of an error holds a character that YAML takes for its own."""
+    lines = text.splitlines()
+    if not error.problem_mark or error.problem_mark.line >= len(lines):
+        return ""
+    value = lines[error.problem_mark.line].partition(":")[2]
+    if not any(character in value for character in "[]{}*&!#:,"):
+        return ""
+    return '; quote values that hold [ ] { } * & ! # : or a comma, such as path: "a[0-2].parquet"'
 
 
 def _walk(node: yaml.Node, location: KeyPath) -> Iterator[tuple[KeyPath, int]]:
@@ -98,20 +110,20 @@ def _override(value: dict[str, Any], places: dict[KeyPath, str], override: str, 
     if isinstance(new, str) and (location[-1] in _PATH_KEYS or new.startswith(_PATH_BEGINNINGS)):
         new = str((folder / Path(new).expanduser()).absolute()) if "://" not in new else new
     target: Any = value
-    for part, following in pairwise(location):
+    for depth, (part, following) in enumerate(pairwise(location), start=1):
         if isinstance(target, list) and isinstance(part, int) and part < len(target):
             target = target[part]
         elif isinstance(target, dict) and isinstance(part, str):
             target = target.setdefault(part, [] if isinstance(following, int) else {})
         else:
-            raise SpecError(f"--set {override}: there is no {part!r} to set it in")
+            raise SpecError(f"--set {override}: the spec has no {_dotted(location[:depth])}")
     last = location[-1]
     if isinstance(target, dict):
         target[last] = new
     elif isinstance(target, list) and isinstance(last, int) and last < len(target):
         target[last] = new
     else:
-        raise SpecError(f"--set {override}: there is no {last!r} to set")
+        raise SpecError(f"--set {override}: the spec has no {_dotted(location)}")
     for inside in [known for known in places if known[: len(location)] == location]:
         del places[inside]
     places[location] = f"--set {override}"
@@ -188,5 +200,5 @@ def _dotted(location: KeyPath) -> str:
 
 
 def _short(value: Any) -> str:
-    text = SECRET_URL.sub("***", repr(value))
+    text = "no value" if value is None else SECRET_URL.sub("***", repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

@@ -9,6 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.spec_base import Location, Name, SpecModel, kind_field
+from tokenloom.spec_words import did_you_mean
 
 
 class ByteTokenizer(SpecModel):
@@ -119,7 +120,14 @@ _BY_NAME = {
 
 
 def _written_out(value: Any) -> Any:
-    return _SHORT.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if value not in _SHORT:
+        raise ValueError(
+            f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "
+            "download its tokenizer.json and write {kind: huggingface, path: tokenizer.json}"
+        )
+    return _SHORT[value]
 
 
 class _InForm:

@@ -205,7 +205,7 @@ def test_a_file_that_is_no_spec_is_refused(text: str, message: str, tmp_path: Pa
 def test_a_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.yaml: no such file; `tokenloom init .*none\.yaml` writes"):
         load_spec(tmp_path / "none.yaml")
-    with pytest.raises(SpecError, match="can't be read: "):
+    with pytest.raises(SpecError, match="this is a folder"):
         load_spec(tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(SpecError, match=r"bytes\.yaml: can't be read"):
@@ -262,13 +262,13 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
         ("nope=3", "--set nope=3: nope: unknown key (value 3). Allowed: dataset, store"),
         ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),
         ("sources.0.nope=1", "--set sources.0.nope=1: sources.0.nope: unknown key"),
-        ("sources.2.path=x", "--set sources.2.path=x: there is no 2 to set it in"),
-        ("sources.x.path=x", "--set sources.x.path=x: there is no 'x' to set it in"),
-        ("sources.-1.path=x", "--set sources.-1.path=x: there is no '-1' to set it in"),
-        ("sources.5=x", "--set sources.5=x: there is no 5 to set"),
-        ("dataset.x.y=1", "--set dataset.x.y=1: there is no 'x' to set it in"),
+        ("sources.2.path=x", "--set sources.2.path=x: the spec has no sources.2"),
+        ("sources.x.path=x", "--set sources.x.path=x: the spec has no sources.x"),
+        ("sources.-1.path=x", "--set sources.-1.path=x: the spec has no sources.-1"),
+        ("sources.5=x", "--set sources.5=x: the spec has no sources.5"),
+        ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
         ("documents=3", "--set documents=3: documents: Input should be a valid dictionary"),
-        ("dataset=", "--set dataset=: dataset: Input should be a valid string; got None"),
+        ("dataset=", "--set dataset=: dataset: Input should be a valid string; got no value"),
     ],
 )
 def test_a_bad_override_is_told_as_it_was_written(override: str, message: str, tmp_path: Path) -> None:
@@ -351,3 +351,20 @@ def test_the_starter_spec_is_valid_and_spells_out_the_defaults(tmp_path: Path) -
         plain.seed,
         plain.shard_tokens,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        (BASE + "tokenizer: meta-llama/Llama-3\n", [], r"name of a tokenizer.*byte, gpt2.*kind: huggingface, path: "),
+        (BASE + "tokenizer: gpt3\n", [], "Did you mean gpt2"),
+        ("sources: [{kind: parquet, path: a[0-2].parquet}]\n", [], r":1: not valid YAML: .*; quote values that hold"),
+        ("", [], "not an empty file"),
+        (WHOLE + "documents:\n", [], "got no value"),
+        (WHOLE, ["sources.3.path=x"], "the spec has no sources.3$"),
+        (WHOLE, ["sources.3=x"], "the spec has no sources.3$"),
+    ],
+)
+def test_a_mistake_is_said_in_words_of_a_spec(text: str, overrides: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
+        load(tmp_path, text, *overrides)
