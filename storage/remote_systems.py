@@ -90,6 +90,10 @@ def _is_async(protocol: str) -> bool:
         return True
 
 
+def _is_known(protocol: str) -> bool:
+    return protocol in fsspec.registry or protocol in fsspec.available_protocols()
+
+
 def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
     """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
     if protocol in S3:
@@ -108,6 +112,11 @@ def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) ->
         advice = f"pip install {package}" if package else str(error)
         raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
     except (ValueError, TypeError) as error:  # an option that it does not know
+        if not _is_known(protocol):
+            raise StoreError(
+                f"store {protocol}://: unknown protocol; a store is a local folder or a URL of s3:// (extra [s3]), "
+                "gs:// (extra [gcs]), az:// (extra [azure]) or another protocol of fsspec"
+            ) from None
         raise StoreError(f"store {protocol}://: {reason_of(error)}") from harmless(error)
     if protocol in S3:
         system.retries = 1
