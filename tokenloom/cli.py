@@ -10,12 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenloom import __version__
 from tokenloom.errors import TokenloomError
 from tokenloom.failures import Parser, UsageError, report
-from tokenloom.output import Json
+from tokenloom.output import Json, drop_output, showing_plain_warnings, write_output
 
 _DAMAGED = 3
 _GO_ON = ("build", "demo")  # where they stopped
@@ -229,14 +230,22 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that can't show a character shows its number
             stream.reconfigure(errors="backslashreplace")
     try:
         return _outcome(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:  # the reader of our output went away: `tokenloom ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 1
+
+
+def _open_closed_streams() -> None:
+    """Write to nowhere where the caller closed stdout or stderr: `tokenloom build SPEC >&-`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (open to the end)
 
 
 def _outcome(argv: Sequence[str]) -> int:
@@ -256,11 +265,10 @@ def _outcome(argv: Sequence[str]) -> int:
 
 def _answered(arguments: argparse.Namespace) -> int:
     """Run the command, print what it returns with --json, and return the exit code."""
-    with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+    output = contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext()
+    with output, showing_plain_warnings():
         result = _run(arguments)  # a transform's prints must not mix with the JSON
-    if arguments.json:
-        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    write_output(json.dumps(result, ensure_ascii=False) + "\n" if arguments.json else "", flush=True)
     return _verified(result, arguments.deep) if arguments.command == "verify" else 0
 
 

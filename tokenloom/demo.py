@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.display import showing_progress
-from tokenloom.errors import TokenloomError
+from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.spec_file import load_spec
 from tokenloom.storage.words import counted
 from tokenloom.tasks import progress
@@ -75,7 +75,10 @@ def run_demo(
 
 def _write_folder(folder: Path, tell: Callable[[str], None]) -> int:
     """Write text and spec; return the number of files that the text holds."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SpecError(f"--dir {folder}: a file is in the way; name a folder") from error
     with showing_progress():
         num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
     (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")

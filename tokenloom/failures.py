@@ -70,11 +70,23 @@ def _prefix(error: BaseException) -> str:
         return error.usage
     if isinstance(error, KeyboardInterrupt):
         return ""
-    return "tokenloom: " if isinstance(error, TokenloomError) else f"tokenloom: {type(error).__name__}: "
+    return "tokenloom: " if _is_plain(error) else f"tokenloom: {type(error).__name__}: "
 
 
 def _suffix(error: BaseException) -> str:
-    return "" if isinstance(error, TokenloomError | UsageError | KeyboardInterrupt) else " (--debug shows where)"
+    return "" if _is_plain(error) or isinstance(error, UsageError | KeyboardInterrupt) else " (--debug shows where)"
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Return whether the message says all that a user needs: one of ours, or one of the system."""
+    return isinstance(error, TokenloomError) or _of_system(error) is not None
+
+
+def _of_system(error: BaseException) -> str | None:
+    """Return what the operating system says, after the path that it is about; None for any other error."""
+    if isinstance(error, TokenloomError) or not isinstance(error, OSError) or not error.strerror:
+        return None
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
 
 
 def _message(error: BaseException, goes_on: bool) -> str:
@@ -84,7 +96,7 @@ def _message(error: BaseException, goes_on: bool) -> str:
     if isinstance(error, KeyboardInterrupt):
         next_step = ". Only a complete version is ever visible; run the same command to go on where it stopped"
         return f"interrupted{next_step if goes_on else ''}"
-    problems = str(error).splitlines() if isinstance(error, SpecError) else [str(error)]
+    problems = str(error).splitlines() if isinstance(error, SpecError) else [_of_system(error) or str(error)]
     text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
     if isinstance(error, FormatError) and "tokenloom verify" not in text:
         text += "; `tokenloom verify` names all that is damaged in a version, and what to do"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from tokenloom.errors import TokenloomError, one_line
 
 Json = dict[str, Any]  # what `--json` prints instead
 
@@ -11,7 +17,30 @@ Json = dict[str, Any]  # what `--json` prints instead
 def print_line(quiet: bool, text: str = "") -> None:
     """Print a line, unless quiet."""
     if not quiet:
-        sys.stdout.write(text + "\n")
+        write_output(text + "\n")
+
+
+def write_output(text: str, *, flush: bool = False) -> None:
+    """Write to stdout.
+
+    Raises:
+        BrokenPipeError: its reader went away.
+        TokenloomError: it can't be written, for example because the disk is full.
+    """
+    try:
+        sys.stdout.write(text)
+        if flush:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise TokenloomError(f"the output can't be written: {error.strerror}") from error
+
+
+def drop_output() -> None:
+    """Let what is still to be written to stdout go nowhere, so that the end of the program does not fail on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(quiet: bool, header: list[str], rows: list[list[Any]]) -> None:
@@ -27,3 +56,22 @@ def print_table(quiet: bool, header: list[str], rows: list[list[Any]]) -> None:
 def printable(text: str) -> str:
     """Return text without what a terminal would obey: control characters other than line ends and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+@contextmanager
+def showing_plain_warnings() -> Iterator[None]:
+    """Print a warning of the block as one line on stderr, without the file and the line of source that raised it."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    sys.stderr.write(f"tokenloom: warning: {printable(one_line(str(message)))}\n")

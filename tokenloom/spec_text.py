@@ -27,10 +27,12 @@ def read_spec_text(where: str) -> tuple[str, str]:
     except FileNotFoundError as error:
         advice = "see whether the URL is right" if "://" in where else f"`tokenloom init {where}` writes a starter spec"
         raise SpecError(f"{where}: no such file; {advice}") from error
+    except IsADirectoryError as error:
+        raise SpecError(f"{where}: this is a folder; name the YAML file of the spec") from error
     except StoreError:
         raise
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{where}: can't be read: {said(error)}") from error
+        raise SpecError(f"{where}: can't be read: {getattr(error, 'strerror', None) or said(error)}") from error
 
 
 def _read_url(url: str) -> tuple[bytes, str]:

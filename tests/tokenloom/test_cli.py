@@ -435,3 +435,22 @@ def test_ctrl_c_with_json_is_an_object(tmp_path: Path) -> None:
     assert (error["type"], error["exit_code"]) == ("KeyboardInterrupt", 130)
     assert errors.strip() == error["message"]
     assert "run the same command to go on" in error["message"]
+
+
+def test_closed_or_full_output_needs_no_traceback(project: Path) -> None:
+    command = [*_COMMAND, "build", "spec.yaml", "--direct", "--workers", "0"]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(shell, cwd=project, env=_environment(), stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*_COMMAND, "ls", "store"],
+            cwd=project,
+            env=_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "tokenloom: the output can't be written: No space left on device\n"

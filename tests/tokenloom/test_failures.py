@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +321,36 @@ def test_plan_warns_where_a_sample_alone_holds_no_document(
     shown = capsys.readouterr().out
     assert "the sample holds no document" in shown
     assert "already encoded" not in shown
+
+
+# What the system says, in plain words
+
+
+def test_a_path_of_the_wrong_kind_is_named_without_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert "a file is in the way; name a folder" in _refused(capsys, "demo", "--dir", str(tmp_path / "file"), code=2)
+    assert f"{tmp_path}: this is a folder; name the YAML file" in _refused(capsys, "build", str(tmp_path), code=2)
+
+
+def test_an_error_of_the_system_is_said_without_its_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/file")
+
+    monkeypatch.setattr(commands, "ls", fail)
+    assert _refused(capsys, "ls", "store") == "a/file: No space left on device"
+    main(["ls", "store"])
+    assert capsys.readouterr().err == "tokenloom: a/file: No space left on device\n"
+
+
+def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(**options: Any) -> dict[str, Any]:
+        warnings.warn("no\nsamples", stacklevel=1)
+        return {}
+
+    monkeypatch.setattr(commands, "ls", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["ls", "store"]) == 0
+    assert capsys.readouterr().err == "tokenloom: warning: no samples\n"

@@ -75,8 +75,8 @@ class DatasetStream(_OfDatasets):
         if not len(dataset):
             where = "shard" if dataset.packing == "concat" else "document"
             raise ValueError(
-                f"{dataset!r} is empty: no {where} has seq_len + 1 = {dataset.seq_len + 1} tokens to give; choose a "
-                "smaller seq_len, or another packing"
+                f"{dataset.reference}, split {dataset.split!r}, is empty: no {where} has "
+                f"seq_len + 1 = {dataset.seq_len + 1} tokens to give; choose a smaller seq_len, or another packing"
             )
         self.dataset, self.format = dataset, dataset.format
         self.datasets = [dataset]
