@@ -168,6 +168,7 @@ def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
         "tokenloom.spec_runner",
         "tokenloom.spec_sources",
         "tokenloom.spec_tokenizers",
+        "tokenloom.spec_words",
         "tokenloom.leave_out",
         "tokenloom.row_filter",
     )
