@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console, RenderableType
+from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
@@ -21,13 +22,14 @@ from tokenloom.tasks.meter import Finished, Meter, step_label
 from tokenloom.tasks.progress import Event, Message
 
 _LABEL_WIDTH = 20
+_ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and a line that wraps for it is not removed in the end
 
 
 class LiveDisplay(Progress):
     """What a build reports, live on stderr; nothing of the bars is left once the block has ended."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        self._console = console = Console(stderr=True)  # rich asks for the bars before `console` is there
         ascii_only = console.options.ascii_only
         self._marks = ("ok", "failed") if ascii_only else ("✓", "✗")
         self._meter, self._meter_lock = Meter(), threading.Lock()
@@ -71,7 +73,8 @@ class LiveDisplay(Progress):
         if self._bars:
             with self._meter_lock:
                 self._draw(self._meter, *self._bars)
-        return super().get_renderables()
+        width = max(1, self._console.width - _ECHO_WIDTH)
+        return [Constrain(bars, width) for bars in super().get_renderables()]
 
     def _draw(self, meter: Meter, step: TaskID, overall: TaskID) -> None:
         step_share, share = meter.step_share(), meter.share()

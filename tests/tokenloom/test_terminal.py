@@ -179,6 +179,14 @@ def test_the_whole_build_has_a_time_left(no_time_passes: SimpleNamespace) -> Non
 
 
 @pytest.mark.usefixtures("no_time_passes")
+def test_a_narrow_terminal_has_room_for_what_it_echoes_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = _drawn(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1350))
+    assert len(lines) >= 2
+    assert max(map(len, lines)) <= 50 - len("^C^C")
+
+
+@pytest.mark.usefixtures("no_time_passes")
 def test_work_of_one_step_has_one_bar() -> None:
     (bar,) = _drawn(WorkKnown((("train", 1.0),)), StepStarted("train", 300), Advanced(0, 0, 40960, 150))
     assert re.fullmatch(r"  train +━+╸?━* +50% .*0:00 elapsed", bar)
