@@ -1,6 +1,7 @@
 """The flow runs of a `tokenloom up` that stops: each ends at once, as Crashed, and frees its slot for the next one.
 
-Otherwise each would stay Running, and keep its slot, until a server misses its heartbeats.
+Otherwise each would stay Running, and keep its slot, until a server misses its heartbeats. Its task runs, which have no
+heartbeats, would stay Running for good.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType, WorkerStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
@@ -29,6 +34,7 @@ from tokenloom.server import POOL, WORKER
 from tokenloom.tasks.outcome import crash_message
 
 _VARIABLE = b"PREFECT__FLOW_RUN_ID="  # of the environment of a run's process
+_AT_WORK = set(StateType) - TERMINAL_STATES
 _MESSAGE = crash_message("stopped with `tokenloom up`")
 
 
@@ -75,6 +81,15 @@ def _end(client: SyncPrefectClient, run: FlowRun) -> None:
     if run.state is None or run.state.is_final():
         return
     client.set_flow_run_state(run.id, Crashed(message=_MESSAGE), force=True)
+    _end_tasks(client, run)
     write_last_line(client, run, "crashed", _MESSAGE)
     if client.read_flow(run.flow_id).name in BUILDS:
         emit_failed(client, run, "crashed", None, _MESSAGE)
+
+
+def _end_tasks(client: SyncPrefectClient, run: FlowRun) -> None:
+    at_work = TaskRunFilterState(type=TaskRunFilterStateType(any_=[*_AT_WORK]))
+    mine = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]), state=at_work)
+    while found := client.read_task_runs(task_run_filter=mine):  # a page at a time
+        for task_run in found:
+            client.set_task_run_state(task_run.id, Crashed(message=_MESSAGE), force=True)

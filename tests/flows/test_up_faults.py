@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.deployments import run_deployment
@@ -170,6 +175,10 @@ def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_goes_on(
     with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
         assert_says_that_it_crashed(run, "stopped", "stopped with `tokenloom up`")
         assert flow_run(mine).state.is_running()  # type: ignore[union-attr]
+        with get_client(sync_client=True) as client:
+            of_run = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
+            tasks = client.read_task_runs(task_run_filter=of_run)
+        assert {task.state_name for task in tasks} == {"Completed", "Crashed"}
         with get_client(sync_client=True) as client:
             limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
         assert limit is not None and (limit.limit, limit.active_slots) == (1, 0)
