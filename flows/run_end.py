@@ -23,10 +23,12 @@ from prefect.states import Completed, Crashed, Failed
 from tokenloom import errors
 from tokenloom.flows import log_filter
 from tokenloom.run_ends import DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.spec_words import in_words
 from tokenloom.storage.remote_errors import redacted
 from tokenloom.tasks.outcome import crash_message, joined_problems, outcome
 
-_MISTAKES = {*vars(errors), *(kind.__name__ for kind in log_filter.BAD_PARAMETERS)}  # names of errors of the user
+_BAD_PARAMETERS = {kind.__name__ for kind in log_filter.BAD_PARAMETERS}
+_MISTAKES = {*vars(errors), *_BAD_PARAMETERS}  # names of errors of the user
 # How the message of a Failed state names the exception.
 _FAILURE = re.compile(
     r"^(?:Flow run encountered an exception|Validation of flow parameters failed with error):\s*(\w+): (.*)", re.DOTALL
@@ -73,14 +75,14 @@ VERIFY_HOOKS: dict[str, Any] = {name: [verification_ended] for name in BUILD_HOO
 
 
 def _say(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: Ending, message: str) -> None:
-    """Write the last line of the log, and what it adds to the message of a crash into the state."""
+    """Write why a run ended as the last line of its log, and as the message of its state unless it was cancelled."""
     log_filter.ended.add(str(run.id))
     try:
         write_last_line(client, run, ending, message)
     except httpx.HTTPError:
         log_filter.ended.discard(str(run.id))
         raise
-    if state.is_crashed() and message != state.message:
+    if not state.is_cancelled() and message != state.message:
         final: State[Any] = Crashed(message=message) if ending == "crashed" else Failed(message=message)
         client.set_flow_run_state(run.id, final, force=True)
 
@@ -93,7 +95,8 @@ def _reason(flow: Flow[..., Any], run: FlowRun, state: State[Any], goes_on: bool
     message = redacted(state.message or "")
     if state.is_failed():
         error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
-        text = text.replace("Flow run received invalid parameters:", "invalid parameters:")
+        if error in _BAD_PARAMETERS:
+            text = in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
         says_all = error is None or error in _MISTAKES
         return "failed", error, joined_problems(text if says_all else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"

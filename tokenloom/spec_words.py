@@ -30,6 +30,13 @@ def said_by_pydantic(item: Mapping[str, Any]) -> str:
     return str(item["msg"]).removeprefix("Value error, ")
 
 
+def in_words(text: str) -> str:
+    """Return a text that quotes errors of pydantic with their rules as said_by_pydantic states them."""
+    for pattern, rule in _PATTERNS.items():
+        text = text.replace(f"String should match pattern '{pattern}'", rule)
+    return text.replace(": Value error, ", ": ")
+
+
 def did_you_mean(given: str, allowed: Sequence[str]) -> str:
     """Return what is allowed, after the one that is close to what was given if one is."""
     close = difflib.get_close_matches(given.lower(), allowed, n=1)

@@ -7,12 +7,14 @@ from typing import Any
 
 import fsspec
 import pytest
+from prefect.exceptions import ParameterTypeError
+from pydantic import ValidationError
 
 from tests.busy_server import serving
 from tokenloom.errors import SpecError
 from tokenloom.spec import BuildSpec
 from tokenloom.spec_file import load_spec
-from tokenloom.spec_words import said_by_pydantic
+from tokenloom.spec_words import in_words, said_by_pydantic
 from tokenloom.starter import STARTER_SPEC
 
 BASE = """\
@@ -140,6 +142,20 @@ def test_every_pattern_of_a_spec_is_said_in_words() -> None:
     for pattern in patterns:
         item = {"type": "string_pattern_mismatch", "ctx": {"pattern": pattern}}
         assert said_by_pydantic(item).startswith("must ")
+
+
+def test_what_prefect_quotes_of_pydantic_is_said_in_the_same_words() -> None:
+    wrong = {
+        "dataset": "News",
+        "store": "store",
+        "tokenizer": {"kind": "byte"},
+        "splits": [{"name": "a", "share": 0.5}],
+    }
+    with pytest.raises(ValidationError) as caught:
+        BuildSpec.model_validate(wrong | {"sources": [{"kind": "jsonl", "path": "a.jsonl"}]})
+    text = in_words(str(ParameterTypeError.from_validation_error(caught.value)))
+    assert "dataset: must be a lower-case letter, then at most 63" in text
+    assert "splits: shares must add up to 1, not 0.5" in text
 
 
 @pytest.mark.parametrize(
