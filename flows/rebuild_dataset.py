@@ -25,8 +25,8 @@ def rebuild_dataset(
     """Build a version of the dataset that a spec file describes, and publish it if there is anything new.
 
     Args:
-        spec_file: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path counts
-            from TOKENLOOM_HOME, the paths in the file from its folder.
+        spec_file: Required: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path
+            counts from TOKENLOOM_HOME, the paths in the file from its folder.
         overrides: KEY=VALUE a line, as with --set on the command line, such as limit=1000.
 
     Returns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prefect.utilities.callables import parameter_schema
 
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, upload
@@ -35,6 +36,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     return tmp_path / "home"
+
+
+def test_the_help_says_that_a_schedule_must_give_the_spec_file() -> None:
+    """Prefect's dialog of a schedule marks each override "(Optional)"."""
+    assert parameter_schema(rebuild_dataset).properties["spec_file"]["description"].startswith("Required: ")
 
 
 def test_each_run_reads_the_spec_file_and_the_input_anew(home: Path) -> None:
