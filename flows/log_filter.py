@@ -1,20 +1,29 @@
 """What Prefect writes into the logs of our runs and nobody needs to read.
 
-That is: a line for each of hundreds of tasks that completed, whatever follows our own last line, and the traceback of a
-user's mistake, whose message says all. Failures and retries of tasks stay. Runs of other flows keep all their lines.
+That is: a line for each of hundreds of tasks that completed or were stopped, whatever follows our own last line, and
+what Prefect says of a user's mistake, as the last line says all. Other failures of tasks, and retries, stay. Runs of
+other flows keep all their lines.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 
 from prefect.exceptions import ParameterBindError, ParameterTypeError, SignatureMismatchError
 
-from tokenloom.errors import TokenloomError
+from tokenloom import errors
+from tokenloom.errors import TokenloomError, WorkerLost, WorkError
 from tokenloom.run_ends import FLOWS
+from tokenloom.tasks.workers import STOPPED
 
 BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
 _MISTAKES = (TokenloomError, *BAD_PARAMETERS)  # of the user
+# Errors of a task that its run can outlive: their lines stay.
+_PASSING = {kind.__name__ for kind in (WorkerLost, WorkError)}
+_FINISHED = re.compile(
+    r"Finished in state (?:Completed\(|Running\(\)|Failed\(.Task run encountered an exception:? (\w+): (.*))", re.DOTALL
+)
 _RUNS, _TASKS = "prefect.flow_runs", "prefect.task_runs"
 
 ended: set[str] = set()  # ids of runs whose log has got its last line from this process
@@ -33,7 +42,18 @@ def _is_shown(record: logging.LogRecord) -> bool:
         return False
     if is_mistake:
         record.exc_info = record.exc_text = None
-    return record.name != _TASKS or not record.getMessage().startswith("Finished in state Completed(")
+    return not _is_idle_end(record)
+
+
+def _is_idle_end(record: logging.LogRecord) -> bool:
+    """Return whether a line says that a task or run ended, and nothing that our own lines do not say."""
+    text = record.getMessage()
+    if record.name == _RUNS:
+        return text == "Finished in state Running()"  # of a run that was cancelled
+    found = _FINISHED.match(text)
+    if not found or found[1] is None:
+        return found is not None
+    return STOPPED in found[2] or (found[1] in vars(errors) and found[1] not in _PASSING)
 
 
 for _name in (_RUNS, _TASKS):  # at import: Prefect logs invalid parameters before it calls any code of ours

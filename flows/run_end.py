@@ -100,4 +100,6 @@ def _reason(flow: Flow[..., Any], run: FlowRun, state: State[Any], goes_on: bool
         says_all = error is None or error in _MISTAKES
         return "failed", error, joined_problems(text if says_all else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"
+    if goes_on and message.startswith("Flow run was cancelled"):  # Prefect's own words, which add nothing
+        message = ""
     return ending, None, crash_message(message) if goes_on else joined_problems(message)

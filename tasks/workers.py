@@ -31,6 +31,7 @@ from tokenloom.tasks import memory, progress
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
+STOPPED = "the build is ending; this work was stopped"  # the message of work in hand when another piece has failed
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.workers import serve; serve(int(sys.argv[1]))"
 _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -210,7 +211,7 @@ class WorkerPool:
 
 
 def _stopped() -> WorkerLost:
-    error = WorkerLost("the build is ending; this work was stopped")
+    error = WorkerLost(STOPPED)
     mark_passing(error, passing=False)
     return error
 

@@ -127,6 +127,7 @@ def test_an_unexpected_error_keeps_its_traceback_and_the_last_line_names_it(
     send_all()
     lines = log_lines(run)
     assert [line for line in lines if "Traceback" in line[1]]
+    assert [line for line in lines if line[1].startswith("Finished in state Failed(")]  # of the task
     assert lines[-1] == ("ERROR", "failed: RuntimeError: an error of ours")
 
 

@@ -34,6 +34,7 @@ from tests.flows.running import (
     command_line,
     event,
     flow_run,
+    log_lines,
     parameters,
     processes_with,
     running_up,
@@ -48,6 +49,7 @@ from tokenloom.server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec import BuildSpec
 from tokenloom.storage.versions import published_versions
 from tokenloom.tasks.outcome import GOES_ON
+from tokenloom.tasks.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
 _TRANSFORM = """
@@ -231,8 +233,9 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
     assert published(asked) == []
     told = event("tokenloom.dataset.failed", "cancelled")
     assert (told["state"], told["flow_run_id"]) == ("cancelled", str(run.id))
-    assert GOES_ON in told["message"]
-    assert_log_ends_with(ended, f"cancelled: {told['message']}")
+    assert told["message"] == GOES_ON
+    assert_log_ends_with(ended, f"cancelled: {GOES_ON}")
+    assert not [line for _, line in log_lines(ended) if "Finished in state Running" in line or STOPPED in line]
 
 
 def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> None:
