@@ -82,7 +82,7 @@ def _say(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: End
     except httpx.HTTPError:
         log_filter.ended.discard(str(run.id))
         raise
-    if not state.is_cancelled() and message != state.message:
+    if ending != "cancelled" and message != state.message:
         final: State[Any] = Crashed(message=message) if ending == "crashed" else Failed(message=message)
         client.set_flow_run_state(run.id, final, force=True)
 
