@@ -43,20 +43,38 @@ def first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
     return found
 
 
-def looks_like_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a header is rather a row of data.
-
-    Its cells are texts of several words, numbers or equal, or one is a value of its own column as well. The header
-    itself may stand among the rows: files that are joined repeat it.
+def may_be_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a header may be a row of data: one of its cells looks like a value.
 
     Args:
         names: the cells of the header.
         rows: some rows that follow it.
     """
-    if len(set(names)) < len(names) or any(" " in name.strip() or name.strip().isdecimal() for name in names):
+    return any(_is_number(name) or _has_words(name) for name in names) or is_likely_data(names, rows)
+
+
+def is_likely_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a header is rather a row of data.
+
+    A cell is a number, all are texts of several words ("Review Text" alone may be a name), two are equal, or one is a
+    value of its own column as well. The header itself may stand among the rows: files that are joined repeat it.
+
+    Args:
+        names: the cells of the header.
+        rows: some rows that follow it.
+    """
+    if len(set(names)) < len(names) or any(map(_is_number, names)) or all(map(_has_words, names)):
         return True
     pairs = (pair for row in rows if list(row) != list(names) for pair in zip(names, row, strict=False))
     return any(name == value and name.strip() for name, value in pairs)
+
+
+def _has_words(name: str) -> bool:
+    return " " in name.strip()
+
+
+def _is_number(name: str) -> bool:
+    return name.strip().isdecimal()
 
 
 def missing_column(
@@ -102,6 +120,6 @@ def _delimiter_hint(first: Sequence[str], delimiter: str) -> str:
 
 
 def _header_hint(column: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if looks_like_data(names, rows):
+    if may_be_data(names, rows):
         return _LIKE_DATA
     return f"{column} is a position only with header: false. Set" if column.isdecimal() else "Set"

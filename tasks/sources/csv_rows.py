@@ -17,7 +17,7 @@ from tokenloom.row_filter import comparisons_of, parse_filter
 from tokenloom.storage.words import counted
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, looks_like_data, missing_column, skip_blank
+from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.text_files import TextFileReader
@@ -66,7 +66,7 @@ class Reader(TextFileReader):
                 text.detach()
         except InputError:
             return None
-        return f"{url}: {USED_AS_NAMES}" if looks_like_data(first, rows) else None
+        return f"{url}: {USED_AS_NAMES}" if first and is_likely_data(first, rows) else None
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
         """See RecordReader.raw_rows."""

@@ -185,6 +185,8 @@ def test_a_build_does_not_warn_of_a_header_of_names(tmp_path: Path) -> None:
     path = news(tmp_path, "label,text,\npos,great,\npos,terrible,\nlabel,text,\n")
     assert warned(spec_of(path)) == []
     assert warned(spec_of(path, header=False, text=1)) == []
+    path.write_text("Review Text,Rating\ngood,5\nbad,1\n", encoding="utf-8")
+    assert warned(spec_of(path, text="Review Text")) == []
 
 
 def test_a_plan_warns_of_a_header_that_looks_like_data(

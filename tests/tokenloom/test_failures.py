@@ -285,7 +285,12 @@ def test_plan_leaves_remembered_fingerprints_alone_in_the_store(
         ("csv", b"text,n\n", "", "no document in 1 file: 0 rows read"),
         ("csv", b"text,n\nhello,1\n", "documents: {min_chars: 10000000}", "1 row read, 1 of them left out"),
         ("jsonl", b'{"text": "hello", "n": 1}\n', "filter: n == 2", "1 row read, 1 of them left out"),
-        ("jsonl", '{"text": "hello"}\n'.encode("utf-16"), "documents: {on_error: skip}", "no document, and 1 bad rows"),
+        (
+            "jsonl",
+            '{"text": "hello"}\n'.encode("utf-16"),
+            "documents: {on_error: skip}",
+            "no document, and 1 bad row (",
+        ),
         ("jsonl", b'{"text": "hello"}\n', "id: nokey", "no row has the key 'nokey'"),
         ("jsonl", b'{"text": "hello"}\n', "filter: nokey == 1", "no row has the key 'nokey'"),
         ("jsonl", b'{"text": "hello", "n": 1, "i": 1}\n', "{filter: n == 2, id: i}", "1 row read, 1 of them left out"),
