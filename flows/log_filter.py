@@ -11,6 +11,7 @@ import logging
 import re
 
 from prefect.exceptions import ParameterBindError, ParameterTypeError, SignatureMismatchError
+from prefect.logging.handlers import PrefectConsoleHandler
 
 from tokenloom import errors
 from tokenloom.errors import TokenloomError, WorkerLost, WorkError
@@ -56,5 +57,17 @@ def _is_idle_end(record: logging.LogRecord) -> bool:
     return STOPPED in found[2] or (found[1] in vars(errors) and found[1] not in _PASSING)
 
 
+def _outlive_reader(handler: PrefectConsoleHandler) -> None:
+    """Let a console fall silent when nobody reads its pipe any more, as after the death of Prefect's worker.
+
+    rich would end the process, at its very next line: before the run has reported that it ends.
+    """
+    setattr(handler.console, "on_broken_pipe", lambda: setattr(handler.console, "quiet", True))  # noqa: B010
+
+
 for _name in (_RUNS, _TASKS):  # at import: Prefect logs invalid parameters before it calls any code of ours
     logging.getLogger(_name).addFilter(_is_shown)
+for _name in ("", "prefect", _RUNS, _TASKS):
+    for _handler in logging.getLogger(_name).handlers:
+        if isinstance(_handler, PrefectConsoleHandler):
+            _outlive_reader(_handler)
