@@ -61,7 +61,7 @@ def _is_page_of_first_ui(scope: Any) -> bool:
 
 
 def _leave_out_first_ui() -> None:
-    prefect.__ui_static_path__ = Path("/nonexistent")  # what is not there is not served, and no link leads to it
+    prefect.__ui_static_path__ = Path(__file__, "none")  # nothing can exist below a file, so Prefect serves no such UI
 
 
 def _let_transactions_wait() -> None:
