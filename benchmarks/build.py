@@ -147,7 +147,7 @@ class Bench:
     def build(self, *options: str) -> dict[str, Any]:
         """A whole build into a new store; also the seconds of each step and the tokens written."""
         shutil.rmtree(self.folder / "store", ignore_errors=True)
-        command = [sys.executable, "-m", "tokenloom.cli", "build", str(self.spec), "--workers", str(self.num_workers)]
+        command = [sys.executable, "-m", "tokenloom", "build", str(self.spec), "--workers", str(self.num_workers)]
         result: dict[str, Any] = measured([*command, *options], self.environment)
         (version,) = (self.folder / "store/bench/versions").iterdir()
         result["steps"] = json.loads((version / "build.json").read_text())["seconds"]

@@ -9,12 +9,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage import shard as shard_format
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.packing import num_samples
-from tokenloom.storage.shard import ShardHeader, ShardWriter
-from tokenloom.storage.tags import move
+from tokenloom.storage.formats import shard as shard_format
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.shard import ShardHeader, ShardWriter
+from tokenloom.storage.packing.packing import num_samples
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.tags import move
 
 VOCAB = 50_257
 _VERSION = "5a" * 8

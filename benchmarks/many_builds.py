@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from figures import Figure
-from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.storage.versions.versions import dataset_store, published_versions
 from up_processes import Up, resident_mb, running_up
 
 WARM_BUILDS = 5  # memory counts from then on

@@ -124,7 +124,7 @@ def build(up: Up, folder: Path, files: str, dataset: str, num_workers: int, *opt
     sources = [{"kind": "jsonl", "path": f"{folder}/{files}/*.jsonl"}]
     fields = {"dataset": dataset, "store": str(folder / "store"), "sources": sources, "tokenizer": {"kind": "byte"}}
     spec.write_text(json.dumps(fields))
-    command = [sys.executable, "-m", "tokenloom.cli", "build", str(spec), "--workers", str(num_workers), *options]
+    command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--workers", str(num_workers), *options]
     return watched(command, os.environ | {"PREFECT_API_URL": up.api, "PREFECT_HOME": str(folder / "prefect")})
 
 

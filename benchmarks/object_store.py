@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server and the pro
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, s3_server
 from tokenloom.flows.direct import build_directly
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import dataset_store
 
 _MIB = 2**20
 _FILE_BYTES = 50_000_000

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenloom.up_folder import running_url
+from tokenloom.server.up_folder import running_url
 from watched import run_watched
 
 STOP_SECONDS = 60
@@ -34,7 +34,7 @@ def running_up(folder: Path, *options: str) -> Iterator[Up]:
     home = folder / "up"
     environment = os.environ | {"TOKENLOOM_UP_HOME": str(home)}
     environment.pop("PREFECT_API_URL", None)
-    command = [sys.executable, "-m", "tokenloom.cli", "up", "--port", "0", *options]
+    command = [sys.executable, "-m", "tokenloom", "up", "--port", "0", *options]
     up = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert up.stdout is not None  # a pipe

@@ -42,7 +42,7 @@ def build_version(folder: Path, texts: list[str], num_bytes: float) -> tuple[str
         f"dataset: bench\nstore: {folder}/store\nsources: [{again}]\ntokenizer: {{kind: byte}}\n"
         "documents: {deduplicate: false}\nshard_tokens: 100000000\n"
     )
-    command = [sys.executable, "-m", "tokenloom.cli", "build", str(folder / "spec.yaml"), "--direct"]
+    command = [sys.executable, "-m", "tokenloom", "build", str(folder / "spec.yaml"), "--direct"]
     subprocess.run(command, check=True, capture_output=True)
     shutil.rmtree(folder / "store/bench/work")  # as large again
     (version,) = (folder / "store/bench/versions").iterdir()
@@ -84,7 +84,7 @@ def taken(*commands: list[str]) -> Taken:
 def measure(reference: str, files: list[Path], rounds: int) -> list[Figure]:
     """Time both in turn; return the figures."""
     bare = [[sys.executable, "-c", _BARE, *map(str, part)] for part in halves(files)]
-    verify = [sys.executable, "-m", "tokenloom.cli", "verify", reference, "--workers", str(NUM_PROCESSES)]
+    verify = [sys.executable, "-m", "tokenloom", "verify", reference, "--workers", str(NUM_PROCESSES)]
     taken(*bare)
     taken(verify)  # both once to warm caches of files and imports
     pairs = []

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from tokenloom.errors import SpecError
+from tokenloom.flows.build_steps import run_build, sample_build
 from tokenloom.flows.direct_steps import run_each_directly, run_one_directly
-from tokenloom.flows.order import run_build, sample_build
 from tokenloom.flows.source_lines import naming_source_lines
-from tokenloom.spec import BuildSpec
-from tokenloom.spec_runner import BLOCK_URL
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.runner import BLOCK_URL
 from tokenloom.tasks.estimate import Estimate
 from tokenloom.tasks.jobs import call_all, cut_jobs
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.workers import WorkerPool, chosen_num_workers
+from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 
 def build_as_spec_says(spec: BuildSpec) -> BuildResult:

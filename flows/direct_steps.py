@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.remote_errors import reason_of
-from tokenloom.tasks import progress
-from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
-from tokenloom.tasks.workers import WorkerPool
+from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.running.workers import WorkerPool
 
 
 def run_each_directly(

@@ -15,8 +15,8 @@ from prefect.logging.handlers import PrefectConsoleHandler
 
 from tokenloom import errors
 from tokenloom.errors import TokenloomError, WorkerLost, WorkError
-from tokenloom.run_ends import FLOWS
-from tokenloom.tasks.workers import STOPPED
+from tokenloom.flows.run_ends import FLOWS
+from tokenloom.tasks.running.workers import STOPPED
 
 BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
 _MISTAKES = (TokenloomError, *BAD_PARAMETERS)  # of the user

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tokenloom.storage.words import clock, percent
-from tokenloom.tasks.meter import Meter, step_label
+from tokenloom.tasks.running.meter import Meter, step_label
+from tokenloom.words import clock, percent
 
 _BAR_CHARS = 30
 

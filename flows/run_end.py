@@ -22,10 +22,10 @@ from prefect.states import Completed, Crashed, Failed
 
 from tokenloom import errors
 from tokenloom.flows import log_filter
-from tokenloom.run_ends import DATASET_LABEL, Ending, emit_failed, write_last_line
-from tokenloom.spec_words import in_words
-from tokenloom.storage.remote_errors import redacted
-from tokenloom.tasks.outcome import crash_message, joined_problems, outcome
+from tokenloom.flows.run_ends import DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.spec.words import in_words
+from tokenloom.storage.stores.remote_errors import redacted
+from tokenloom.tasks.messages.outcome import crash_message, joined_problems, outcome
 
 _BAD_PARAMETERS = {kind.__name__ for kind in log_filter.BAD_PARAMETERS}
 _MISTAKES = {*vars(errors), *_BAD_PARAMETERS}  # names of errors of the user

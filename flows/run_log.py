@@ -24,9 +24,9 @@ from prefect.runtime import flow_run
 
 from tokenloom.flows import report
 from tokenloom.flows.progress_page import progress_page, summary_line
-from tokenloom.storage.words import clock
-from tokenloom.tasks import progress
-from tokenloom.tasks.meter import Meter, step_label
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.meter import Meter, step_label
+from tokenloom.words import clock
 
 _SECONDS = 5.0
 

@@ -1,8 +1,8 @@
 """Where the tasks of a step run: processes of this machine, or a Dask or Ray cluster.
 
-All three run the same steps with the same jobs, several jobs to a Prefect task. Processes are leased by threads of the
-flow (tasks/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it needs a way to the
-store and to Prefect's server. A lost worker or a network error is tried again, bad input is not.
+All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow lease processes
+(tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it must reach the
+store and Prefect's server. A lost worker or a network error is tried again, bad input is not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from prefect.tasks import Task
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
 from tokenloom.flows import log_filter  # noqa: F401  (a worker of a cluster filters its log, too)
 from tokenloom.flows.blocks import environment_of, using_credentials
-from tokenloom.flows.order import RunEach
-from tokenloom.spec_runner import Credentials, DaskRunner, ProcessRunner, RayRunner
-from tokenloom.tasks import progress
-from tokenloom.tasks.meter import step_label
-from tokenloom.tasks.retries import RETRY_SECONDS, is_worth_another_try
-from tokenloom.tasks.workers import WorkerPool, chosen_num_workers
+from tokenloom.flows.build_steps import RunEach
+from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.meter import step_label
+from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
 

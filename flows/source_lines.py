@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokenloom.errors import InputError
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 
 
 @contextmanager

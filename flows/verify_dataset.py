@@ -13,10 +13,10 @@ from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
 from tokenloom.flows.run_end import VERIFY_HOOKS
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
-from tokenloom.flows.verify_order import run_verification
-from tokenloom.spec import BuildSpec
-from tokenloom.spec_runner import ProcessRunner
-from tokenloom.storage.versions import parse_reference
+from tokenloom.flows.verify_steps import run_verification
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.runner import ProcessRunner
+from tokenloom.storage.versions.versions import parse_reference
 
 _MOST_NAMED = 5
 

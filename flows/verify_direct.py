@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.flows.direct_steps import run_each_directly, run_one_directly
-from tokenloom.flows.verify_order import run_verification
-from tokenloom.tasks.workers import WorkerPool
+from tokenloom.flows.verify_steps import run_verification
+from tokenloom.tasks.running.workers import WorkerPool
 
 if TYPE_CHECKING:  # pydantic takes as long to import as a second of reading is worth
-    from tokenloom.spec import BuildSpec
+    from tokenloom.spec.build_spec import BuildSpec
 
 
 def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:

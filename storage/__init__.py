@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tokenloom.storage.shard import Shard, open_shard
+from tokenloom.storage.formats.shard import Shard, open_shard
 
 __all__ = ["Shard", "open_shard"]

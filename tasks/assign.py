@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, write_assignment
-from tokenloom.storage.keys import equal_part
-from tokenloom.tasks.exclusion import write_exclusions
-from tokenloom.tasks.no_documents import check_documents_found
+from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.versions.assignment import Assignment, ShardRange, SpillEntry, write_assignment
+from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.records import read_records
+from tokenloom.tasks.rows.exclusion import write_exclusions
 
 
 def assign_shards(plan: BuildPlan) -> Assignment:

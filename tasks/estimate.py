@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenloom.errors import StoreError, of_source
-from tokenloom.storage.documents import SCHEMA
-from tokenloom.storage.shard import token_dtype
-from tokenloom.storage.spill import TABLE_DTYPE
+from tokenloom.storage.formats.documents import SCHEMA
+from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.formats.spill import TABLE_DTYPE
 from tokenloom.tasks.assign import cut_split
 from tokenloom.tasks.jobs import tokenize_job
-from tokenloom.tasks.no_documents import check_documents_found
+from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.quarantine import first_message
 from tokenloom.tasks.records import read_records
+from tokenloom.tasks.rows.quarantine import first_message
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files import following_position
 from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents

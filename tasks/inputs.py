@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, of_source
-from tokenloom.leave_out import LeaveOut
-from tokenloom.storage.canonical import sha256_of
-from tokenloom.storage.fingerprints import FingerprintMemory, remote_fingerprint, stamp
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.words import counted
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.storage.formats.canonical import sha256_of
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.versions.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files import PINNED, info_of
+from tokenloom.words import counted
 
 LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
-    from tokenloom.spec import BuildSpec
-    from tokenloom.spec_sources import Source
+    from tokenloom.spec.build_spec import BuildSpec
+    from tokenloom.spec.sources import Source
 
 
 @dataclass(frozen=True)

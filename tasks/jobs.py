@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tokenloom.storage.assignment import Assignment, ShardRange
-from tokenloom.tasks.grouping import MAX_SMALL_TASKS, Weighted, grouped
+from tokenloom.storage.versions.assignment import Assignment, ShardRange
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.rules import RulesJob
-from tokenloom.tasks.samples import JOB_SAMPLES, NUM_SAMPLES, num_proposed
+from tokenloom.tasks.rows.rules import RulesJob
+from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
 from tokenloom.tasks.validate import CheckJob, choose_samples
+from tokenloom.tasks.verification.samples import JOB_SAMPLES, NUM_SAMPLES, num_proposed
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

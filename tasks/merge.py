@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.storage.assignment import SpillEntry
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.remote import AnyStore, RemoteStore
-from tokenloom.storage.spill import TABLE_DTYPE, Spill, take_documents
-from tokenloom.tasks.exclusion import is_excluded
+from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, take_documents
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.versions.assignment import SpillEntry
+from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**23
 _GAP_BYTES = 2**20  # a spill is read in blocks of this, so a smaller gap costs nothing to read over

@@ -12,24 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import of_source
-from tokenloom.storage import tags
-from tokenloom.storage.canonical import sha256_of
-from tokenloom.storage.manifest import version_name
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.spill import SPILL_FORMAT
-from tokenloom.storage.store_file import sharing_files
-from tokenloom.storage.versions import dataset_store, is_published
-from tokenloom.tasks import progress
-from tokenloom.tasks.exclusion import read_exclusions
+from tokenloom.storage.formats.canonical import sha256_of
+from tokenloom.storage.formats.manifest import version_name
+from tokenloom.storage.formats.spill import SPILL_FORMAT
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store_file import sharing_files
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import dataset_store, is_published
 from tokenloom.tasks.inputs import InputFile, LeftOut, list_inputs
-from tokenloom.tasks.memory import bounded
 from tokenloom.tasks.records import read_records
-from tokenloom.tasks.rules import load_transform
+from tokenloom.tasks.rows.exclusion import read_exclusions
+from tokenloom.tasks.rows.rules import load_transform
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
-    from tokenloom.spec import BuildSpec
+    from tokenloom.spec.build_spec import BuildSpec
 
 LATEST, TRYOUT = "latest", "tryout"
 

@@ -11,14 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tokenloom.errors import WorkError
-from tokenloom.storage import manifest, tags
-from tokenloom.storage.assignment import Assignment
-from tokenloom.storage.canonical import canonical_json, sign
-from tokenloom.storage.manifest import QUARANTINE
-from tokenloom.storage.versions import check_lengths, load_manifest, version_path
+from tokenloom.storage.formats import manifest
+from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.storage.formats.manifest import QUARANTINE
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.assignment import Assignment
+from tokenloom.storage.versions.versions import check_lengths, load_manifest, version_path
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.quarantine import quarantine_reasons, write_quarantine
 from tokenloom.tasks.records import read_records
+from tokenloom.tasks.rows.quarantine import quarantine_reasons, write_quarantine
 from tokenloom.tasks.validate import row_counts
 
 _SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key", "samples")

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.canonical import read_signed
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.spill import FOLDER, spill_path
-from tokenloom.tasks.quarantine import quarantine_path
+from tokenloom.storage.formats.canonical import read_signed
+from tokenloom.storage.formats.spill import FOLDER, spill_path
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.tasks.rows.quarantine import quarantine_path
 
 
 def record_path(spill: str) -> str:

@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.assignment import Assignment, ShardRange, SpillEntry, candidate_path, read_assignment
-from tokenloom.storage.canonical import read_signed, sign
-from tokenloom.storage.documents import DocumentTableWriter
-from tokenloom.storage.keys import equal_part
-from tokenloom.storage.packing import num_samples, sample_key
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.shard import ShardWriter, open_shard, token_dtype
-from tokenloom.storage.versions import open_store, version_path
-from tokenloom.tasks import progress
-from tokenloom.tasks.exclusion import load_exclusions
+from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.documents import DocumentTableWriter
+from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.formats.shard import ShardWriter, open_shard, token_dtype
+from tokenloom.storage.packing.packing import num_samples, sample_key
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.versions.assignment import Assignment, ShardRange, SpillEntry, candidate_path, read_assignment
+from tokenloom.storage.versions.versions import open_store, version_path
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
-from tokenloom.tasks.samples import Sampler, hash_of_ids
+from tokenloom.tasks.rows.exclusion import load_exclusions
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.verification.samples import Sampler, hash_of_ids
 
 _PIECE_TOKEN_BYTES = 2**27
 _PIECE_DOCUMENTS = 1_000_000

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import TokenizerError, of_source
-from tokenloom.storage.canonical import canonical_json, sign
-from tokenloom.storage.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.shard import token_dtype
-from tokenloom.storage.spill import SpillDocuments, write_spill
-from tokenloom.storage.store_file import sharing_files
-from tokenloom.storage.versions import open_store
-from tokenloom.tasks import progress
+from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
+from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.formats.spill import SpillDocuments, write_spill
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store_file import sharing_files
+from tokenloom.storage.versions.versions import open_store
 from tokenloom.tasks.inputs import InputFile, check_unchanged
-from tokenloom.tasks.memory import each_bounded
-from tokenloom.tasks.quarantine import QuarantineWriter
 from tokenloom.tasks.records import read_record, record_path
-from tokenloom.tasks.rules import RulesJob, keep_documents
+from tokenloom.tasks.rows.quarantine import QuarantineWriter
+from tokenloom.tasks.rows.rules import RulesJob, keep_documents
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.base import text_bytes

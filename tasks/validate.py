@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import CheckError, InputError, StoreError, of_source
-from tokenloom.storage.assignment import Assignment
-from tokenloom.storage.keys import content_hashes
-from tokenloom.storage.shard import token_dtype
-from tokenloom.storage.versions import version_path
-from tokenloom.tasks import progress
+from tokenloom.storage.formats.keys import content_hashes
+from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.versions.assignment import Assignment
+from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.reread import read_rows, sharing_blocks
-from tokenloom.tasks.rules import Place
-from tokenloom.tasks.samples import SAMPLE_DTYPE, hash_of_ids, sample_field
+from tokenloom.tasks.rows.rules import Place
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.tokenization import job_tokenizer
+from tokenloom.tasks.verification.reread import read_rows, sharing_blocks
+from tokenloom.tasks.verification.samples import SAMPLE_DTYPE, hash_of_ids, sample_field
 from tokenloom.tokenizers.base import text_bytes
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"

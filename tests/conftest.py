@@ -14,8 +14,8 @@ from tests.prefect_servers import migrated_home, send_all, serving_flows
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import s3_server
 from tests.support import SUMMARY
-from tokenloom.prefect_home import ensure_prefect_home
-from tokenloom.tasks.retries import RETRY_SECONDS
+from tokenloom.server.prefect_home import ensure_prefect_home
+from tokenloom.tasks.running.retries import RETRY_SECONDS
 
 ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
 

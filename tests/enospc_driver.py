@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.kill_driver import Killer, build_and_hash, build_noted, forget, forked, undisturbed, what_is_wrong
 from tokenloom.errors import StoreError
 from tokenloom.flows import direct
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 
 FAILING = ("create", "write", "torn write", "fsync", "replace", "link", "mkdir")
 

@@ -26,9 +26,10 @@ from typing import Any
 import fsspec
 import xxhash
 
-from tokenloom import TokenDataset, TokenLoader, commands, peek_command
+from tokenloom import TokenDataset, TokenLoader
+from tokenloom.cli import commands, peek_command
 from tokenloom.errors import TokenloomError
-from tokenloom.storage.canonical import canonical_json, sign
+from tokenloom.storage.formats.canonical import canonical_json, sign
 
 Case = tuple[str, dict[str, bytes]]  # what was changed; the files that are other than in the good version
 DELETED = object()

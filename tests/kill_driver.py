@@ -28,9 +28,10 @@ from typing import IO, Any
 import pyarrow as pa
 
 from tests import support
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import filesystem, shard, spill
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats import shard, spill
+from tokenloom.storage.stores import local as filesystem
+from tokenloom.tasks.running import progress
 
 _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
     "dateutil.relativedelta",

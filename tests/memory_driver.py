@@ -17,9 +17,9 @@ import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from tokenloom.errors import TokenloomError
-from tokenloom.storage.fingerprints import stamp
+from tokenloom.storage.versions.fingerprints import stamp
 from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.rules import RulesJob
+from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import PINNED
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition

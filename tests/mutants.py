@@ -32,10 +32,10 @@ from tests.plain_reading import plain_rows
 from tokenloom.errors import InputError, WorkerLost
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import cut_file
-from tokenloom.tasks.rules import RulesJob
+from tokenloom.tasks.rows.rules import RulesJob
+from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.tokenization import TokenizeJob, read_documents
-from tokenloom.tasks.workers import WorkerPool
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tokenloom.server import PRIVATE, start_server, stop_server
+from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
 
 _NAME = "prefect.db"  # in PREFECT_HOME
 #: for a server: what it does from time to time, it does each second or two, not each five to sixty

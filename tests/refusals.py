@@ -10,8 +10,8 @@ import pytest
 
 from tests.support import build, make_spec, stored_documents
 from tokenloom.errors import InputError, TokenloomError
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import dataset_store, published_versions
 
 TEXTS = [f"text {i} " + "ab" * (i % 17) for i in range(60)]
 NEXT_STEP = re.compile(

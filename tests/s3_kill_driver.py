@@ -26,9 +26,9 @@ import tokenloom.tokenizers.byte  # noqa: F401
 from tests import support
 from tests.kill_driver import forked, what_is_wrong
 from tests.storage.s3_server import BUCKET, download
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import remote_calls, uploads
-from tokenloom.storage.remote_calls import RemoteCalls
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores import remote_calls, uploads
+from tokenloom.storage.stores.remote_calls import RemoteCalls
 
 _PART_BYTES = 5 * 2**20  # the least that S3 takes
 

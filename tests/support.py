@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.flows.direct import build_directly
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.documents import open_documents
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.shard import open_shard
-from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
 from tokenloom.tasks.publish import BuildResult
 
 SUMMARY: list[str] = []  # lines that the test run shows at its end

@@ -12,9 +12,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage import shard as shard_module
-from tokenloom.storage.canonical import canonical_json, sign
-from tokenloom.storage.shard import ShardHeader, ShardWriter, token_dtype
+from tokenloom.storage.formats import shard as shard_module
+from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.storage.formats.shard import ShardHeader, ShardWriter, token_dtype
 
 EOT = 0
 
@@ -113,8 +113,8 @@ def _write_sparse(path: Path, index: int, num_tokens: int, offsets: NDArray[Any]
 
 def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]], vocab_size: int) -> str:
     """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
-    from tokenloom.storage.filesystem import Store
-    from tokenloom.storage.tags import move, newest_number
+    from tokenloom.storage.stores.local import Store
+    from tokenloom.storage.versions.tags import move, newest_number
 
     manifest = {
         "format_version": 1,

@@ -13,8 +13,8 @@ import pytest
 from tests.refusals import TEXTS, assert_nothing_visible
 from tests.support import FULL, build, listed_files, make_spec, write_jsonl, write_parquet
 from tokenloom.errors import TokenloomError
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running import progress
 
 _LONG = [f"{text} {'x' * 10_000}" for text in TEXTS]  # several batches of small ones
 _WRITERS: dict[str, Callable[..., Path]] = {"jsonl": write_jsonl, "parquet": write_parquet}

@@ -31,13 +31,13 @@ from tests.support import (
     write_jsonl,
     write_parquet,
 )
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.reader import TokenDataset
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.documents import SCHEMA, SCHEMA_WITH_ID, open_documents
-from tokenloom.storage.shard import open_shard
-from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, open_documents
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.versions.versions import load_manifest, version_path
 from tokenloom.tasks import shuffle
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.sources import files

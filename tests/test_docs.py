@@ -17,10 +17,10 @@ import xxhash
 
 from tests.support import build, local_store, make_spec, write_jsonl
 from tokenloom.storage import open_shard
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.documents import open_documents
-from tokenloom.storage.shard import ShardWriter, token_dtype
-from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.formats.shard import ShardWriter, token_dtype
+from tokenloom.storage.versions.versions import load_manifest, version_path
 
 PAGE = Path(__file__).parents[1] / "docs" / "format.md"
 

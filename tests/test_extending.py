@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tokenloom import spec_sources
-from tokenloom.spec_base import SpecModel
+from tokenloom.spec import sources as spec_sources
+from tokenloom.spec.base import SpecModel
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ import pytest
 from tests.support import FULL, build, count, make_spec
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.errors import FormatError
-from tokenloom.storage.canonical import read_signed
+from tokenloom.storage.formats.canonical import read_signed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 _ROOT = Path(__file__).parent.parent

@@ -25,11 +25,11 @@ from tests.support import (
     write_jsonl,
     write_parquet,
 )
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.documents import open_documents
-from tokenloom.storage.shard import open_shard
-from tokenloom.storage.tags import newest
-from tokenloom.storage.versions import load_manifest, published_versions, version_path
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.versions.tags import newest
+from tokenloom.storage.versions.versions import load_manifest, published_versions, version_path
 from tokenloom.tasks.plan import plan_build
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]

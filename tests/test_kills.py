@@ -20,9 +20,9 @@ import pytest
 
 from tests.kill_driver import what_is_wrong
 from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, small_spec, write_parquet
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.running import progress
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
 _ROOT = Path(__file__).parent.parent

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.direct import plan_directly
-from tokenloom.spec import BuildSpec
-from tokenloom.spec_file import load_spec
-from tokenloom.storage import tags
-from tokenloom.storage.versions import dataset_store, load_manifest
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.spec_file import load_spec
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import dataset_store, load_manifest
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom import TokenDataset
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError, TokenloomError
-from tokenloom.storage.canonical import read_signed, sign
-from tokenloom.storage.documents import open_documents
-from tokenloom.storage.versions import dataset_store, load_manifest, parse_reference, read_listed, resolve
+from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.versions.versions import dataset_store, load_manifest, parse_reference, read_listed, resolve
 
 pytestmark = pytest.mark.timeout(60)  # who opens a pipe would wait for ever
 

@@ -23,9 +23,9 @@ from tests.kill_driver import what_is_wrong
 from tests.refusals import assert_nothing_visible
 from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, small_spec, write_jsonl
 from tokenloom.errors import TokenloomError, WorkerLost
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import tags
-from tokenloom.storage.filesystem import Store
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import tags
 
 _ROOT = Path(__file__).parent.parent
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
@@ -59,7 +59,7 @@ def _build(spec: Path, *options: str, limits: dict[int, int] | None = None) -> s
         for limit, value in (limits or {}).items():
             resource.setrlimit(limit, (value, value))
 
-    command = [sys.executable, "-m", "tokenloom.cli", "build", str(spec), "--direct", "--json", *options]
+    command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--direct", "--json", *options]
     return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False, preexec_fn=set_limits)
 
 
@@ -235,7 +235,7 @@ class _Clock:
         monkeypatch.setattr(time, "time_ns", lambda: int(self.now() * 1e9))
         dates = SimpleNamespace(now=lambda zone: datetime.datetime.fromtimestamp(self.now(), zone))
         stand_in = SimpleNamespace(UTC=datetime.UTC, datetime=dates)
-        monkeypatch.setattr("tokenloom.storage.tags.datetime", stand_in)
+        monkeypatch.setattr("tokenloom.storage.versions.tags.datetime", stand_in)
 
     def now(self) -> float:
         """What time.time returns."""

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import build, local_store, make_spec, stored_documents
-from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.storage.versions.versions import load_manifest, version_path
 
 # pandas 3 warns whenever this engine is used; files of it are around all the same.
 through_pandas = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")

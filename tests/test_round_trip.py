@@ -29,8 +29,8 @@ import tokenizers
 
 from tests.support import FULL, build, local_store, make_spec, stored_documents, write_parquet
 from tests.tasks import test_source_kinds as kinds
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import load_manifest, version_path
 
 Place = tuple[str, int]
 

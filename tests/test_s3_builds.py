@@ -25,13 +25,14 @@ from tokenloom.errors import InputError, StoreError
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import remote_calls, tags
-from tokenloom.storage.shard_cache import ShardCache
-from tokenloom.storage.versions import dataset_store
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.stores import remote_calls
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import dataset_store
 from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
 from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parent.parent
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing

@@ -17,7 +17,7 @@ from tests.support import FULL, build, listed_files, make_spec, write_parquet
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 
 pytestmark = pytest.mark.timeout(400)
 

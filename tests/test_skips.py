@@ -28,13 +28,13 @@ from hypothesis import strategies as st
 from tests.refusals import assert_nothing_visible
 from tests.support import build, count, listed_files, local_store, make_spec, stored_documents, write_jsonl
 from tests.tasks.test_source_kinds import raw_table
-from tokenloom import cli
+from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, FormatError, InputError, TokenloomError
-from tokenloom.flows import order
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.canonical import canonical_json
-from tokenloom.storage.manifest import QUARANTINE as NAME
-from tokenloom.storage.versions import load_manifest, version_path
+from tokenloom.flows import build_steps as order
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.manifest import QUARANTINE as NAME
+from tokenloom.storage.versions.versions import load_manifest, version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.sources import files, jsonl, make_reader, text

@@ -15,17 +15,17 @@ import pytest
 
 from tests.kill_driver import what_is_wrong
 from tests.support import SUMMARY, build, count, listed_files, make_spec, write_jsonl, write_parquet
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import tags
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.versions import published_versions
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import published_versions
 
 _ROOT = Path(__file__).parent.parent
 # The command line, which begins when a line comes: both have imported nearly all by then.
 _BUILD = """
 import sys
-import tokenloom.commands, tokenloom.display, tokenloom.flows.direct, tokenloom.spec_file
-from tokenloom.cli import main
+import tokenloom.cli.commands, tokenloom.cli.display, tokenloom.flows.direct, tokenloom.spec.spec_file
+from tokenloom.cli.main import main
 print("ready", file=sys.stderr, flush=True)
 sys.stdin.readline()
 sys.exit(main(["build", "--direct", "--json", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

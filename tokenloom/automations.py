@@ -20,8 +20,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_AUTH_STRING
 
 from tokenloom.errors import TokenloomError
-from tokenloom.run_ends import BUILDS
-from tokenloom.tasks.outcome import crash_message
+from tokenloom.flows.run_ends import BUILDS
+from tokenloom.tasks.messages.outcome import crash_message
 
 TAG = "tokenloom"  # of all runs that these automations look after
 _NO_HEARTBEAT = "no heartbeat for"

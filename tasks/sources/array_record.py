@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tokenloom.errors import InputError, said
-from tokenloom.leave_out import LeaveOut
+from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, local_path, open_input

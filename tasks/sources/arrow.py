@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
-from tokenloom.leave_out import LeaveOut
-from tokenloom.tasks.memory import no_memory
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns

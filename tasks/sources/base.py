@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
-from tokenloom.leave_out import LeaveOut
+from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.files import FoundFile
 
 PARTITION_BYTES = 64_000_000  # of text, about; part of every spill's name through the cut itself

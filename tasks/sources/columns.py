@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, said
-from tokenloom.row_filter import Comparison, Filter, comparisons_of, parse_filter
+from tokenloom.spec.row_filter import Comparison, Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
 from tokenloom.tasks.sources.fields import ways_out
 from tokenloom.tasks.sources.shown_names import shown_names

@@ -13,14 +13,14 @@ from itertools import chain
 from typing import Any
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.row_filter import comparisons_of, parse_filter
-from tokenloom.storage.words import counted
+from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
 from tokenloom.tasks.sources.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.text_files import TextFileReader
+from tokenloom.words import counted
 
 _MAX_FIRST_LINE = 1_000_000  # characters of a line that is only read for a warning
 _MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
+from tokenloom.spec.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.shown_names import json_type, shown_names
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

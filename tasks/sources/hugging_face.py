@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
-from tokenloom.leave_out import LeaveOut
+from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.columns import Columns

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError, said
-from tokenloom.leave_out import LeaveOut
-from tokenloom.row_filter import COMPARE, Comparison, holds
-from tokenloom.storage.words import counted
-from tokenloom.tasks.memory import no_memory
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.row_filter import COMPARE, Comparison, holds
+from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
 from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import FoundFile, expect, find_files, open_input
+from tokenloom.words import counted
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this, never whole

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow
-from tokenloom.leave_out import LeaveOut
+from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
 from tokenloom.tasks.sources.fields import Fields, invalid_encoding, ways_out
 from tokenloom.tasks.sources.files import FoundFile, find_files

@@ -13,9 +13,9 @@ from typing import Any
 from fsspec.utils import glob_translate
 
 from tokenloom.errors import InputError
-from tokenloom.storage.protocols import S3
-from tokenloom.storage.remote_calls import RemoteCalls
-from tokenloom.storage.s3_listing import list_s3
+from tokenloom.storage.stores.remote_calls import RemoteCalls
+from tokenloom.storage.stores.s3_listing import list_s3
+from tokenloom.storage.stores.url_protocols import S3
 
 Info = dict[str, Any]
 _FIXED = re.compile(r"[^*?\[]*")

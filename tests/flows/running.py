@@ -68,7 +68,7 @@ def running_up(
     environment = os.environ | SOON | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
     environment.pop("PREFECT_API_URL", None)
     up = subprocess.Popen(
-        [sys.executable, "-m", "tokenloom.cli", "up", "--port", "0"],
+        [sys.executable, "-m", "tokenloom", "up", "--port", "0"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -97,7 +97,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"TOKENLOOM_UP_HOME": str(folder / "up")}
     environment.pop("PREFECT_API_URL", None)
     return subprocess.run(
-        [sys.executable, "-m", "tokenloom.cli", *arguments],
+        [sys.executable, "-m", "tokenloom", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

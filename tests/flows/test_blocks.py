@@ -23,7 +23,7 @@ from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.direct import build_as_spec_says
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,7 +99,7 @@ def test_credentials_of_threads_last_as_long_as_one_of_them_works(options: dict[
 def test_a_store_on_s3_holds_no_secret_and_no_failure_shows_one(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.storage.remote_calls.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("tokenloom.storage.stores.remote_calls.FIRST_WAIT_SECONDS", 0.01)
     with FaultyProxy(s3) as proxy:
         Secret(value=secret_of(proxy.url)).save("bucket", overwrite=True)
         spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})

@@ -16,8 +16,8 @@ from tests.flows.browser import Page, chromium
 from tests.flows.running import command, running_up
 from tests.support import write_parquet
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.spec_base import NAME_PATTERN
-from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.spec.base import NAME_PATTERN
+from tokenloom.storage.versions.versions import dataset_store, published_versions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 _SCHEMA = build_dataset.parameters.model_dump()

@@ -27,14 +27,14 @@ from tests.busy_server import serving
 from tests.flows.running import log_lines
 from tests.prefect_servers import send_all, use_migrated
 from tests.support import build, listed_files, local_store, make_spec, write_jsonl
-from tokenloom.deployments import NAMES
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.run_ends import FLOWS
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress
+from tokenloom.flows.run_ends import FLOWS
+from tokenloom.server.deployments import NAMES
+from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -120,7 +120,7 @@ def _fail_unexpectedly(plan: BuildPlan) -> None:
 def test_an_unexpected_error_keeps_its_traceback_and_the_last_line_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.order.assign_shards", _fail_unexpectedly)
+    monkeypatch.setattr("tokenloom.flows.build_steps.assign_shards", _fail_unexpectedly)
     with pytest.raises(RuntimeError):
         build_dataset(_spec(tmp_path).with_workers(0))
     run, _ = _task_runs()
@@ -161,7 +161,7 @@ def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
 def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.order.tokenize_partition", _kill_worker_once)
+    monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
     (tmp_path / "store").mkdir()
     spec = _spec(tmp_path)

@@ -20,8 +20,8 @@ from tests.storage.s3_server import BUCKET, upload
 from tests.support import build, count, listed_files, make_spec, write_jsonl
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -134,7 +134,7 @@ def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
 def test_a_worker_killed_in_the_middle_changes_no_byte(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.order.tokenize_partition", _kill_worker_once)
+    monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
     spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
     (tmp_path / "store").mkdir()
     result = build_dataset(spec)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import FULL, count
-from tokenloom.tasks.grouping import Weighted, grouped
+from tokenloom.tasks.running.grouping import Weighted, grouped
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "orchestration.py"
 

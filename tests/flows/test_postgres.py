@@ -20,9 +20,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.flows.running import artifact, event, parameters
 from tests.support import build
-from tokenloom.server import PRIVATE, start_server, stop_server
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import dataset_store, published_versions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 # PostgreSQL refuses to be run by root
@@ -149,7 +149,7 @@ def team(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("team")
     asked = parameters(folder, "news")
     with serving(folder, postgres.create("prefect")):
-        deployed = run_program([sys.executable, "-m", "tokenloom.cli", "deploy"], cwd=folder)
+        deployed = run_program([sys.executable, "-m", "tokenloom", "deploy"], cwd=folder)
         assert "prefect worker start --pool tokenloom" in deployed
         with working(folder):
             run = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)

@@ -20,9 +20,9 @@ from tokenloom.errors import CheckError, InputError
 from tokenloom.flows import run_log
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.progress_page import progress_page, summary_line
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks.meter import Meter
-from tokenloom.tasks.progress import Advanced, Reused, StepStarted, WorkKnown
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running.meter import Meter
+from tokenloom.tasks.running.progress import Advanced, Reused, StepStarted, WorkKnown
 from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
 needs_server = [
@@ -101,7 +101,7 @@ class TestRuns:
                 raise CheckError("a failure half way")
             return shuffle_shard(job)
 
-        monkeypatch.setattr("tokenloom.flows.order.shuffle_shard", fail_at_the_third)
+        monkeypatch.setattr("tokenloom.flows.build_steps.shuffle_shard", fail_at_the_third)
         monkeypatch.setattr(run_log, "_SECONDS", 0.01)
         spec = _spec(tmp_path).with_workers(0)
         state = build_dataset.with_options(retries=1)(spec, return_state=True)  # else Prefect raises the first failure
@@ -119,7 +119,7 @@ class TestRuns:
 
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.meter.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("tokenloom.tasks.running.meter.time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 def _page(*events: Any, ended: str = "") -> tuple[str, str]:

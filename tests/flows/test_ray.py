@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'tokenloom[ray]'")
 pytestmark = [

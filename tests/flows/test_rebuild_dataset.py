@@ -12,8 +12,8 @@ from tests.storage.s3_server import BUCKET, upload
 from tests.support import write_jsonl
 from tokenloom.errors import SpecError
 from tokenloom.flows.rebuild_dataset import rebuild_dataset
-from tokenloom.storage.tags import newest
-from tokenloom.storage.versions import dataset_store, load_manifest
+from tokenloom.storage.versions.tags import newest
+from tokenloom.storage.versions.versions import dataset_store, load_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 SPEC = """\

@@ -38,9 +38,9 @@ from tests.flows.running import (
     wait_until_gone,
 )
 from tests.support import write_parquet
-from tokenloom.deployments import NAMES, deployment_pages
-from tokenloom.storage.versions import dataset_store, published_versions
-from tokenloom.storage.words import duration
+from tokenloom.server.deployments import NAMES, deployment_pages
+from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.words import duration
 
 SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -45,11 +45,11 @@ from tests.flows.running import (
 from tests.support import build, listed_files, local_store, write_parquet
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
-from tokenloom.server import HEARTBEAT_SECONDS, answers
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import published_versions
-from tokenloom.tasks.outcome import GOES_ON
-from tokenloom.tasks.workers import STOPPED
+from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import published_versions
+from tokenloom.tasks.messages.outcome import GOES_ON
+from tokenloom.tasks.running.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
 _TRANSFORM = """
@@ -209,7 +209,7 @@ def test_a_killed_server_is_started_again_and_the_run_completes(
     folder, mark = up
     asked = waiting_parameters(folder, "restart")
     run = started(asked)
-    os.kill(process_named(mark, "tokenloom.server_process"), signal.SIGKILL)
+    os.kill(process_named(mark, "tokenloom.server.server_process"), signal.SIGKILL)
     assert not answers(PREFECT_API_URL.value())
     wait_until(lambda: answers(PREFECT_API_URL.value()))
     let_go(folder, "restart")

@@ -26,8 +26,8 @@ from tests.synthetic_store import EOT, write_store
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage.canonical import read_signed, sign
-from tokenloom.storage.shard import read_header
+from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.shard import read_header
 
 _T = 16
 _BATCH = 4

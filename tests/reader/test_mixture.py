@@ -19,7 +19,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import MAX_PERIOD, Mixture, Schedule, turn_table, whole_weights
-from tokenloom.storage.canonical import sign
+from tokenloom.storage.formats.canonical import sign
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
 _WEIGHTS = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.support import count
 from tokenloom.reader import order as order_module
 from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
-from tokenloom.storage.keys import Purpose
+from tokenloom.storage.formats.keys import Purpose
 
 _MASK = 2**64 - 1
 _COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)

@@ -30,12 +30,12 @@ from tests.support import count
 from tokenloom.errors import StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage import remote, remote_calls
-from tokenloom.storage.cache_files import CacheFiles
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.shard import read_header
-from tokenloom.storage.shard_cache import ShardCache
-from tokenloom.storage.tags import move, newest_number
+from tokenloom.storage.cache.cache_files import CacheFiles
+from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.formats.shard import read_header
+from tokenloom.storage.stores import remote, remote_calls
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.tags import move, newest_number
 
 _T = 16
 _BATCH = 4

@@ -27,8 +27,8 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import Order
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.tags import move, newest_number
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.tags import move, newest_number
 
 _ROOT = Path(__file__).parent.parent.parent
 

@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tokenloom.storage import remote, remote_calls
-from tokenloom.storage.remote import RemoteStore
-from tokenloom.storage.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.stores import remote, remote_calls
+from tokenloom.storage.stores.remote import RemoteStore
 
 BLOCK_BYTES = 20_000
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import count
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import uploads
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.store_file import StoreFile
+from tokenloom.storage.stores import uploads
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store_file import StoreFile
 
 MIB = 2**20
 ODD_NAMES = ["a b", "ä ü", "%41", "a+b", "a&b=c", "x;y,z", "~!@$^()", "it's", "a..b", "x" * 200, "[0-9]", "日本"]

@@ -16,10 +16,10 @@ from typing import Any
 
 from tests.support import build, local_store, make_spec, write_jsonl, write_parquet
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import tags
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.versions import load_manifest
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import load_manifest
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import count
 from tokenloom.errors import FormatError
-from tokenloom.storage.canonical import canonical_json, read_signed, sha256_of, sign
+from tokenloom.storage.formats.canonical import canonical_json, read_signed, sha256_of, sign
 
 PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))
 JSON = st.recursive(

@@ -16,9 +16,9 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.google_server import google_server
 from tests.storage.s3_server import BUCKET
 from tokenloom.errors import StoreError
-from tokenloom.storage import remote_calls, uploads
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.remote import RemoteStore
+from tokenloom.storage.stores import remote_calls, uploads
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files import find_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # adlfs and gcsfs do

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_documents
+from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_documents
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"
 GOLDEN_PYARROW = "26.0.1"  # the release whose bytes the golden table has

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support import count
 from tokenloom.errors import StoreError
-from tokenloom.storage import filesystem
-from tokenloom.storage.filesystem import TMP, Store, make_folder
+from tokenloom.storage.stores import local as filesystem
+from tokenloom.storage.stores.local import TMP, Store, make_folder
 
 PATH = "versions/0123456789abcdef/train/000000.tok"
 Writer = Callable[[Store, str, bytes], None]

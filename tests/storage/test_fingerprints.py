@@ -10,9 +10,9 @@ import pytest
 import xxhash
 
 from tokenloom.errors import InputError
-from tokenloom.storage import fingerprints
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.fingerprints import PATH, FingerprintMemory, remote_fingerprint
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import fingerprints
+from tokenloom.storage.versions.fingerprints import PATH, FingerprintMemory, remote_fingerprint
 
 TEN_SECONDS = 10_000_000_000
 

@@ -14,9 +14,9 @@ import pytest
 from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused
 from tests.support import build, make_spec, write_parquet
 from tokenloom.errors import StoreError
-from tokenloom.spec import BuildSpec
-from tokenloom.storage import filesystem
-from tokenloom.storage.filesystem import Store
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores import local as filesystem
+from tokenloom.storage.stores.local import Store
 
 BIG_TEXTS = [f"{i} " + "0123456789" * 1000 for i in range(300)]  # 3 MB
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support import count
-from tokenloom.storage.keys import (
+from tokenloom.storage.formats.keys import (
     KEY_SPACE,
     SEED_SPACE,
     Purpose,

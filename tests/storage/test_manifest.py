@@ -9,8 +9,8 @@ import pytest
 
 from tests.storage.manifests import empty_manifest
 from tokenloom.errors import FormatError
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.manifest import FORMAT_VERSION, read_manifest, version_name
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.manifest import FORMAT_VERSION, read_manifest, version_name
 
 IDENTITY = {"sources": [{"kind": "text", "name": "text-0"}], "tokenizer": {"kind": "byte"}}
 INPUTS = [("text-0", "a.txt", "xxh3_128:01"), ("text-0", "b.txt", "xxh3_128:02")]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tokenloom.spec import Pack
-from tokenloom.storage import chunks as chunks_module
-from tokenloom.storage.best_fit import fill_bins
-from tokenloom.storage.packing import PACKINGS, PackingShares, num_samples, plan_shard, shares_of
+from tokenloom.spec.build_spec import Pack
+from tokenloom.storage.packing import chunks as chunks_module
+from tokenloom.storage.packing.best_fit import fill_bins
+from tokenloom.storage.packing.packing import PACKINGS, PackingShares, num_samples, plan_shard, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 

@@ -25,13 +25,15 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
-from tokenloom import commands, peek_command, spec_base
+from tokenloom.cli import commands, peek_command
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import remote, remote_calls, remote_errors, remote_systems, tags, uploads
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.remote import RemoteStore
-from tokenloom.storage.store_file import open_url, sharing_files
-from tokenloom.storage.versions import (
+from tokenloom.spec import base as spec_base
+from tokenloom.storage.stores import remote, remote_calls, remote_errors, remote_systems, uploads
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.store_file import open_url, sharing_files
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import (
     Reference,
     dataset_store,
     load_manifest,
@@ -55,7 +57,7 @@ import socket, sys, time
 def nowhere(*arguments, **options):
     raise socket.gaierror(-2, "Name or service not known")
 socket.getaddrinfo = nowhere
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 begin = time.monotonic()
 code = main(["ls", "gs://some-bucket/store", "--json"])
 print(code, time.monotonic() - begin)
@@ -262,7 +264,7 @@ def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.M
 def test_a_missing_package_is_named() -> None:
     program = (
         "import sys; sys.modules['s3fs'] = None\n"
-        "from tokenloom.storage.remote import RemoteStore\n"
+        "from tokenloom.storage.stores.remote import RemoteStore\n"
         "RemoteStore('s3://bucket/store/data').read('file')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

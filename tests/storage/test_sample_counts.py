@@ -12,14 +12,14 @@ import pytest
 
 from tests.support import build, make_spec, write_jsonl
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
-from tokenloom.storage.cache_folder import default_cache_folder
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.packing import PACKINGS, num_samples
-from tokenloom.storage.sample_counts import counts_path, keep_counts, sample_counts
-from tokenloom.storage.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.packing.packing import PACKINGS, num_samples
+from tokenloom.storage.packing.sample_counts import counts_path, keep_counts, sample_counts
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
 
 PACKS = [(packing, seq_len) for packing in PACKINGS for seq_len in (30, 200)]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support import count
 from tokenloom.errors import FormatError
 from tokenloom.storage import open_shard
-from tokenloom.storage.shard import ALIGNMENT, MAGIC, ShardWriter, token_dtype
+from tokenloom.storage.formats.shard import ALIGNMENT, MAGIC, ShardWriter, token_dtype
 
 PROPERTY = settings(
     deadline=None,

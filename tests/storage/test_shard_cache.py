@@ -25,12 +25,13 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import cache_files, cache_limit, remote, remote_calls, shard_cache
-from tokenloom.storage.filesystem import write_all
-from tokenloom.storage.remote import RemoteStore
-from tokenloom.storage.shard import open_shard
-from tokenloom.storage.shard_cache import ShardCache, ShardRequest
-from tokenloom.storage.versions import Reference, resolve, version_path
+from tokenloom.storage.cache import cache_files, cache_limit, shard_cache
+from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.stores import remote, remote_calls
+from tokenloom.storage.stores.local import write_all
+from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.versions.versions import Reference, resolve, version_path
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
@@ -328,8 +329,9 @@ def test_a_program_ends_though_downloads_are_queued(
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage import remote, remote_calls\nfrom tokenloom.storage.remote import RemoteStore\n"
-        "from tokenloom.storage.shard_cache import ShardCache\n"
+        "from tokenloom.storage.stores import remote, remote_calls\n"
+        "from tokenloom.storage.stores.remote import RemoteStore\n"
+        "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
         f"requests = {[list(request[1:]) for request in files]!r}\n"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tests.support import count
 from tokenloom.errors import WorkError
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
+from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
+from tokenloom.storage.stores.local import Store
 
 PROPERTY = settings(
     deadline=None,

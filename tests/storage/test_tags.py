@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tokenloom.errors import FormatError
-from tokenloom.storage import tags
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.filesystem import Store
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import tags
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 

@@ -17,7 +17,7 @@ from tests.storage.s3_server import BUCKET, upload
 from tests.support import SUMMARY, build, count, make_spec, write_jsonl
 from tokenloom.errors import StoreError
 from tokenloom.flows.verify_direct import verify_directly
-from tokenloom.storage import verification
+from tokenloom.storage.verification import verification
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
 def test_a_remote_store_that_fails_in_between_is_asked_again(
     made: Made, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.storage.remote_calls.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("tokenloom.storage.stores.remote_calls.FIRST_WAIT_SECONDS", 0.01)
     upload(s3_url, Path(made.spec.store), "shaky")
     s3_proxy.plan("503", "ok", "cut", "drop", "ok", "500")
     assert verified(f"s3://{BUCKET}/shaky/data")["damages"] == []

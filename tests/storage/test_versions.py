@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.storage.manifests import empty_manifest
 from tests.support import count, local_store
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage import tags
-from tokenloom.storage.canonical import sign
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.versions import (
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import (
     Reference,
     is_published,
     load_manifest,

@@ -10,10 +10,10 @@ import pytest
 from tests.refusals import assert_refused
 from tests.support import build, make_spec, stored_documents
 from tests.tasks.test_sources import Row, read_file
-from tokenloom import cli
+from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, InputError
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running import progress
 
 NEWS = '3,Wall St. Bears,"Short-sellers, again"\n4,Oil prices,Soaring\n3,Two,Lines\n'
 

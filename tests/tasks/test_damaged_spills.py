@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.support import SUMMARY, build, count, listed_files, local_store, make_spec, write_jsonl
-from tokenloom.tasks import progress
+from tokenloom.tasks.running import progress
 
 
 def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:

@@ -500,7 +500,7 @@ def test_a_file_that_grows_while_it_is_read_is_named(
         return tokenize_partition(job)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.flows.order.tokenize_partition", grow)
+        patch.setattr("tokenloom.flows.build_steps.tokenize_partition", grow)
         with pytest.raises(TokenloomError, match=re.escape(str(path))):
             build(spec)
     assert_nothing_visible(spec)

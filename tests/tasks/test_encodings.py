@@ -18,8 +18,8 @@ from tests.support import build, count, make_spec, stored_documents
 from tests.tasks.test_sources import read_file
 from tests.test_skips import listed_rows
 from tokenloom.errors import BadRow, InputError
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.versions import load_manifest, open_store
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import load_manifest, open_store
 from tokenloom.tasks.inputs import find_inputs
 from tokenloom.tasks.sources import make_reader, text_encoding
 
@@ -116,9 +116,9 @@ def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_pa
 
 def test_only_the_first_thousand_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
-    monkeypatch.setattr("tokenloom.tasks.same_trouble._MOST_FILES", 6)
+    monkeypatch.setattr("tokenloom.tasks.messages.same_trouble._MOST_FILES", 6)
     assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this trouble")
-    monkeypatch.setattr("tokenloom.tasks.same_trouble._MOST_FILES", 5)
+    monkeypatch.setattr("tokenloom.tasks.messages.same_trouble._MOST_FILES", 5)
     assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this trouble")
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from tests.refusals import NEXT_STEP, assert_nothing_visible
 from tests.support import build, make_spec, write_jsonl, write_parquet
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
-from tokenloom.flows import order
+from tokenloom.flows import build_steps as order
 from tokenloom.flows.direct import plan_directly
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.filesystem import Store
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import Store
 from tokenloom.tasks.estimate import Estimate, Sample, estimate_build, gigabytes, sample_partition
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.publish import BuildResult

@@ -167,7 +167,7 @@ def test_an_input_that_changes_while_it_is_built_is_refused(
         return assign_shards(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.flows.order.assign_shards", change)
+        patch.setattr("tokenloom.flows.build_steps.assign_shards", change)
         assert_refused(spec_of(path, "jsonl"), error=TokenloomError)
     path.write_bytes(whole)
     assert_builds(spec_of(path, "jsonl"), TEXTS)
@@ -182,7 +182,7 @@ def test_an_input_that_changes_after_the_documents_were_compared_is_refused(
         path.write_bytes(path.read_bytes().replace(b"text 7 ", b"TEXT 7 "))
         validate_build(*arguments)
 
-    monkeypatch.setattr("tokenloom.flows.order.validate_build", change)
+    monkeypatch.setattr("tokenloom.flows.build_steps.validate_build", change)
     assert_refused(spec_of(path, "jsonl"), str(path), "changed while")
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
 from tests.support import build, count, make_spec, stored_documents, write_parquet
 from tokenloom.errors import InputError
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks.workers import WorkerPool
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running.workers import WorkerPool
 
 WHOLE_FILE_CUTS = [1, 4, 11, 100, 0.5, -500, -9, -8, -4, -1]
 

@@ -16,11 +16,11 @@ from tests.support import build, listed_files, make_spec, stored_documents, writ
 from tests.tasks import test_source_kinds
 from tests.tasks.source_conformance import make_rows
 from tests.tasks.test_remote_glob import put_all
-from tokenloom import cli
+from tokenloom.cli import main as cli
 from tokenloom.errors import SpecError
-from tokenloom.leave_out import LeaveOut
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import files, make_reader
 from tokenloom.tasks.sources.files import find_files
 

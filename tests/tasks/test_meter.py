@@ -9,10 +9,10 @@ import pytest
 
 from tests.support import build, make_spec, write_jsonl
 from tokenloom.errors import CheckError
-from tokenloom.tasks import meter as module
-from tokenloom.tasks import progress
-from tokenloom.tasks.meter import Meter, step_label
-from tokenloom.tasks.progress import Advanced, Event, Reused, StepStarted, WorkKnown
+from tokenloom.tasks.running import meter as module
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.meter import Meter, step_label
+from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
 from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
 _WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
@@ -110,7 +110,7 @@ def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, mon
         return shuffle_shard(job)
 
     with monkeypatch.context() as patch, pytest.raises(CheckError):
-        patch.setattr("tokenloom.flows.order.shuffle_shard", fail_at_the_third)
+        patch.setattr("tokenloom.flows.build_steps.shuffle_shard", fail_at_the_third)
         build(spec)
     meter = Meter()
     shares: list[float] = []

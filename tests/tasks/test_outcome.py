@@ -6,8 +6,15 @@ from pathlib import Path
 
 from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks.outcome import GOES_ON, crash_message, joined_problems, outcome, outcome_line, reading_lines
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.messages.outcome import (
+    GOES_ON,
+    crash_message,
+    joined_problems,
+    outcome,
+    outcome_line,
+    reading_lines,
+)
 
 
 def _spec(folder: Path, num_files: int) -> BuildSpec:

@@ -11,13 +11,13 @@ import pytest
 
 from tests.support import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
 from tokenloom.errors import FormatError, InputError
-from tokenloom.spec import BuildSpec
-from tokenloom.storage.assignment import read_assignment
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.spill import Spill
-from tokenloom.storage.versions import load_manifest, published_versions
-from tokenloom.tasks import progress
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.spill import Spill
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.assignment import read_assignment
+from tokenloom.storage.versions.versions import load_manifest, published_versions
 from tokenloom.tasks.merge import MergeRules, merge_documents
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffle import read_shard_record, record_path
 
 
@@ -41,7 +41,7 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
         path.write_bytes(right.replace(b"right", b"wrong"))
         return cut_jobs(*arguments)
 
-    monkeypatch.setattr("tokenloom.flows.order.cut_jobs", change_first)
+    monkeypatch.setattr("tokenloom.flows.build_steps.cut_jobs", change_first)
     with pytest.raises(InputError, match="changed while it was read"):
         build(spec)
     monkeypatch.undo()
@@ -52,14 +52,14 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
 
 def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
-    monkeypatch.setattr("tokenloom.storage.fingerprints._RACY_NS", -(10**18))
+    monkeypatch.setattr("tokenloom.storage.versions.fingerprints._RACY_NS", -(10**18))
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     first = build(spec)
 
     def refuse(path: str) -> str:
         raise AssertionError(f"{path} is read again")
 
-    monkeypatch.setattr("tokenloom.storage.fingerprints._hash_file", refuse)
+    monkeypatch.setattr("tokenloom.storage.versions.fingerprints._hash_file", refuse)
     assert build(spec).version == first.version
 
 

@@ -17,8 +17,8 @@ from tests.storage.s3_server import BUCKET, put
 from tests.support import count
 from tests.tasks.test_local_glob import make_tree
 from tokenloom.errors import InputError
-from tokenloom.storage import remote_calls
-from tokenloom.storage.remote import RemoteStore
+from tokenloom.storage.stores import remote_calls
+from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files import find_files, match
 
 _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]

@@ -10,10 +10,10 @@ import pytest
 from tests.busy_server import serving
 from tests.support import build, listed_files, make_spec, write_jsonl
 from tokenloom.errors import InputError, StoreError, WorkerLost
-from tokenloom.spec import BuildSpec
-from tokenloom.tasks import progress, retries
-from tokenloom.tasks.retries import is_worth_another_try
-from tokenloom.tasks.workers import WorkerPool
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running import progress, retries
+from tokenloom.tasks.running.retries import is_worth_another_try
+from tokenloom.tasks.running.workers import WorkerPool
 
 
 class _Answer(Exception):

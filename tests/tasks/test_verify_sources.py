@@ -13,12 +13,12 @@ from tests.storage.damaging import Made, make_version
 from tests.storage.test_version_checks import write_shard
 from tests.support import build, make_spec, write_jsonl
 from tokenloom.flows.verify_direct import verify_directly
-from tokenloom.storage.shard import ShardHeader
-from tokenloom.storage.versions import version_path
-from tokenloom.tasks import verify_sources
+from tokenloom.storage.formats.shard import ShardHeader
+from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.reread import read_rows
-from tokenloom.tasks.samples import NUM_SAMPLES
+from tokenloom.tasks.verification import verify_sources
+from tokenloom.tasks.verification.reread import read_rows
+from tokenloom.tasks.verification.samples import NUM_SAMPLES
 
 
 @pytest.fixture

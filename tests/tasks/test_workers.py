@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 import pytest
 
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
-from tokenloom.tasks import progress
 from tokenloom.tasks.plan import cut_file
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_partition
 from tokenloom.tasks.validate import check_documents
-from tokenloom.tasks.workers import WorkerPool
 
 _ROOT = Path(__file__).parent.parent.parent
 

@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.synthetic_store import random_documents, write_store
-from tokenloom import bench_rank, bench_read
-from tokenloom.bench_plot import draw
-from tokenloom.cli import main
+from tokenloom.cli import bench_rank, bench_read
+from tokenloom.cli.bench_plot import draw
+from tokenloom.cli.main import main
 from tokenloom.reader import TokenDataset
-from tokenloom.storage.cache_files import CacheFiles
+from tokenloom.storage.cache.cache_files import CacheFiles
 
 _SMALL = ["--seq-len", "64", "--batch-size", "4", "--step-ms", "1", "--steps", "12", "--workers", "0"]
 

@@ -21,7 +21,7 @@ from tests.support import count, write_jsonl
 from tokenloom import __version__
 
 _ROOT = Path(__file__).parent.parent.parent
-_COMMAND = [sys.executable, "-m", "tokenloom.cli"]
+_COMMAND = [sys.executable, "-m", "tokenloom"]
 _SPEC = """\
 dataset: news
 store: ./store

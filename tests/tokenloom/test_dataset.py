@@ -20,7 +20,7 @@ from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
 from tokenloom.reader import open_shards as open_shards_module
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import Shard, open_shard
 
 _ROOT = Path(__file__).parent.parent.parent

@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from tests.support import write_jsonl, write_parquet
-from tokenloom import commands
-from tokenloom.cli import main
+from tokenloom.cli import commands
+from tokenloom.cli.main import main
 from tokenloom.errors import InputError
-from tokenloom.storage import fingerprints
+from tokenloom.storage.versions import fingerprints
 
 _SPEC = """\
 dataset: news

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support import build, local_store, make_spec, write_jsonl
-from tokenloom.cli import main
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.packing import PACKINGS, PackingShares, shares_of
-from tokenloom.storage.sample_counts import read_offsets, sample_counts
-from tokenloom.storage.versions import load_manifest
+from tokenloom.cli.main import main
+from tokenloom.storage.packing.packing import PACKINGS, PackingShares, shares_of
+from tokenloom.storage.packing.sample_counts import read_offsets, sample_counts
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.versions import load_manifest
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import count
-from tokenloom.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
+from tokenloom.spec.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.fields import Fields

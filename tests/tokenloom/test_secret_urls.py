@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.support import write_parquet
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 
 _PLANTED = "planted-3e9f51c07a"
 _URLS = [

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
-from tokenloom.spec import MAX_SEED, BuildSpec, field_names
+from tokenloom.spec.build_spec import MAX_SEED, BuildSpec, field_names
 
 SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
 

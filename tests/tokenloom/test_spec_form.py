@@ -11,7 +11,7 @@ from prefect.utilities.schema_tools.validation import validate
 
 from tests.support import make_spec
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.spec import BuildSpec
+from tokenloom.spec.build_spec import BuildSpec
 
 _SCHEMA: dict[str, Any] = build_dataset.parameters.model_dump()
 _SPEC = _SCHEMA["definitions"]["BuildSpec"]

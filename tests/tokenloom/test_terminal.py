@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from tests.support import write_jsonl
-from tokenloom.live_display import LiveDisplay
-from tokenloom.tasks.progress import Advanced, Event, Message, Reused, StepStarted, WorkKnown
+from tokenloom.cli.live_display import LiveDisplay
+from tokenloom.tasks.running.progress import Advanced, Event, Message, Reused, StepStarted, WorkKnown
 
 _ROOT = Path(__file__).parent.parent.parent
 _STEPS = ["plan", "read file structure", "tokenize", "divide into shards", "shuffle", "validate", "publish"]
@@ -42,7 +42,7 @@ def _on_terminal(folder: Path, *arguments: str, **extra: str) -> tuple[int, str]
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     environment = kept | {"PYTHONPATH": str(_ROOT), "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | extra
-    command = [sys.executable, "-m", "tokenloom.cli", *arguments]
+    command = [sys.executable, "-m", "tokenloom", *arguments]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     written = b""
@@ -118,7 +118,7 @@ def test_verify_uses_the_same_display(project: Path) -> None:
 
 
 def test_what_goes_into_a_file_stays_there_while_the_bars_are_on_a_terminal(tmp_path: Path) -> None:
-    program = "from tokenloom.display import showing_progress\nwith showing_progress(): print('a line')"
+    program = "from tokenloom.cli.display import showing_progress\nwith showing_progress(): print('a line')"
     ours, theirs = pty.openpty()
     environment = os.environ | {"PYTHONPATH": str(_ROOT), "TERM": "xterm"}
     done = subprocess.run(
@@ -130,7 +130,7 @@ def test_what_goes_into_a_file_stays_there_while_the_bars_are_on_a_terminal(tmp_
 
 
 def test_a_pipe_gets_no_escape_codes_and_no_bars(project: Path) -> None:
-    command = [sys.executable, "-m", "tokenloom.cli", "build", "spec.yaml", "--direct", "--workers", "0"]
+    command = [sys.executable, "-m", "tokenloom", "build", "spec.yaml", "--direct", "--workers", "0"]
     environment = os.environ | {"PYTHONPATH": str(_ROOT)}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout + done.stderr
@@ -152,7 +152,7 @@ def _drawn(*events: Event) -> list[str]:
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("tokenloom.tasks.meter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("tokenloom.tasks.running.meter.time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

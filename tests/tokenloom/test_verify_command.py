@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.storage.damaging import Made, make_version, restored
-from tokenloom.cli import main
+from tokenloom.cli.main import main
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from tests.flows.running import running_up, wait_until
 from tests.prefect_servers import migrated_home
 from tests.support import write_parquet
 from tests.walks.pages import blocks
-from tokenloom.storage.versions import dataset_store, published_versions
+from tokenloom.storage.versions.versions import dataset_store, published_versions
 
 _SCHEDULE_SECONDS = 20
 _DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))

@@ -19,16 +19,16 @@ from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Bloc
 from tokenloom.reader.open_shards import OpenShard, OpenShards
 from tokenloom.reader.rows import Int64s, Rows, joined, marks_between, marks_inside
 from tokenloom.reader.shard_files import ShardFiles
-from tokenloom.storage.cache_folder import default_cache_folder
-from tokenloom.storage.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of
-from tokenloom.storage.sample_counts import sample_counts
-from tokenloom.storage.shard import token_dtype
-from tokenloom.storage.versions import parse_reference, resolve
-from tokenloom.storage.words import counted
+from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.packing.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of
+from tokenloom.storage.packing.sample_counts import sample_counts
+from tokenloom.storage.versions.versions import parse_reference, resolve
+from tokenloom.words import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream
-    from tokenloom.storage.shard_cache import ShardCache
+    from tokenloom.storage.cache.shard_cache import ShardCache
     from tokenloom.tokenizers import Tokenizer
 
 Sample = dict[str, NDArray[Any]]

@@ -7,9 +7,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, TokenizerError
-from tokenloom.storage.manifest import NAME
-from tokenloom.storage.remote import AnyStore
-from tokenloom.storage.versions import read_listed, version_path
+from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.versions.versions import read_listed, version_path
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 _FOLDER = "tokenizer/"

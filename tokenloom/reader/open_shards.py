@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.packing import ShardPlan, plan_shard
-from tokenloom.storage.shard import Shard, checked_offsets, open_shard
+from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
+from tokenloom.storage.packing.packing import ShardPlan, plan_shard
 
 
 class Bytes(Protocol):

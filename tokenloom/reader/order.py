@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.arguments import choice, whole
-from tokenloom.storage.keys import Purpose, UInt64s, mix64
+from tokenloom.storage.formats.keys import Purpose, UInt64s, mix64
 
 ORDER_VERSION = 1
 ORDERS = ("block", "full", "sequential")

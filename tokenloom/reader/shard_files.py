@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.filesystem import Store
-from tokenloom.storage.remote import AnyStore, RemoteStore
-from tokenloom.storage.shard import ShardHeader, token_dtype
-from tokenloom.storage.shard_cache import ShardCache, ShardRequest
-from tokenloom.storage.versions import check_listed, version_path
+from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.formats.shard import ShardHeader, token_dtype
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.versions.versions import check_listed, version_path
 
 if TYPE_CHECKING:
     from tokenloom.reader.open_shards import OpenShard

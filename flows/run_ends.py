@@ -1,0 +1,62 @@
+"""The last line of a run's log and the event of its failure, for all who may have to write them.
+
+Both are sent at once: a process that SIGTERM ends, or a server that stops, does not wait for queues to empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
+from prefect.events import Event
+
+from tokenloom.storage.formats.names import NAME_PATTERN
+
+DATASET_LABEL = "tokenloom.dataset"  # of a flow run
+BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build
+FLOWS = (*BUILDS, "verify-dataset")
+_UNKNOWN = "unknown"  # the run ended before it knew its dataset
+
+Ending = Literal["failed", "cancelled", "crashed"]
+
+
+def write_last_line(client: SyncPrefectClient, run: FlowRun, ending: Ending, message: str) -> None:
+    """Write into the log of a run how it ended and why."""
+    line = {"level": logging.ERROR, "message": f"{ending}: {message}", "timestamp": datetime.now(UTC).isoformat()}
+    client.create_logs([{"name": "prefect.flow_runs", "flow_run_id": str(run.id)} | line])
+
+
+def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: str | None, message: str) -> None:
+    """Emit the event `tokenloom.dataset.failed`.
+
+    Args:
+        client: of the run's server.
+        run: that should have built a dataset.
+        ending: how it ended.
+        error: name of the exception, if there was one.
+        message: why, in one line.
+    """
+    dataset = dataset_of(run)
+    event = Event(
+        event="tokenloom.dataset.failed",
+        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset},
+        payload={
+            "dataset": dataset,
+            "state": ending,
+            "error": error,
+            "message": message,
+            "flow_run_id": str(run.id),
+        },
+    )
+    client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+
+def dataset_of(run: FlowRun) -> str:
+    """Return the dataset that a run builds, as its label or else its parameters say; "unknown" if neither does."""
+    spec: Any = run.parameters.get("spec")
+    asked = spec.get("dataset") if isinstance(spec, dict) else None
+    named = str(run.labels.get(DATASET_LABEL) or asked or "")
+    return named if NAME_PATTERN.match(named) else _UNKNOWN

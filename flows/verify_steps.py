@@ -1,0 +1,159 @@
+"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (verify_direct.py)."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from tokenloom.errors import FormatError, SpecError
+from tokenloom.storage.formats.manifest import BUILD
+from tokenloom.storage.stores.remote_errors import may_pass, reason_of
+from tokenloom.storage.verification.verification import Damage
+from tokenloom.storage.versions.versions import version_path
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
+from tokenloom.tasks.verification.verify import Checked, ShardJob, Subject, VerifyJob, open_version, verify_files
+
+if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: that takes as long as reading a gigabyte
+    from tokenloom.flows.build_steps import RunEach, RunOne
+    from tokenloom.spec.build_spec import BuildSpec
+    from tokenloom.tasks.verification.verify_sources import Encoded, EncodeJob
+
+_TASK_BYTES = 64_000_000
+_ENCODE_BYTES = 1e9  # reading so many takes about as long as encoding 1,000 documents again
+
+
+def run_verification(
+    reference: str, deep: bool, spec: BuildSpec | None, num_workers: int, run_one: RunOne, run_each: RunEach
+) -> dict[str, Any]:
+    """Verify a version; return what `tokenloom verify --json` prints.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION.
+        deep: encode 1,000 documents again from their sources.
+        spec: where those are, with absolute paths; None for what build.json says.
+        num_workers: processes at work, for cutting the work.
+        run_one: how a step is run.
+        run_each: how a step is run for many jobs.
+
+    Raises:
+        StoreError: there is no such version, or the store can't be read.
+        SpecError: `spec` is not what the version was built from.
+    """
+    progress.report(progress.StepStarted("open", 0))
+    subject: Subject = run_one("open", lambda: open_version(reference))
+    if spec and subject.manifest:
+        _check_spec(spec, subject.manifest, "--spec")
+    jobs = subject.jobs(deep)
+    progress.report(_work_known(jobs, deep))
+    checked = _read(jobs, num_workers, run_each)
+    encoded: list[Encoded] = []
+    warnings = list(subject.warnings)
+    if deep and subject.manifest:
+        encode_jobs, notes = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
+        encoded = _encode(encode_jobs, num_workers, run_each)
+        warnings += notes
+    damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
+    damages += [damage for one in encoded for damage in one.damages]
+    warnings += [warning for one in encoded for warning in one.warnings]
+    return {
+        "reference": subject.reference,
+        "version": subject.version,
+        "files": sum(one.num_files for one in checked) + bool(subject.version),
+        "bytes": sum(one.num_bytes for one in checked),
+        "documents_encoded_again": sum(one.num_documents for one in encoded),
+        "damages": _by_file(damages),
+        "warnings": list(dict.fromkeys(warnings)),
+    }
+
+
+def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
+    weights = [("read", float(max(1, sum(_weight(job) for job in jobs))))]
+    return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
+
+
+def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Checked]:
+    """Read all files."""
+    progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
+    weighted = [Weighted(_label(job), job, _weight(job)) for job in jobs]
+    groups = grouped(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
+    return [one for group in run_each("read", verify_files, groups) for one in group]
+
+
+def _encode(jobs: list[EncodeJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
+    """Encode the chosen documents again."""
+    from tokenloom.tasks.verification.verify_sources import encode_again
+
+    progress.report(progress.StepStarted("encode", sum(len(job.samples) for job in jobs)))
+    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
+    groups = grouped(weighted, num_workers, 1, MAX_SMALL_TASKS)
+    return [one for group in run_each("encode", encode_again, groups) for one in group]
+
+
+def _weight(job: VerifyJob) -> int:
+    return int(job.claim.entry["bytes"]) if isinstance(job, ShardJob) else 0
+
+
+def _label(job: VerifyJob) -> str:
+    return str(job.claim.entry["name"]) if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
+
+
+def _by_file(damages: list[Damage]) -> list[dict[str, str]]:
+    """Return a row for each damaged file, in the order they were found."""
+    by_file: defaultdict[str, list[str]] = defaultdict(list)
+    for damage in damages:
+        by_file[damage.file].append(damage.what)
+    return [{"file": file, "what": "; ".join(what), "next_step": _next_step(file)} for file, what in by_file.items()]
+
+
+def _next_step(file: str) -> str:
+    if file.startswith("tags/"):
+        return "restore it from a copy; deleting the newest entry of a log lets the one before it count again"
+    what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
+    return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
+
+
+def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
+    """Raise SpecError if the version was built from another spec; the excluded contents are not compared."""
+    mine, built = spec.identity(), dict(manifest["spec"])
+    for identity in (mine, built):
+        documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
+        identity |= {"documents": documents} if documents else {}
+    mine = json.loads(json.dumps(mine))
+    if differ := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
+        raise SpecError(f"{name}: it is not what the version was built from: {', '.join(differ)} differ")
+
+
+def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[EncodeJob], list[str]]:
+    """Return the documents to encode again, and why some can't be."""
+    from tokenloom.tasks.verification.verify_sources import encode_jobs
+
+    if subject.inputs is None:
+        return [], ["no document was encoded again: inputs.json is damaged"]
+    try:
+        spec = spec or _recorded_spec(subject)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if may_pass(error):
+            raise
+        return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
+    try:
+        return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)
+    except FormatError as error:  # a file of the tokenizer; its own job names it too
+        return [], [f"no document was encoded again: {error}"]
+
+
+def _recorded_spec(subject: Subject) -> BuildSpec:
+    """Return the spec as build.json says it, whose secrets are redacted; raises what reading and checking it raise.
+
+    Whoever writes the store may write that file, so it may name sources, and no code that would run here.
+    """
+    from tokenloom.spec.build_spec import BuildSpec
+
+    assert subject.manifest is not None
+    build = json.loads(subject.store.read(version_path(str(subject.version), BUILD)))
+    spec = BuildSpec.model_validate(build["spec"])
+    _check_spec(spec, subject.manifest, BUILD)
+    if spec.documents.transform:
+        raise SpecError("documents.transform is code, which runs from --spec alone")
+    return spec

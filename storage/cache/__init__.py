@@ -1,0 +1,1 @@
+"""The local cache for shards of remote stores."""

@@ -1,0 +1,136 @@
+"""The document table `.docs` beside a shard: where each of its documents comes from.
+
+Uncompressed Arrow IPC, one row a document in shard order, in batches of a fixed number of rows, so that the
+bytes do not depend on how the shuffle cut its work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.shard import file_sha256
+from tokenloom.storage.stores.disk_errors import check_regular
+
+SCHEMA = pa.schema(
+    [
+        pa.field("start", pa.uint64(), nullable=False),  # first token in the shard
+        pa.field("num_tokens", pa.uint32(), nullable=False),
+        pa.field("input", pa.uint32(), nullable=False),  # index into inputs.json
+        pa.field("row", pa.uint64(), nullable=False),  # row of the file; of a line file the byte offset
+        pa.field("content", pa.binary(16), nullable=False),  # xxh3_128 of the UTF-8 text
+        pa.field("key", pa.uint64(), nullable=False),
+    ]
+)
+SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # where a source names one; null elsewhere
+BATCH_ROWS = 65_536
+
+
+class DocumentTableWriter:
+    """Writes a document table into an open file.
+
+    Args:
+        file: a new file open for writing and reading (`Store.writing`).
+        has_ids: it has the column `id`.
+    """
+
+    def __init__(self, file: IO[bytes], has_ids: bool = False) -> None:
+        self._file = file
+        self._schema = SCHEMA_WITH_ID if has_ids else SCHEMA
+        self._writer = pa.ipc.new_file(file, self._schema)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._next_start = 0
+        self.sha256 = ""
+
+    def __enter__(self) -> DocumentTableWriter:
+        return self
+
+    def append(
+        self,
+        num_tokens: NDArray[np.uint32],
+        inputs: NDArray[np.uint32],
+        rows: NDArray[np.uint64],
+        content: NDArray[np.uint64],
+        keys: NDArray[np.uint64],
+        ids: pa.Array | None = None,
+    ) -> None:
+        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings."""
+        ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
+        columns: list[Any] = [ends - num_tokens, num_tokens, inputs, rows]
+        digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
+        arrays = [pa.array(column) for column in columns]
+        arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
+        arrays.append(pa.array(keys))
+        if ids is not None:
+            arrays.append(ids.cast(pa.string()))
+        self._next_start = int(ends[-1]) if len(ends) else self._next_start
+        self._pending.append(pa.record_batch(arrays, schema=self._schema))
+        self._pending_rows += len(keys)
+        if self._pending_rows >= BATCH_ROWS:
+            self._write(self._pending_rows - self._pending_rows % BATCH_ROWS)
+
+    def _write(self, num_rows: int) -> None:
+        table = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
+        self._writer.write_table(table.slice(0, num_rows), max_chunksize=BATCH_ROWS)
+        self._pending = table.slice(num_rows).to_batches()
+        self._pending_rows = table.num_rows - num_rows
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if self._pending_rows:
+                self._write(self._pending_rows)
+            self._writer.close()
+            self._file.flush()
+            self.sha256 = file_sha256(self._file)
+
+
+def first_documents(file: Any, count: int, place: str) -> list[dict[str, Any]]:
+    """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
+
+    Args:
+        file: the table's file, open for reading.
+        count: rows, at least 0.
+        place: its path, for the message.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        table = pa.ipc.open_file(file)
+        if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
+            raise pa.ArrowInvalid("its columns are others")
+        for index in range(table.num_record_batches):
+            batch = table.get_batch(index).slice(0, count - len(rows))
+            batch.validate(full=True)  # what is converted without it may lie outside of the file
+            if any(batch.column(i).null_count for i in range(len(SCHEMA))):
+                raise pa.ArrowInvalid("a column has nulls")
+            rows += batch.to_pylist()
+            if len(rows) >= count:
+                break
+    except StoreError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{place}: no readable document table ({error}); restore it") from error
+    return rows
+
+
+def open_documents(path: str | Path) -> pa.Table:
+    """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` where a source names one.
+
+    Raises FormatError if it is damaged.
+    """
+    try:
+        check_regular(Path(path))
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: no readable document table ({error}); restore it") from error
+    if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
+        raise FormatError(f"{path}: its columns are not those of a document table; restore it")
+    return table

@@ -1,0 +1,285 @@
+"""The spill: documents, tokens and ids of up to 64 MB of a partition's text, sorted by (split, key, content, row).
+
+Read in ranges: the header holds the document counts of the splits, the key of every 1,024th document and a
+checksum of every 1 MiB block of the body, so that a key range costs one read of the document table and one of
+the tokens, each checked. It holds neither source nor path: the same file under two names shares its spills.
+
+    header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
+    body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
+
+A spill is a cache that the next build uses again; its name says all that decides its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.stores.disk_errors import tells_of_the_file
+from tokenloom.storage.stores.local import Store, write_all
+from tokenloom.storage.stores.remote import AnyStore
+
+SPILL_FORMAT = 2
+MAGIC = b"TOKSPIL\0"
+FOLDER = "work/spills"
+TABLE_DTYPE = np.dtype(
+    [
+        ("key", "<u8"),
+        ("content_high", "<u8"),
+        ("content_low", "<u8"),
+        ("row", "<u8"),
+        ("start", "<u8"),  # first token in the spill
+        ("id_start", "<u8"),  # first byte of its id among those of the spill
+        ("num_tokens", "<u4"),
+        ("id_bytes", "<u4"),  # 0 where the document has no id
+    ]
+)
+# magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
+_FIXED = struct.Struct("<8sIIIIQQQ")
+_BLOCK_BYTES = 2**20
+_SAMPLE_ROWS = 1024
+_CHECKSUM_BYTES = 16
+_HEAD_BYTES = 2**16  # read at once: nearly every header is shorter
+
+
+def spill_path(name: str, index: int) -> str:
+    """Return the path in the store of spill `index` of the partition whose spills are called `name`."""
+    return f"{FOLDER}/{name}.{index:03d}.spill"
+
+
+@dataclass(frozen=True)
+class SpillDocuments:
+    """Documents in memory, in the order they were read, with their tokens one after the other.
+
+    Shapes: n documents; `content` is (n, 2) uint64 (high, low), `tokens` (sum of num_tokens,), `ids` (sum of
+    id_bytes,) UTF-8, the rest (n,).
+    """
+
+    split: NDArray[np.uint8]
+    key: NDArray[np.uint64]
+    content: NDArray[np.uint64]
+    row: NDArray[np.uint64]
+    num_tokens: NDArray[np.uint32]
+    tokens: NDArray[Any]
+    id_bytes: NDArray[np.uint32]
+    ids: NDArray[np.uint8]
+
+
+def write_spill(
+    store: AnyStore, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
+) -> dict[str, Any]:
+    """Sort `documents` and write them as one spill.
+
+    Args:
+        store: the dataset's store.
+        name: of the partition's spills.
+        index: of this spill in the partition.
+        documents: up to about 64 MB of text and its tokens.
+        num_splits: splits of the build; documents are counted for each.
+        info: JSON values for the header: tokenizer fingerprint, encoding backend.
+
+    Returns:
+        {"bytes", "documents": [by split], "tokens": [by split]}
+    """
+    order = np.lexsort(
+        (documents.row, documents.content[:, 1], documents.content[:, 0], documents.key, documents.split)
+    )
+    split = documents.split[order]
+    num_tokens = documents.num_tokens[order]
+    table = np.zeros(len(order), TABLE_DTYPE)
+    table["key"] = documents.key[order]
+    table["content_high"], table["content_low"] = documents.content[order].T
+    table["row"] = documents.row[order]
+    table["num_tokens"] = num_tokens
+    table["start"] = np.cumsum(num_tokens, dtype=np.uint64) - num_tokens
+    table["id_bytes"] = documents.id_bytes[order]
+    table["id_start"] = np.cumsum(table["id_bytes"], dtype=np.uint64) - table["id_bytes"]
+    counts = {
+        "documents": np.bincount(split, minlength=num_splits).tolist(),
+        "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
+    }
+    tokens = take_documents(documents.tokens, documents.num_tokens, order)
+    ids = take_documents(documents.ids, documents.id_bytes, order)
+    with store.writing(spill_path(name, index), durable=False) as file:
+        num_bytes = _write(file, table, tokens, ids, info | counts)
+    return {"bytes": num_bytes, **counts}
+
+
+def _write(
+    file: IO[bytes], table: NDArray[Any], tokens: NDArray[Any], ids: NDArray[np.uint8], info: dict[str, Any]
+) -> int:
+    body = [part.view(np.uint8).data for part in (table, np.ascontiguousarray(tokens), ids)]
+    checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
+    block = canonical_json(info)
+    sampled = np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
+    header_bytes = _FIXED.size + len(block) + len(sampled) + len(checksums) + _CHECKSUM_BYTES
+    file_bytes = header_bytes + sum(len(part) for part in body)
+    fixed = _FIXED.pack(
+        MAGIC,
+        SPILL_FORMAT,
+        header_bytes,
+        len(block),
+        tokens.dtype.itemsize,
+        len(table),
+        len(tokens),
+        file_bytes,
+    )
+    head = fixed + block + sampled + checksums
+    write_all(file, head + xxhash.xxh3_128_digest(head))
+    for part in body:
+        write_all(file, part)
+    return file_bytes
+
+
+def _block_checksums(parts: Sequence[memoryview]) -> list[int]:
+    """Return xxh3_64 of every 1 MiB block of the joined parts."""
+    checksums, hasher, room = [], xxhash.xxh3_64(), _BLOCK_BYTES
+    for part in parts:
+        start = 0
+        while start < len(part):
+            piece = part[start : start + room]
+            hasher.update(piece)
+            start, room = start + len(piece), room - len(piece)
+            if room == 0:
+                checksums.append(hasher.intdigest())
+                hasher, room = xxhash.xxh3_64(), _BLOCK_BYTES
+    return checksums if room == _BLOCK_BYTES else [*checksums, hasher.intdigest()]
+
+
+def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    """Return the tokens of the documents in `order`, joined.
+
+    A document's tokens are one binary value to Arrow, whose `take` copies them as blocks: 20 times as fast as
+    a gather of single tokens (docs/decisions.md).
+
+    Args:
+        tokens: all documents' tokens, one after the other.
+        num_tokens: (n,) tokens of each document.
+        order: (m,) which documents, in [0, n).
+    """
+    offsets = np.zeros(len(num_tokens) + 1, np.int64)
+    np.cumsum(num_tokens, out=offsets[1:])
+    offsets *= tokens.dtype.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(tokens))]
+    taken = pa.Array.from_buffers(pa.large_binary(), len(num_tokens), buffers).take(pa.array(order))
+    _, offset_buffer, data = taken.buffers()
+    ends = np.frombuffer(offset_buffer, np.int64)[taken.offset : taken.offset + len(taken) + 1]
+    if data is None or ends[-1] == ends[0]:
+        return np.empty(0, tokens.dtype)
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(tokens.dtype)
+
+
+class Spill:
+    """One spill to be read in ranges; raises WorkError where its bytes are not what was written.
+
+    Holds its header alone, and no file open.
+
+    Args:
+        store: the dataset's store.
+        name: of the partition's spills.
+        index: of this spill in the partition.
+        num_bytes: its length, as the partition's record says.
+    """
+
+    def __init__(self, store: AnyStore, name: str, index: int, num_bytes: int) -> None:
+        self.name = name
+        self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
+        self._read_header()
+
+    def _error(self, what: str) -> WorkError:
+        return WorkError(f"{self._store.place(self._path)}: {what}; the partition is encoded again", self.name)
+
+    def _read_range(self, start: int, end: int) -> bytes:
+        try:
+            return self._store.read_range(self._path, start, end)
+        except FileNotFoundError as error:
+            raise self._error("it is missing") from error
+        except FormatError as error:
+            raise self._error("it is shorter than it was") from error
+        except StoreError as error:
+            if isinstance(self._store, Store) and tells_of_the_file(error):
+                raise self._error(f"it can't be read: {error}") from error
+            raise
+
+    def _read_header(self) -> None:
+        head = self._read_range(0, min(_HEAD_BYTES, self._num_bytes))
+        if len(head) < _FIXED.size or head[:8] != MAGIC:
+            raise self._error("it is no spill")
+        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack_from(head)
+        if self._num_bytes != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
+            raise self._error("its length is not what its header says")
+        head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
+        if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
+            raise self._error("its header is damaged")
+        info_end = _FIXED.size + json_bytes
+        self.info: dict[str, Any] = json.loads(head[_FIXED.size : info_end])
+        num_sampled = -(-num_documents // _SAMPLE_ROWS)
+        self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
+        self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
+        self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
+        self._tokens_start = num_documents * TABLE_DTYPE.itemsize
+        self._ids_start = self._tokens_start + num_tokens * width
+        self.dtype = token_dtype(2 ** (8 * width))
+
+    @cached_property
+    def _split_ends(self) -> list[int]:
+        return [0, *np.cumsum(self.info["documents"]).tolist()]
+
+    def documents(self, split_index: int, start_key: int, end_key: int) -> NDArray[Any]:
+        """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, in order."""
+        first, end = self._split_ends[split_index], self._split_ends[split_index + 1]
+        # Sampled rows inside the split bracket the wanted ones; rows between two samples are read whole.
+        low, high = -(-first // _SAMPLE_ROWS), -(-end // _SAMPLE_ROWS)
+        keys = self._sampled_keys[low:high]
+        before = low + int(np.searchsorted(keys, np.uint64(start_key), side="left")) - 1
+        after = low + int(np.searchsorted(keys, np.uint64(end_key - 1), side="right"))
+        row_start = max(first, before * _SAMPLE_ROWS)
+        row_end = min(end, after * _SAMPLE_ROWS)
+        if row_end <= row_start:
+            return np.empty(0, TABLE_DTYPE)
+        size = TABLE_DTYPE.itemsize
+        rows = np.frombuffer(self._read(row_start * size, row_end * size), TABLE_DTYPE)
+        first_row = int(np.searchsorted(rows["key"], np.uint64(start_key)))
+        last_row = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
+        return rows[first_row:last_row]
+
+    def tokens(self, start: int, end: int) -> NDArray[Any]:
+        """Return the tokens [start, end) of the spill, of its stored type."""
+        width = self.dtype.itemsize
+        base = self._tokens_start
+        return np.frombuffer(self._read(base + start * width, base + end * width), self.dtype)
+
+    def ids(self, rows: NDArray[Any]) -> pa.Array:
+        """Return the ids of neighbouring rows of the spill, (n,) large_string, null where a document has none."""
+        if not len(rows):
+            return pa.array([], pa.large_string())
+        first, last = int(rows["id_start"][0]), rows[-1]
+        end = int(last["id_start"]) + int(last["id_bytes"])
+        offsets = np.append(rows["id_start"], np.uint64(end)).astype(np.int64) - first
+        data = pa.py_buffer(bytes(self._read(self._ids_start + first, self._ids_start + end)) if end > first else b"")
+        strings = pa.Array.from_buffers(pa.large_string(), len(rows), [None, pa.py_buffer(offsets), data])
+        return pc.if_else(pa.array(rows["id_bytes"] > 0), strings, pa.scalar(None, pa.large_string()))
+
+    def _read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end) of the body, every block they touch checked."""
+        first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
+        block_start, block_end = first * _BLOCK_BYTES, min(last * _BLOCK_BYTES, self._body_bytes)
+        data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))
+        for block in range(first, last):
+            piece = data[(block - first) * _BLOCK_BYTES : (block - first + 1) * _BLOCK_BYTES]
+            if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):
+                raise self._error(f"block {block} (of 1 MiB) is damaged")
+        return data[start - first * _BLOCK_BYTES : end - first * _BLOCK_BYTES]

@@ -1,0 +1,1 @@
+"""Stores: local folders and object stores behind one interface; their uploads, listings and errors."""

@@ -1,0 +1,156 @@
+"""A file of a store as a Python file, read in blocks of a request each, large where more will be needed.
+
+The blocks read last are kept, so that going back a little, or reading two columns in turns, asks for nothing twice.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from tokenloom.errors import FormatError, InputError, StoreError
+from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+
+_LARGE_BYTES = 16 * 2**20  # of a block where more is expected to be read
+_SMALL_BYTES = 2**20  # elsewhere
+_GAP_BYTES = 2**16  # between ranges that are read as one
+_NUM_KEPT = 4
+_MAX_SHARED = 2  # files with their blocks
+
+
+class StoreFile(io.RawIOBase):
+    """A file of a store, open for reading; errors as the store's `read_range`.
+
+    Args:
+        store: where it lies.
+        path: of the file in it.
+        block_bytes: read at once where nothing else is known.
+
+    Raises FileNotFoundError, StoreError.
+    """
+
+    def __init__(self, store: AnyStore, path: str, block_bytes: int = _SMALL_BYTES) -> None:
+        num_bytes = store.num_bytes(path)
+        if num_bytes is None:
+            raise FileNotFoundError(store.place(path))
+        self._store, self._path, self._num_bytes, self._block_bytes = store, path, num_bytes, block_bytes
+        self._position = 0
+        self._expected: list[tuple[int, int]] = []
+        self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Say that these ranges [start, end) will be read: in blocks as large as may be, and little beside them."""
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(ranges):
+            if joined and start - joined[-1][1] <= _GAP_BYTES:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((start, end))
+        self._expected = [
+            (at, min(at + _LARGE_BYTES, end)) for start, end in joined for at in range(start, end, _LARGE_BYTES)
+        ]
+
+    def readinto(self, buffer: Any) -> int:
+        """Read up to the end of a block into `buffer`; return how many bytes."""
+        view = memoryview(buffer).cast("B")
+        if self._position >= self._num_bytes or not len(view):
+            return 0
+        start, block = self._block(self._position)
+        piece = memoryview(block)[self._position - start :][: len(view)]
+        view[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+    def read(self, num_bytes: int | None = -1) -> bytes:
+        """Return that many bytes, fewer only at the end of the file."""
+        if num_bytes is None or num_bytes < 0:
+            num_bytes = self._num_bytes
+        data = bytearray(max(0, min(num_bytes, self._num_bytes - self._position)))
+        filled = 0
+        while filled < len(data):
+            filled += self.readinto(memoryview(data)[filled:])
+        return bytes(data)
+
+    def _block(self, position: int) -> tuple[int, bytes]:
+        """Return the block that holds a position, and where it starts."""
+        for kept in self._kept:
+            if kept[0] <= position < kept[0] + len(kept[1]):
+                self._kept.remove(kept)
+                self._kept.append(kept)
+                return kept
+        start, end = next(
+            (block for block in self._expected if block[0] <= position < block[1]),
+            (position, min(position + self._block_bytes, self._num_bytes)),
+        )
+        block = start, self._store.read_range(self._path, start, end)
+        self._kept = [*self._kept[-_NUM_KEPT + 1 :], block]
+        return block
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position; return it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def close(self) -> None:
+        """Do nothing: there is nothing open, and another reader of the same file may go on."""
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        return self._num_bytes
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+
+class _InputFile(StoreFile):
+    """A file whose failures are those of an input: no reader takes them for damage of what it decodes."""
+
+    def _block(self, position: int) -> tuple[int, bytes]:
+        try:
+            return super()._block(position)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{error}: the file is gone; it was there when the build was planned; build again"
+            ) from error
+        except (StoreError, FormatError) as error:
+            raise InputError(str(error)) from error
+
+
+_shared: ContextVar[tuple[dict[str, StoreFile], int] | None] = ContextVar("_shared", default=None)
+
+
+@contextmanager
+def sharing_files(block_bytes: int = _SMALL_BYTES) -> Iterator[None]:
+    """Let a file that is opened several times in the block be one, with the blocks that it has kept."""
+    token = _shared.set(({}, block_bytes))
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+@contextmanager
+def open_url(url: str) -> Iterator[StoreFile]:
+    """Open a file of a remote store by its URL; errors as StoreFile."""
+    files, block_bytes = _shared.get() or ({}, _SMALL_BYTES)
+    if url not in files:
+        protocol, mark, path = url.partition("://")
+        bucket, _, key = path.partition("/")
+        while len(files) >= _MAX_SHARED:
+            del files[next(iter(files))]
+        files[url] = _InputFile(RemoteStore(f"{protocol}{mark}{bucket}"), key, block_bytes)
+    files[url].seek(0)
+    yield files[url]

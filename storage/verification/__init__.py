@@ -1,0 +1,1 @@
+"""Checks of every byte of a version."""

@@ -1,0 +1,140 @@
+"""The check of one file of a version, read once; shard_verification.py looks inside shards on the same pass."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.stores.disk_errors import check_regular, read_told, tells_of_the_file, write_told
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.words import counted
+
+_BLOCK_BYTES = 2**20  # stays in the processor's cache from one checksum to the next
+_SPOOLED_BYTES = 2**26  # of a remote file, in memory; a larger one goes to a temporary file
+NOT_SHA256 = "its SHA-256 is not that of the manifest"
+
+Taker = Callable[[int, memoryview], None]  # position of a block in its file, the block
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged file: its path relative to the dataset's folder, and what is wrong with it."""
+
+    file: str
+    what: str
+
+
+def check_listed(store: AnyStore, path: str, sha256: str, take: Taker) -> list[str]:
+    """Read a listed file that is no shard once; return what is wrong with it."""
+    problems: list[str] = []
+    with noting(store, path, problems):
+        if read_once(store, path, take)[1] != sha256:
+            problems.append(NOT_SHA256)
+    return problems
+
+
+def check_quarantine(store: AnyStore, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
+    """Read the list of skipped rows once; return what is wrong with it, as against `num_rows` of the manifest."""
+    problems: list[str] = []
+    with noting(store, path, problems), checked_file(store, path, sha256, take) as file:
+        if file is None:
+            return [NOT_SHA256]
+        found = sum(json.loads(line)["num_rows"] for line in file)
+        if found != num_rows:
+            problems.append(f"it lists {counted(found, 'row')}, the manifest says {num_rows:,}")
+    return problems
+
+
+def read_once(store: AnyStore, path: str, take: Taker) -> tuple[int, str]:
+    """Give every block of a file to `take`; return the file's length and SHA-256.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        StoreError: it can't be read.
+    """
+    digest, position = hashlib.sha256(), 0
+    for block in _blocks(store, path):
+        digest.update(block)
+        take(position, block)
+        position += len(block)
+    return position, digest.hexdigest()
+
+
+@contextmanager
+def checked_file(store: AnyStore, path: str, sha256: str, take: Taker) -> Iterator[IO[bytes] | None]:
+    """Read a file once, then open it at its beginning if its SHA-256 is right; else yield None."""
+    if isinstance(store, Store):
+        if read_once(store, path, take)[1] != sha256:
+            yield None
+            return
+        with store.local(path).open("rb") as file:
+            yield file
+        return
+    with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as copy:
+
+        def keep(position: int, block: memoryview) -> None:
+            with write_told(Path(tempfile.gettempdir())):
+                copy.write(block)
+            take(position, block)
+
+        found = read_once(store, path, keep)[1]
+        copy.seek(0)
+        yield copy if found == sha256 else None
+
+
+def _blocks(store: AnyStore, path: str) -> Iterator[memoryview]:
+    """Yield the bytes of a file in blocks of a multiple of 8 but for the last; a block is overwritten by the next."""
+    if not isinstance(store, Store):
+        yield from (memoryview(block) for block in store.blocks(path))
+        return
+    buffer = memoryview(bytearray(_BLOCK_BYTES))
+    with read_told(store.local(path)):
+        check_regular(store.local(path))
+        with store.local(path).open("rb", buffering=0) as file:
+            while num_bytes := _fill(file, buffer):
+                yield buffer[:num_bytes]
+
+
+def _fill(file: Any, buffer: memoryview) -> int:
+    """Read until the buffer is full or the file ends; return how many bytes."""
+    filled = 0
+    while filled < len(buffer) and (num_bytes := file.readinto(buffer[filled:])):
+        filled += num_bytes
+    return filled
+
+
+@contextmanager
+def noting(store: AnyStore, path: str, problems: list[str]) -> Iterator[None]:
+    """Note a file that is missing, or can't be read or parsed, as its problem; a remote store must answer."""
+    try:
+        yield
+    except FileNotFoundError:
+        problems.append("missing")
+    except MemoryError:  # Arrow's is one of its own
+        raise
+    except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
+        problems.append(bare_message(error, store.place(path)))
+    except OSError as error:
+        raise_if_passing(store, error)
+        problems.append(bare_message(error, store.place(path)))
+
+
+def raise_if_passing(store: AnyStore, error: Exception) -> None:
+    """Raise an OSError that tells nothing of the file: a remote store must answer, this process have a right."""
+    if isinstance(error, OSError) and not (isinstance(store, Store) and tells_of_the_file(error)):
+        raise error
+
+
+def bare_message(error: Exception, place: str) -> str:
+    """Return an error's message without the place that it begins with: the file is named anyway."""
+    return " ".join(str(error).split()).removeprefix(f"{place}: ") or type(error).__name__

@@ -1,0 +1,1 @@
+"""What a build says when it ends, and why it could not build."""

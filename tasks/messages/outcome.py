@@ -1,0 +1,69 @@
+"""The words that say what a build did, for the command line and for the state, log, summary and event of a run.
+
+    published /data/store/news@9b10fdce75a87b42
+    900,355 tokens in 20,918 documents, 3 shards, in 4.1 s; 12 of 27 partitions reused; tokenizer byte (byte), 256 ids
+
+The command line prints two lines; a run shows them as one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tokenloom.errors import one_line
+from tokenloom.words import counted, described_tokenizer, duration
+
+#: in every message of a run that crashed or was cancelled
+GOES_ON = "Retry, or the next run of the same spec, continues from what is done"
+
+
+def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Return which version a build published or found, and what that holds and how it came about.
+
+    Args:
+        result: see BuildResult.to_json.
+    """
+    seconds = duration(result["seconds"])
+    if result["published"]:
+        version, took = f"published {result['reference']}", f", in {seconds}"
+    else:
+        version, took = f"up to date, nothing new to publish: {result['reference']}", f"; checked in {seconds}"
+    holds = f"{result['tokens']:,} tokens in {counted(result['documents'], 'document')}"
+    facts = [f"{holds}, {counted(result['shards'], 'shard')}{took}"]
+    if result["partitions"] is not None:
+        facts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
+    return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
+
+
+def outcome_line(result: Mapping[str, Any]) -> str:
+    """Return the same in one line."""
+    version, facts = outcome_lines(result)
+    return f"{version}{': ' if result['published'] else ' has '}{facts}"
+
+
+def reading_lines(reference: str) -> str:
+    """Return two lines of Python that open a version."""
+    quoted = json.dumps(reference, ensure_ascii=False)
+    return f'from tokenloom import TokenDataset\ndata = TokenDataset({quoted}, split="train", seq_len=2048)'
+
+
+def outcome(result: Mapping[str, Any]) -> str:
+    """Return what a build did, and how to read what it published: three lines."""
+    return f"{outcome_line(result)}\n{reading_lines(result['reference'])}"
+
+
+def crash_message(reason: str) -> str:
+    """Return in one line why a run ended before its end, and that the work it has done is kept.
+
+    Args:
+        reason: what ended it; returned as it is if it says the rest already.
+    """
+    return reason if GOES_ON in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), GOES_ON)))
+
+
+def joined_problems(text: str) -> str:
+    """Return a list of problems, a line each, in one line: `in the spec: this; that`."""
+    lines = [one_line(line).removeprefix("- ") for line in text.splitlines() if line.strip()]
+    return "; ".join(lines).replace(":; ", ": ")

@@ -1,0 +1,1 @@
+"""What becomes of a row: the rules of the spec, the quarantine, excluded contents."""

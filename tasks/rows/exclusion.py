@@ -1,0 +1,93 @@
+"""Exclusion: contents that must not be kept, such as removal requests and the texts of a benchmark.
+
+They are dropped by the shuffle, from what is encoded already: a rebuild after a removal request encodes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.errors import InputError, WorkError
+from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.versions.assignment import candidate_path
+from tokenloom.tasks.sources.compressed import open_decompressed
+from tokenloom.tasks.sources.files import input_bytes
+
+_NAME = "excluded.bin"
+_DIGEST_BYTES = 16
+_CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex alone reads over blanks
+_HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: correct the line'
+
+
+def read_exclusions(url: str) -> NDArray[np.uint64]:
+    """Return the contents that a file lists, (n, 2) uint64 (high and low half), sorted, each once.
+
+    Args:
+        url: file of lines: 32 hexadecimal digits as in the document table's `content`, a JSON string, or an object
+            with `text` or `content`; blank lines and such that begin with # are comments.
+
+    Raises InputError that names the line that is none of these, or the file if it can't be read.
+    """
+    input_bytes(url)  # opening would tell a missing file as one that went away
+    hashes: list[bytes] = []
+    with open_decompressed(url) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                if text and not text.startswith("#"):
+                    hashes.append(_content_of(text))
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{url}, line {number}: {str(error)[:80]}; {_HELP}") from error
+    return np.unique(np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64).reshape(-1, 2), axis=0)
+
+
+def _content_of(line: str) -> bytes:
+    value: Any = line
+    if line.startswith(('"', "{")):
+        value = json.loads(line)
+        text = value.get("text") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            return xxhash.xxh3_128_digest(text.encode())
+        value = value.get("content")
+    if not isinstance(value, str) or not _CONTENT.fullmatch(value):
+        raise ValueError(f"{str(value)[:40]!r} is neither a text nor a content hash")
+    return bytes.fromhex(value)
+
+
+def write_exclusions(store: AnyStore, version: str, excluded: NDArray[np.uint64]) -> None:
+    """Write the excluded contents where the shuffle of a version finds them."""
+    data = np.ascontiguousarray(excluded, "<u8").tobytes()
+    store.replace(candidate_path(version, _NAME), data + xxhash.xxh3_128_digest(data), durable=False)
+
+
+def load_exclusions(store: AnyStore, version: str) -> NDArray[np.uint64]:
+    """Return the excluded contents of a version that is being built; raises WorkError if they are damaged."""
+    path = candidate_path(version, _NAME)
+    try:
+        return _parse(store.read(path))
+    except (FileNotFoundError, ValueError) as error:
+        raise WorkError(f"{store.place(path)}: it is missing or damaged; it is made again") from error
+
+
+@lru_cache(maxsize=1)
+def _parse(data: bytes) -> NDArray[np.uint64]:  # the same for every shard that a worker makes
+    if xxhash.xxh3_128_digest(data[:-_DIGEST_BYTES]) != data[-_DIGEST_BYTES:]:
+        raise ValueError("its checksum does not match")
+    return np.frombuffer(data[:-_DIGEST_BYTES], "<u8").reshape(-1, 2)
+
+
+def is_excluded(excluded: NDArray[np.uint64], high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return whether each content (high, low), (n,) uint64 both, is among `excluded`, (m, 2) and sorted."""
+    first = np.searchsorted(excluded[:, 0], high, side="left")
+    end = np.searchsorted(excluded[:, 0], high, side="right")
+    found = np.zeros(len(high), dtype=bool)
+    for i in np.flatnonzero(end > first):  # few: those that are excluded
+        found[i] = low[i] in excluded[first[i] : end[i], 1]
+    return found

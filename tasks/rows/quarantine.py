@@ -1,0 +1,147 @@
+"""The quarantine: rows that were skipped for an error, listed by a partition, then by the version.
+
+A line each: where the row is, how many rows from it on, and our own reason code; no message of a library, so that the
+bytes depend on the input alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import IO, Any
+
+import xxhash
+
+from tokenloom.errors import BadRow, FormatError, WorkError
+from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.spill import FOLDER
+from tokenloom.storage.stores.local import write_all
+from tokenloom.storage.stores.remote import AnyStore
+
+
+def quarantine_path(spill: str) -> str:
+    """Return the path of the work file that lists a partition's skipped rows."""
+    return f"{FOLDER}/{spill}.quarantine"
+
+
+def first_message(row: BadRow) -> str:
+    """Return what a message about many bad rows says of the first: its own message, at most 500 characters of it."""
+    return str(row)[:500]
+
+
+class QuarantineWriter:
+    """Lists the skipped rows of a partition in a work file, which is made with the first of them.
+
+    Args:
+        store: the dataset's store.
+        spill: name of the partition's spills.
+    """
+
+    def __init__(self, store: AnyStore, spill: str) -> None:
+        self._store, self._path = store, quarantine_path(spill)
+        self._stack = ExitStack()
+        self._file: IO[bytes] | None = None
+        self._hash = xxhash.xxh3_128()
+        self.num_rows = self._num_bytes = 0
+        self._reasons: Counter[str] = Counter()
+        self._first = ""
+
+    def __enter__(self) -> QuarantineWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def add(self, rows: Iterable[BadRow]) -> None:
+        """List rows; they come in the order of the file."""
+        for row in rows:
+            if self._file is None:
+                self._file = self._stack.enter_context(self._store.writing(self._path, durable=False))
+            line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
+            write_all(self._file, line)
+            self._hash.update(line)
+            self._reasons[row.reason] += row.num_rows
+            self._first = self._first or first_message(row)
+            self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the partition's record says of the list.
+
+        {"bytes", "rows", "xxh3_128", "reasons": {reason: rows}, "first": message of the first row}
+        """
+        return {
+            "bytes": self._num_bytes,
+            "rows": self.num_rows,
+            "xxh3_128": self._hash.hexdigest(),
+            "reasons": dict(sorted(self._reasons.items())),
+            "first": self._first,
+        }
+
+
+def write_quarantine(store: AnyStore, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
+    """Write the list of a version from those of its partitions; return its SHA-256.
+
+    Args:
+        store: the dataset's store.
+        path: where to write it.
+        parts: (spill name, source, path of the input, summary) of every partition, in order.
+
+    Raises WorkError if a partition's list is missing or damaged.
+    """
+    digest = hashlib.sha256()
+    with store.writing(path) as file:
+        for spill, source, input_path, summary in parts:
+            for row in _read(store, spill, summary):
+                line = canonical_json(row | {"path": input_path, "source": source}) + b"\n"
+                digest.update(line)
+                write_all(file, line)
+    return digest.hexdigest()
+
+
+def quarantine_reasons(store: AnyStore, path: str) -> dict[str, dict[str, int]]:
+    """Return how many rows the list of a version names, by source and reason; raises FormatError if it is damaged."""
+    counts: dict[str, Counter[str]] = {}
+    try:
+        for row in map(json.loads, _lines(store, path)):
+            counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FormatError(f"{store.place(path)}: it is damaged; `tokenloom verify` says what to do") from error
+    return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
+
+
+def _read(store: AnyStore, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if not summary["rows"]:
+        return
+    place, digest = store.place(quarantine_path(spill)), xxhash.xxh3_128()
+    try:
+        for line in _lines(store, quarantine_path(spill)):
+            digest.update(line)
+            yield _parse(line, place, spill)
+    except FileNotFoundError as error:
+        raise WorkError(f"{place}: it is missing; it is made again", spill) from error
+    if digest.hexdigest() != summary["xxh3_128"]:
+        raise WorkError(f"{place}: it is damaged; it is made again", spill)
+
+
+def _lines(store: AnyStore, path: str) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends; of the last one what there is."""
+    rest = b""
+    for block in store.blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def _parse(line: bytes, place: str, spill: str) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise WorkError(f"{place}: it is damaged; it is made again", spill) from error
+    return row

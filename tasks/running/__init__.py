@@ -1,0 +1,1 @@
+"""How tasks run: worker processes, batches of jobs, memory, progress, retries."""

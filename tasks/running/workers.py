@@ -1,0 +1,266 @@
+"""Worker processes, leased by the threads that run tasks.
+
+A thread calls `WorkerPool.call(function, job)`: a free child process runs it and sends back its result or its
+exception. Children start neither from a fork nor from the caller's main module, so they are small and never import
+Prefect. One that is killed fails the call in hand with WorkerLost and is replaced. Children end with their parent,
+however it ends, since they wait on its socket.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tokenloom.errors import WorkerLost
+from tokenloom.storage.stores.remote_errors import mark_passing, may_pass
+from tokenloom.tasks.running import memory, progress
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+STOPPED = "the build is ending; this work was stopped"  # the message of work in hand when another piece has failed
+_START = (
+    "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.running.workers import serve; serve(int(sys.argv[1]))"
+)
+_CLOSE_SECONDS = 2.0
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_COUNTED = {
+    "MIMALLOC_ARENA_EAGER_COMMIT": "0"
+}  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
+
+
+def chosen_num_workers(asked: int | None) -> int:
+    """Return how many worker processes a build takes: as asked, else one a core that this process may use."""
+    if asked is not None:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _container_cores()))
+
+
+def _container_cores() -> int:
+    """Return the cores that a container's CPU limit allows, rounded up; very many without one (cgroup v2)."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return sys.maxsize
+    return sys.maxsize if quota == "max" else -(-int(quota) // int(period))
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A child started in the block is deaf to Ctrl-C, which goes to the whole group; the parent decides."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Worker:
+    """One child process and the socket to it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._in_hand = "starting"
+        self.is_busy = False
+        self._connection, theirs = Pipe()
+        with theirs, _interrupts_blocked():
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is the caller's
+                pass_fds=[theirs.fileno()],
+                env=dict(environment) | _ONE_THREAD | _COUNTED,
+            )
+
+    def call(self, function: Callable[[Any], Any], job: Any) -> Any:
+        self.is_busy = True
+        kind, value = self._exchange((function, job))
+        while kind == "event":
+            if isinstance(value, progress.Working):
+                self._in_hand = value.what
+            else:
+                progress.report(value)
+            kind, value = self._exchange()
+        self.is_busy = False
+        if kind == "error" and isinstance(value, MemoryError):
+            raise WorkerLost(
+                f"a worker process has no memory left while {self._in_hand}; fewer --workers need less"
+            ) from value
+        if kind == "error":
+            raise value  # outside of what tells a lost worker: the function may raise EOFError itself
+        return value
+
+    def _exchange(self, call: tuple[Callable[[Any], Any], Any] | None = None) -> tuple[str, Any]:
+        """Send `call` if there is one, and return the child's next message."""
+        try:
+            if call is not None:
+                self._connection.send(call)
+            message: tuple[str, Any] = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerLost(f"a worker process ended while {self._in_hand}: {self._why()}") from error
+        return message
+
+    def _why(self) -> str:
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return "killed (SIGKILL), often by the system for lack of memory; fewer --workers need less"
+        if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
+            name = signal.Signals(-code).name
+            return f"crashed in native code ({name}); if it does again, repair that input or leave it out"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, *, now: bool) -> None:
+        """End the child: at once, even in the middle of a call, or an idle one by closing its socket."""
+        if now:
+            self._process.kill()  # a thread that waits for its answer sees the socket end
+        else:
+            self._connection.close()
+        try:
+            self._process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class WorkerPool:
+    """Up to `num_workers` child processes, started when needed.
+
+    Args:
+        num_workers: processes, at least 0; 0 runs every call in the calling thread of this process.
+        environment: of the processes; None for that of this one.
+    """
+
+    def __init__(self, num_workers: int, environment: Mapping[str, str] | None = None) -> None:
+        if num_workers < 0:
+            raise ValueError(f"workers must be at least 0, not {num_workers}")
+        self.num_workers = num_workers
+        self._environment = os.environ if environment is None else environment
+        self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        self._started: set[_Worker] = set()
+        self._lock = threading.Lock()
+        self.closed = False
+        for _ in range(num_workers):
+            self._free.put(None)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(now=error is not None)
+
+    def call(self, function: Callable[[Job], Result], job: Job) -> Result:
+        """Run `function(job)` in a free child and return its result; both must pickle.
+
+        Raises what the function raises, with the child's traceback as a note; WorkerLost if the child dies.
+        """
+        if self.num_workers == 0:
+            return function(job)
+        worker = self._free.get()
+        try:
+            worker = worker or self._start()
+            result: Result = worker.call(function, job)
+            return result
+        except WorkerLost as error:
+            if self.closed:
+                raise _stopped() from error
+            raise
+        finally:
+            self._give_back(worker)
+
+    def _start(self) -> _Worker:
+        with self._lock:
+            if self.closed:
+                raise _stopped()
+            worker = _Worker(self._environment)
+            self._started.add(worker)
+        return worker
+
+    def _give_back(self, worker: _Worker | None) -> None:
+        if worker is not None and (worker.is_busy or not worker.is_alive()):
+            # Dead, or left in the middle of a call by an exception here: its next answer would be the old one's.
+            with self._lock:
+                self._started.discard(worker)
+            worker.end(now=True)
+            worker = None
+        self._free.put(worker)
+
+    def close(self, *, now: bool = False) -> None:
+        """End all children; `now` kills those at work, whose callers get WorkerLost."""
+        with self._lock:
+            self.closed = True
+            workers = list(self._started)
+            self._started.clear()
+        for worker in workers:
+            worker.end(now=now)
+
+
+def _stopped() -> WorkerLost:
+    error = WorkerLost(STOPPED)
+    mark_passing(error, passing=False)
+    return error
+
+
+def serve(descriptor: int) -> None:
+    """Run in a child: answer calls until the parent is gone."""
+    memory.bound_this_process()
+    connection = Connection(descriptor)
+    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
+    sending = threading.Lock()  # uploads tell from threads of their own
+
+    def listen(event: progress.Event) -> None:
+        with sending:
+            connection.send(("event", event))
+
+    with progress.listening(listen):
+        while True:
+            answer = _answer(jobs.get())
+            try:
+                with sending:
+                    connection.send_bytes(answer)
+            except OSError:
+                os._exit(1)  # the parent is gone
+
+
+def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
+    while True:
+        try:
+            jobs.put(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(1)  # the parent is gone: so is the reason to go on, in whatever the main thread is
+
+
+def _answer(call: bytes) -> bytes:
+    """Run a call; return ("result", value) or ("error", exception), pickled."""
+    try:
+        function, job = pickle.loads(call)  # noqa: S301  (our parent's bytes)
+        return pickle.dumps(("result", function(job)))
+    except BaseException as error:  # noqa: BLE001  (a panic of a native library is no Exception; all are sent)
+        mark_passing(error, may_pass(error))
+        error.add_note("in a worker process:\n" + traceback.format_exc())
+        try:
+            answer = pickle.dumps(("error", error))
+            pickle.loads(answer)  # noqa: S301  (our own bytes)
+        except Exception:  # noqa: BLE001  (what can't travel is told in words)
+            told = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+            mark_passing(told, may_pass(error))
+            return pickle.dumps(("error", told))
+        return answer

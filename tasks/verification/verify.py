@@ -1,0 +1,260 @@
+"""Verify: is every byte of a version what was published, and do its files agree with each other?
+
+One job is one shard with its document table, or one other listed file. A job never fails for a damage: it says what
+is wrong, so that all damaged files of a version are named at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.canonical import read_signed
+from tokenloom.storage.formats.manifest import NAME, QUARANTINE, check_fields, check_format
+from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.verification.shard_verification import ShardClaim, check_documents, check_tokens, column_values
+from tokenloom.storage.verification.verification import (
+    Damage,
+    bare_message,
+    check_listed,
+    check_quarantine,
+    raise_if_passing,
+)
+from tokenloom.storage.verification.version_checks import (
+    check_tags,
+    check_verifiable,
+    inputs_problems,
+    manifest_problems,
+    shard_claims,
+    unlisted_files,
+)
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import (
+    dataset_store,
+    parse_reference,
+    read_inputs,
+    version_path,
+    why_missing,
+)
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.verification.samples import Sampler, num_proposed
+
+_REPORT_BYTES = 2**25
+Sample = tuple[str, tuple[int, ...]]  # name of the `.tok` file, row of SAMPLE_DTYPE
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again."""
+
+    store: AnyStore
+    claim: ShardClaim
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """Another listed file to read; `num_rows` are those that a quarantine must list."""
+
+    store: AnyStore
+    path: str
+    sha256: str
+    num_rows: int | None
+
+
+VerifyJob = ShardJob | FileJob
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a job found."""
+
+    num_files: int
+    num_bytes: int
+    damages: list[Damage]
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A version to verify, and what is known of it before its large files are read.
+
+    `version` is None if the tag can't tell it, `manifest` None if that can't be trusted.
+    """
+
+    reference: str
+    store: AnyStore
+    version: str | None
+    manifest: dict[str, Any] | None
+    inputs: list[dict[str, Any]] | None
+    damages: list[Damage]
+    warnings: list[str]
+
+    def jobs(self, deep: bool) -> list[VerifyJob]:
+        """Return what is to be read, the shards first."""
+        if self.manifest is None:
+            return []
+        version, rows = self.manifest["version"], self.manifest["rows"]
+        claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
+        num_documents = max(1, sum(claim.entry["documents"] for claim in claims))
+        shards = [
+            ShardJob(self.store, claim, num_proposed(claim.entry["documents"], num_documents) if deep else 0)
+            for claim in claims
+        ]
+        counts = {QUARANTINE: rows["quarantined"]}
+        others = [
+            FileJob(self.store, version_path(version, name), sha256, counts.get(name))
+            for name, sha256 in self.manifest["files"].items()
+        ]
+        return [*shards, *others]
+
+
+def open_version(reference: str) -> Subject:
+    """Look at a version's manifest and inputs, and at the tags of its dataset.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION.
+
+    Raises:
+        StoreError: there is no such dataset, tag or version, or the store can't be read.
+        FormatError: the manifest is of a newer format.
+    """
+    parsed = parse_reference(reference)
+    store = dataset_store(parsed.store, parsed.dataset)
+    damages, warnings = check_tags(store)
+    version: str | None = parsed.name
+    if not VERSION_PATTERN.match(parsed.name):
+        try:
+            entry = tags.newest(store, parsed.name)
+        except (FormatError, StoreError) as error:  # check_tags told
+            raise_if_passing(store, error)
+            version = None
+        else:
+            if entry is None:
+                raise StoreError(f"{parsed}: {why_missing(store, parsed)}")
+            version = entry.version
+    manifest = _manifest(store, version, damages) if version else None
+    inputs = None
+    if manifest is not None:
+        inputs = _inputs(store, manifest, damages)
+        if manifest["dataset"] != parsed.dataset:
+            warnings.append(f"the version was built as dataset {manifest['dataset']!r}")
+        warnings += [f"{path}: not listed in the manifest" for path in unlisted_files(store, manifest)]
+    return Subject(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
+
+
+def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str, Any] | None:
+    """Return a manifest that can be trusted, else None; add what is wrong with it."""
+    path = version_path(version, NAME)
+    place = store.place(path)
+    try:
+        manifest = read_signed(store.read(path), place)
+    except FileNotFoundError as error:
+        if any(damage.file == path for damage in damages):  # a tag names it
+            return None
+        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` names those there are") from error
+    except (FormatError, StoreError) as error:
+        raise_if_passing(store, error)
+        damages.append(Damage(path, bare_message(error, place)))
+        return None
+    check_format(manifest, place)  # outside of what tells damages: a newer release's is none
+    try:
+        check_fields(manifest, place)
+        check_verifiable(manifest, version)
+    except FormatError as error:
+        damages.append(Damage(path, bare_message(error, place)))
+        return None
+    damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
+    return manifest
+
+
+def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
+    """Return the version's inputs if they can be read; a damaged file is told by its own job."""
+    try:
+        inputs = read_inputs(store, manifest)
+    except FormatError:
+        return None
+    except StoreError:
+        if isinstance(store, RemoteStore):  # it may answer the next time
+            raise
+        return None
+    path = version_path(manifest["version"], NAME)
+    damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]
+    return inputs
+
+
+def verify_files(jobs: Sequence[VerifyJob]) -> list[Checked]:
+    """Read the files of some jobs; run in a worker."""
+    return [_verify(job) for job in jobs]
+
+
+def _verify(job: VerifyJob) -> Checked:
+    """Read the files of a job; from a remote store twice before they are called damaged, as a network changes bits."""
+    found = _verify_once(job)
+    return _verify_once(job) if found.damages and isinstance(job.store, RemoteStore) else found
+
+
+def _verify_once(job: VerifyJob) -> Checked:
+    return _verify_shard(job) if isinstance(job, ShardJob) else _verify_file(job)
+
+
+def _verify_shard(job: ShardJob) -> Checked:
+    claim, seen = job.claim, _Seen()
+    sampler = Sampler(job.num_samples) if job.num_samples else None
+    progress.report(progress.Working(f"reading {claim.path}"))
+    header, problems = check_tokens(job.store, claim, seen.take)
+    seen.told(claim.entry["documents"], claim.entry["tokens"])
+    progress.report(progress.Working(f"reading {claim.docs_path}"))
+    table_problems = check_documents(
+        job.store, claim, header, seen.take, partial(_propose, sampler) if sampler else None
+    )
+    damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
+    rows: list[Any] = sampler.rows.tolist() if sampler and not damages else []
+    samples = [(str(claim.entry["name"]), tuple(row)) for row in rows]
+    return Checked(2, seen.num_bytes, damages, samples)
+
+
+def _verify_file(job: FileJob) -> Checked:
+    seen = _Seen()
+    progress.report(progress.Working(f"reading {job.path}"))
+    if job.num_rows is None:
+        problems = check_listed(job.store, job.path, job.sha256, seen.take)
+    else:
+        problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, seen.take)
+    seen.told(0, 0)
+    return Checked(1, seen.num_bytes, _damages(job.path, problems))
+
+
+def _damages(path: str, problems: list[str]) -> list[Damage]:
+    return [Damage(path, "; ".join(problems))] if problems else []
+
+
+class _Seen:
+    """Counts bytes and reports them."""
+
+    def __init__(self) -> None:
+        self.num_bytes = self._told_bytes = 0
+
+    def take(self, _: int, block: memoryview) -> None:
+        """Count a block."""
+        self.num_bytes += len(block)
+        if self.num_bytes - self._told_bytes >= _REPORT_BYTES:
+            self.told(0, 0)
+
+    def told(self, num_documents: int, num_tokens: int) -> None:
+        """Report what was seen since the last report."""
+        new = self.num_bytes - self._told_bytes
+        self._told_bytes = self.num_bytes
+        progress.report(progress.Advanced(num_documents, new, num_tokens, new))
+
+
+def _propose(sampler: Sampler, batch: pa.RecordBatch) -> None:
+    """Show a batch of a document table to a sampler."""
+    columns = {name: column_values(batch, name) for name in ("row", "start", "num_tokens")}
+    sampler.take(column_values(batch, "content"), input_index=column_values(batch, "input"), **columns)

@@ -1,0 +1,1 @@
+"""`tokenloom up` and `build`: the Prefect server, its processes, folders and deployments."""

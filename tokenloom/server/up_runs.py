@@ -1,0 +1,95 @@
+"""The flow runs of a `tokenloom up` that stops: each ends at once, as Crashed, and frees its slot for the next one.
+
+Otherwise each would stay Running, and keep its slot, until a server misses its heartbeats. Its task runs, which have no
+heartbeats, would stay Running for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType, WorkerStatus
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Crashed
+
+from tokenloom.cli.display import say
+from tokenloom.flows.run_ends import BUILDS, emit_failed, write_last_line
+from tokenloom.server.prefect_server import POOL, WORKER
+from tokenloom.tasks.messages.outcome import crash_message
+
+_VARIABLE = b"PREFECT__FLOW_RUN_ID="  # of the environment of a run's process
+_AT_WORK = set(StateType) - TERMINAL_STATES
+_MESSAGE = crash_message("stopped with `tokenloom up`")
+
+
+def runs_of(processes: Iterable[int]) -> set[UUID]:
+    """Return the flow runs that these processes work for (Linux)."""
+    return {run for process in processes if (run := _run_of(process))}
+
+
+def end_runs(runs: Iterable[UUID]) -> None:
+    """Let runs whose worker has stopped end as Crashed, and those that it had claimed but not begun.
+
+    Args:
+        runs: whose processes are killed; those that have ended by themselves stay as they are.
+    """
+    try:
+        with get_client(sync_client=True) as client:
+            for run_id in {*runs, *_claimed(client)}:
+                with suppress(ObjectNotFound):  # deleted while it ran
+                    _end(client, client.read_flow_run(run_id))
+    except httpx.HTTPError as error:  # stopping must not fail because of it
+        say(f"the server did not record that its runs ended ({error}); it does once their heartbeats are missing")
+
+
+def _run_of(process: int) -> UUID | None:
+    try:
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return None
+    found = [value.removeprefix(_VARIABLE) for value in variables if value.startswith(_VARIABLE)]
+    return UUID(found[0].decode()) if found else None
+
+
+def _claimed(client: SyncPrefectClient) -> list[UUID]:
+    """Return the runs that the worker had claimed but not begun; none if another worker may have done so."""
+    workers = client.read_workers_for_work_pool(POOL)
+    if any(worker.name != WORKER and worker.status == WorkerStatus.ONLINE for worker in workers):
+        return []
+    pending = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING])))
+    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    return [run.id for run in client.read_flow_runs(flow_run_filter=pending, work_pool_filter=of_pool)]
+
+
+def _end(client: SyncPrefectClient, run: FlowRun) -> None:
+    if run.state is None or run.state.is_final():
+        return
+    client.set_flow_run_state(run.id, Crashed(message=_MESSAGE), force=True)
+    _end_tasks(client, run)
+    write_last_line(client, run, "crashed", _MESSAGE)
+    if client.read_flow(run.flow_id).name in BUILDS:
+        emit_failed(client, run, "crashed", None, _MESSAGE)
+
+
+def _end_tasks(client: SyncPrefectClient, run: FlowRun) -> None:
+    at_work = TaskRunFilterState(type=TaskRunFilterStateType(any_=[*_AT_WORK]))
+    mine = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]), state=at_work)
+    while found := client.read_task_runs(task_run_filter=mine):  # a page at a time
+        for task_run in found:
+            client.set_task_run_state(task_run.id, Crashed(message=_MESSAGE), force=True)

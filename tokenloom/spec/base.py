@@ -1,0 +1,97 @@
+"""What all parts of a spec share: strict models that know which of their fields are paths."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from tokenloom.errors import SpecError
+from tokenloom.spec.form import show_in_form
+
+NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
+# A password before the host, or a token or signature behind the path.
+SECRET_URL = re.compile(
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
+    r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",
+    re.I,
+)
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+def _no_secret(value: str) -> str:
+    if SECRET_URL.search(value):
+        raise ValueError("a URL must not carry a password; give credentials in the environment")
+    return value
+
+
+Location = Annotated[str, Field(min_length=1), AfterValidator(_no_secret)]  # a local path or a URL
+
+
+def kind_field(kind: str) -> Any:
+    """Return the field that tells one kind of a choice from the others."""
+    return Field(kind, title="Kind", description="Follows from the tab that is chosen above")
+
+
+class SpecModel(BaseModel):
+    """A part of a spec: unknown keys are errors, values are not converted.
+
+    `path_fields` names the fields that are local paths or URLs: made absolute before a build, and no part of its
+    identity, which the content of the files enters instead.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    path_fields: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema from which Prefect makes a form."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        show_in_form(schema, handler)
+        return schema
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, path) of every path that is given."""
+        for field in self.path_fields:
+            if path := getattr(self, field):
+                yield field, path
+
+    def with_paths(self, absolute: Callable[[str], str]) -> Self:
+        """Return the model with `absolute` applied to every path."""
+        return self.model_copy(update={field: absolute(path) for field, path in self.paths()})
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that decide the bytes of a version: JSON values, defaults and paths left out."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={field for field, _ in self.paths()})
+
+
+def is_absolute(path: str) -> bool:
+    """Return whether `path` is a URL or an absolute local path."""
+    return "://" in path or path.startswith("/")
+
+
+def join_path(folder: str, path: str) -> str:
+    """Return `path`, made absolute from `folder` if it is relative.
+
+    Args:
+        folder: a local folder or a URL.
+        path: a local path or a URL; ~ is the home folder of this machine.
+
+    Raises SpecError if `path` climbs out of a URL's host or bucket.
+    """
+    if is_absolute(path):
+        return path
+    protocol, mark, rest = folder.partition("://")
+    if not mark or path.startswith("~"):
+        return str((Path(folder) / Path(path).expanduser()).absolute())
+    joined = posixpath.normpath(posixpath.join(rest, path))
+    if joined.split("/")[0] != rest.split("/")[0]:
+        raise SpecError(f"{path!r} leaves {folder}, from which it counts; write an absolute path or a URL")
+    return f"{protocol}://{joined}"

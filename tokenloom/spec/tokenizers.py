@@ -1,0 +1,147 @@
+"""The kinds of tokenizers as a spec writes them; how each encodes stands in tokenizers/."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from tokenloom.spec.base import Location, Name, SpecModel, kind_field
+from tokenloom.spec.words import did_you_mean
+
+
+class ByteTokenizer(SpecModel):
+    """UTF-8 bytes as ids; end of text is 255, a byte that no UTF-8 text contains."""
+
+    model_config = ConfigDict(title="Bytes")
+    kind: Literal["byte"] = kind_field("byte")
+    name: Name | None = Field(None, title="Name", description="Default: byte")
+
+
+class _WithMarks(SpecModel):
+    name: Name | None = Field(None, title="Name", description="Stands in the manifest; default: the kind")
+    eot: str | None = Field(None, title="End of text", description="Needed where it can't be known: <|endoftext|>")
+    bos: str | None = Field(None, title="Begin of text", description="Put before each document; default none")
+
+
+class TiktokenTokenizer(_WithMarks):
+    """A byte-pair encoding of tiktoken, by name or from local files."""
+
+    model_config = ConfigDict(title="tiktoken files")
+    path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
+    kind: Literal["tiktoken"] = kind_field("tiktoken")
+    name: Name | None = Field(
+        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
+    )
+    ranks: Location | None = Field(
+        None,
+        title="Ranks file",
+        description="A .tiktoken file, or vocab.bpe",
+        json_schema_extra={"default": "vocab.tiktoken"},
+    )
+    encoder: Location | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
+    pattern: str | None = Field(
+        None,
+        title="Pattern",
+        description="How text is cut before merging, with files: a tiktoken name or a regular expression",
+    )
+    special_tokens: dict[str, int] = Field({}, title="Special tokens", description="With files: name -> id")
+
+    @model_validator(mode="after")
+    def _one_definition(self) -> TiktokenTokenizer:
+        if self.ranks is None and self.name is None:
+            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
+        if self.ranks is None and (self.encoder or self.pattern or self.special_tokens):
+            raise ValueError("encoder, pattern and special_tokens go with ranks: a file of ranks")
+        if self.ranks is not None and self.encoder is None and self.pattern is None:
+            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or an expression")
+        if self.ranks is None:
+            from tiktoken import list_encoding_names
+
+            if self.name not in (known := sorted(list_encoding_names())):
+                raise ValueError(f"tiktoken knows no encoding {self.name!r}; allowed: {', '.join(known)}")
+        return self
+
+
+class HuggingFaceTokenizer(_WithMarks):
+    """A tokenizer.json of the Hugging Face library tokenizers: BPE, Unigram or WordPiece."""
+
+    model_config = ConfigDict(title="Hugging Face")
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    kind: Literal["huggingface"] = kind_field("huggingface")
+    path: Location = Field(title="File", description="tokenizer.json", json_schema_extra={"default": "tokenizer.json"})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_name_of_the_hub(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("name") and not value.get("path"):
+            raise ValueError(
+                "names of tokenizers on the Hugging Face hub are not supported yet; download the model's "
+                "tokenizer.json and give it as path: tokenizer.json"
+            )
+        return value
+
+
+class SentencePieceTokenizer(_WithMarks):
+    """A model file of SentencePiece."""
+
+    model_config = ConfigDict(title="SentencePiece")
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    kind: Literal["sentencepiece"] = kind_field("sentencepiece")
+    path: Location = Field(
+        title="File", description="tokenizer.model", json_schema_extra={"default": "tokenizer.model"}
+    )
+
+
+# What follows is for the form alone, but for the short names.
+
+
+class _NamedTiktoken(_WithMarks):
+    """A byte-pair encoding of tiktoken, by its name."""
+
+    model_config = ConfigDict(title="tiktoken")
+    kind: Literal["tiktoken"] = kind_field("tiktoken")
+    name: Name = Field(
+        title="Name", description="gpt2, cl100k_base, o200k_base, ...", json_schema_extra={"default": "gpt2"}
+    )
+
+
+_SHORT = {"byte": {"kind": "byte"}} | {
+    name: {"kind": "tiktoken", "name": name} for name in ("gpt2", "cl100k_base", "o200k_base")
+}
+_BY_NAME = {
+    "type": "string",
+    "enum": list(_SHORT),
+    "title": "By name",
+    "description": "byte: the bytes of UTF-8; gpt2, ...: vocabularies of tiktoken. The other tabs have all options.",
+}
+
+
+def _written_out(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in _SHORT:
+        raise ValueError(
+            f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "
+            "download its tokenizer.json and write {kind: huggingface, path: tokenizer.json}"
+        )
+    return _SHORT[value]
+
+
+class _InForm:
+    """Shows the choice in the form with a first tab that presets nothing, and tiktoken in two."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        byte, tiktoken_files, *others = handler(core_schema)["oneOf"]
+        named = TypeAdapter(_NamedTiktoken).json_schema()
+        return {"anyOf": [_BY_NAME, byte, named, tiktoken_files, *others]}
+
+
+Tokenizer = Annotated[
+    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
+    Field(discriminator="kind"),
+    BeforeValidator(_written_out),
+    _InForm(),
+]
