@@ -152,4 +152,4 @@ def test_accelerate(page: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data", "ignore::FutureWarning:transformers")
 def test_trainer_of_transformers(page: Any) -> None:
-    page("The Trainer of transformers")
+    page("The transformers Trainer")
