@@ -169,7 +169,7 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
 def _by_name(name: str) -> tiktoken.Encoding:
     known = tiktoken.list_encoding_names()
     if name not in known:
-        raise TokenizerError(f"tiktoken knows no encoding {name!r}: {', '.join(sorted(known))}")
+        raise TokenizerError(f"tiktoken has no encoding {name!r}; allowed: {', '.join(sorted(known))}")
     try:
         return tiktoken.get_encoding(name)
     except OSError as error:  # requests' errors are OSErrors too
