@@ -1,4 +1,4 @@
-"""What a run shows in Prefect beside its tasks: its name, artifacts, and an event when a build ends."""
+"""Show a run in Prefect: its name, artifacts, and an event when a build publishes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
 from tokenloom.tasks.running.meter import step_label
 from tokenloom.words import counted
 
-_MOST_ROWS = 500  # of a table; the UI shows all rows at once
-# What the event `tokenloom.dataset.published` says of a result.
+_MAX_ROWS = 500  # of a table; the UI shows all rows at once
+# Fields of the result in the event `tokenloom.dataset.published`.
 _PUBLISHED = (
     "version",
     "reference",
@@ -37,15 +37,15 @@ _PUBLISHED = (
 )
 _STEPS = {
     "tokenize": "text to spills of token ids",
-    "assign": "where each document goes",
-    "shuffle": "spills to shards in their global order",
+    "assign": "which shard each document belongs to",
+    "shuffle": "spills to shards in the global order",
     "validate": "counts, ids, and 1,000 documents encoded again",
     "publish": "manifest and tag",
 }
 
 
 def name_run(dataset: str, version: str) -> None:
-    """Name this flow run after what it builds, unless somebody named it."""
+    """Name this flow run after the version, unless a user named it."""
     if not is_generated(flow_run.get_name() or ""):
         return
     with get_client(sync_client=True) as client:
@@ -53,7 +53,7 @@ def name_run(dataset: str, version: str) -> None:
 
 
 def show_result(result: dict[str, Any]) -> None:
-    """Write the summary, and the tables of inputs and shards, of the version that a build published.
+    """Write the artifacts of a published version: a summary and tables of inputs and shards.
 
     Args:
         result: of the flow, see BuildResult.to_json.
@@ -79,22 +79,22 @@ def show_result(result: dict[str, Any]) -> None:
 
 
 def artifact_key(dataset: str) -> str:
-    """Return a dataset's name as Prefect allows it in the key of an artifact."""
+    """Return the name of a dataset in the characters that Prefect allows in the key of an artifact."""
     return re.sub("[^a-z0-9]+", "-", dataset).strip("-")
 
 
 def _first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return rows[:_MOST_ROWS]
+    return rows[:_MAX_ROWS]
 
 
 def _description(what: str, count: int) -> str:
-    return counted(count, what) if count <= _MOST_ROWS else f"the first {_MOST_ROWS} of {counted(count, what)}"
+    return counted(count, what) if count <= _MAX_ROWS else f"the first {_MAX_ROWS} of {counted(count, what)}"
 
 
 def summary(
     result: dict[str, Any], version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
 ) -> str:
-    """Return what a build did as Markdown: the way from inputs to shards, what each step took, and how to read it.
+    """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
         result: of the flow, see BuildResult.to_json.
@@ -112,7 +112,7 @@ def summary(
             reading_lines(result["reference"]),
             "```",
             "```text",
-            "\n    |\n".join(_way(version, inputs, seconds)),
+            "\n    |\n".join(_diagram(version, inputs, seconds)),
             "```",
             f"The longest step was **{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
             "",
@@ -130,8 +130,8 @@ def summary(
     )
 
 
-def _way(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> list[str]:
-    """Return the way from files to shards: what goes in, each step with its time, what comes out."""
+def _diagram(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> list[str]:
+    """Return the lines of a diagram: the input files, each step with its time, the shards."""
     shards = [shard for split in version["splits"].values() for shard in split["shards"]]
     return [
         f"{counted(len(inputs), 'file')}, {_megabytes(inputs)}",
@@ -149,7 +149,7 @@ def _megabytes(files: list[dict[str, Any]]) -> str:
 
 
 def show_verification(dataset: str, result: dict[str, Any]) -> None:
-    """Write what a verification found as Markdown.
+    """Write the result of a verification as a Markdown artifact.
 
     Args:
         dataset: its name.
@@ -165,9 +165,9 @@ def show_verification(dataset: str, result: dict[str, Any]) -> None:
     if damages:
         lines += ["", "| file | what is wrong | next step |", "|---|---|---|"]
         lines += ["| " + " | ".join(_cell(row[name]) for name in row) + " |" for row in _first(damages)]
-    if len(damages) > _MOST_ROWS:
-        lines.append(f"and {len(damages) - _MOST_ROWS:,} more: `tokenloom verify {result['reference']}` names all")
-    lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MOST_ROWS])]
+    if len(damages) > _MAX_ROWS:
+        lines.append(f"and {len(damages) - _MAX_ROWS:,} more: `tokenloom verify {result['reference']}` lists all")
+    lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MAX_ROWS])]
     create_markdown_artifact(
         "\n".join(lines), key=f"{artifact_key(dataset)}-verification", description=result["reference"]
     )

@@ -124,7 +124,7 @@ def test_a_block_that_is_missing_or_of_another_form_is_named(tmp_path: Path, s3:
     with pytest.raises(SpecError, match=r"credentials of s3: Secret block 'nothing': .*make it in the UI under Blocks"):
         build_dataset(s3_spec(tmp_path, "nothing"))
     Secret(value=_PLANTED).save("text", overwrite=True)
-    with pytest.raises(SpecError, match="'text': its value is no JSON object") as failed:
+    with pytest.raises(SpecError, match="'text': its value is not a JSON object") as failed:
         build_dataset(s3_spec(tmp_path, "text"))
     assert _PLANTED not in str(failed.value)
 
@@ -137,7 +137,7 @@ def test_a_store_may_be_a_block_and_a_folder_in_it(tmp_path: Path) -> None:
     named = spec.model_copy(update={"store": "block://local-file-system/corpora/team"})
     assert build_dataset(named)["reference"].startswith(f"{tmp_path}/corpora/team/data@")
     for store, said in (
-        ("block://local-file-system/other", "Prefect knows no such block"),
+        ("block://local-file-system/other", "Prefect has no such block"),
         ("block://secret/x", "write block://local-file-system/NAME or"),
         ("block://local-file-system/corpora/../x", "write block://local-file-system/NAME or"),
     ):
