@@ -20,6 +20,7 @@ from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.spec.base import is_absolute
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.publish import BuildResult
 
 
 @flow(name="build-dataset", **BUILD_HOOKS)
@@ -39,21 +40,21 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
     """Build and publish in a flow run, report the outcome there, and return the final state of the flow."""
     begin(spec.dataset)
     result = _build(spec)
-    if result["published"]:
+    if result.published:
         report.emit_published(spec.dataset, result)
         with using_credentials(spec.credentials):
             report.show_result(result)
-    return completed(result)  # type: ignore[return-value]  # Prefect returns its data
+    return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 
-def _build(spec: BuildSpec) -> dict[str, Any]:
+def _build(spec: BuildSpec) -> BuildResult:
     spec = with_absolute_paths(with_store_of_block(spec))
     with (
         using_credentials(spec.credentials),
         open_runner(spec.runner, spec.credentials) as (num_workers, run_each),
         telling_progress(),
     ):
-        return run_build(spec, num_workers, run_one, run_each).to_json()
+        return run_build(spec, num_workers, run_one, run_each)
 
 
 def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
@@ -79,7 +80,7 @@ def absolute_path(key: str, path: str) -> str:
     home = os.environ.get("TOKENLOOM_HOME")
     if not home:
         raise SpecError(
-            f"{key}: {path!r} is relative, which has no meaning in a deployment; write an absolute path or a URL, or set "
-            "TOKENLOOM_HOME where the worker runs"
+            f"{key}: {path!r} is relative, which has no meaning in a deployment; write an absolute path or a URL, or "
+            "set TOKENLOOM_HOME where the worker runs"
         )
     return str((Path(home) / path).absolute())

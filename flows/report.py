@@ -14,9 +14,11 @@ from prefect.runtime import flow_run
 
 from tokenloom.cli.output import printable
 from tokenloom.flows.run_names import is_generated
+from tokenloom.flows.verify_steps import VerificationResult
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
+from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running.meter import step_label
 from tokenloom.words import counted
 
@@ -52,18 +54,16 @@ def name_run(dataset: str, version: str) -> None:
         client.update_flow_run(UUID(flow_run.get_id()), name=f"{dataset} {version}")
 
 
-def show_result(result: dict[str, Any]) -> None:
-    """Write the artifacts of a published version: a summary and tables of inputs and shards.
-
-    Args:
-        result: of the flow, see BuildResult.to_json.
-    """
-    store, version = resolve(parse_reference(result["reference"]))
+def show_result(result: BuildResult) -> None:
+    """Write the artifacts of a published version: a summary and tables of inputs and shards."""
+    store, version = resolve(parse_reference(result.reference))
     build = json.loads(store.read(version_path(version["version"], manifest.BUILD)))
     inputs = read_inputs(store, version)
     key = artifact_key(version["dataset"])
     create_markdown_artifact(
-        summary(result, version, inputs, build["seconds"]), key=f"{key}-summary", description=outcome_line(result)
+        summary(result, version, inputs, build["seconds"]),
+        key=f"{key}-summary",
+        description=outcome_line(result.to_json()),
     )
     create_table_artifact(
         _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
@@ -92,12 +92,12 @@ def _description(what: str, count: int) -> str:
 
 
 def summary(
-    result: dict[str, Any], version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
+    result: BuildResult, version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
 ) -> str:
     """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
-        result: of the flow, see BuildResult.to_json.
+        result: of the build.
         version: its manifest.
         inputs: rows of its inputs.json.
         seconds: by step, from its build.json.
@@ -107,9 +107,9 @@ def summary(
     return "\n".join(
         [
             f"## {version['dataset']} {version['version']}",
-            _cell(outcome_line(result)),
+            _cell(outcome_line(result.to_json())),
             "```python",
-            reading_lines(result["reference"]),
+            reading_lines(result.reference),
             "```",
             "```text",
             "\n    |\n".join(_diagram(version, inputs, seconds)),
@@ -148,7 +148,7 @@ def _megabytes(files: list[dict[str, Any]]) -> str:
     return f"{sum(file['bytes'] for file in files) / 1e6:,.1f} MB"
 
 
-def show_verification(dataset: str, result: dict[str, Any]) -> None:
+def show_verification(dataset: str, result: VerificationResult) -> None:
     """Write the result of a verification as a Markdown artifact.
 
     Args:
@@ -164,7 +164,10 @@ def show_verification(dataset: str, result: dict[str, Any]) -> None:
     ]
     if damages:
         lines += ["", "| file | what is wrong | next step |", "|---|---|---|"]
-        lines += ["| " + " | ".join(_cell(row[name]) for name in row) + " |" for row in _first(damages)]
+        lines += [
+            f"| {_cell(row['file'])} | {_cell(row['what'])} | {_cell(row['next_step'])} |"
+            for row in damages[:_MAX_ROWS]
+        ]
     if len(damages) > _MAX_ROWS:
         lines.append(f"and {len(damages) - _MAX_ROWS:,} more: `tokenloom verify {result['reference']}` lists all")
     lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MAX_ROWS])]
@@ -177,15 +180,16 @@ def _cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("\n", " ")
 
 
-def emit_published(dataset: str, result: dict[str, Any]) -> None:
+def emit_published(dataset: str, result: BuildResult) -> None:
     """Emit the event `tokenloom.dataset.published`."""
-    payload = {name: result[name] for name in _PUBLISHED}
+    fields = result.to_json()
+    payload = {name: fields[name] for name in _PUBLISHED}
     payload |= {
         "flow_run_id": flow_run.get_id(),
-        "message": outcome_line(result),
-        "read": reading_lines(result["reference"]),
+        "message": outcome_line(fields),
+        "read": reading_lines(result.reference),
     }
-    labels = {"tokenloom.version": result["version"], "tokenloom.tag": result["tag"] if result["tag_moved"] else "none"}
+    labels = {"tokenloom.version": result.version, "tokenloom.tag": result.tag if result.tag_moved else "none"}
     emit_event(
         "tokenloom.dataset.published",
         resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset} | labels,

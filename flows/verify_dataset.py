@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from prefect import flow
 
 from tokenloom.errors import CheckError, InputError
@@ -13,7 +11,7 @@ from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
 from tokenloom.flows.run_end import VERIFY_HOOKS
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
-from tokenloom.flows.verify_steps import run_verification
+from tokenloom.flows.verify_steps import VerificationResult, run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
 from tokenloom.storage.versions.versions import parse_reference
@@ -22,7 +20,7 @@ _MAX_NAMED = 5
 
 
 @flow(name="verify-dataset", **VERIFY_HOOKS)
-def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> dict[str, Any]:
+def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> VerificationResult:
     """Verify a version. The run fails if a file is damaged, or if `deep` could check no document.
 
     Args:
@@ -52,7 +50,7 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
     return result
 
 
-def _message(result: dict[str, Any]) -> str:
+def _message(result: VerificationResult) -> str:
     files = [row["file"] for row in result["damages"]]
     more = f" and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
     return (
