@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -61,10 +61,9 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
 
 def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
     start = time.monotonic()
-    plan = _plan(spec, run_one)
+    plan = _prepare(spec, run_one)
     if plan.published:
         return finish_build(plan, start)
-    plan.store.remove_stale_temporaries()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
     repairs: Counter[str | None] = Counter()
@@ -85,18 +84,23 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
             plan = with_partitions(plan, cuts)
 
 
-def _plan(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
-    """Return the plan, after reporting what a user should know about the inputs and the store."""
+def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
+    """Return the plan, and report warnings about it; prepare the store if there is anything to build."""
     progress.report(progress.StepStarted("plan", 0))
     plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
-    messages = left_out_messages(plan.left_out, only_unused=True)
+    _report_messages(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
+        _report_messages(header_messages(plan.inputs))
+        plan.store.remove_stale_temporaries()
         problem = plan.store.exclusion_problem()
-        messages = [*messages, *header_messages(plan.inputs), *([problem] if problem else [])]
+        _report_messages([problem] if problem else [])
+    return plan
+
+
+def _report_messages(messages: Iterable[str]) -> None:
     for message in messages:
         progress.report(progress.Message(message))
-    return plan
 
 
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:

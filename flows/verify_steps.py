@@ -156,9 +156,7 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if may_pass(error):
             raise
-        return [], [
-            f"no document was encoded again: build.json does not say how they were encoded ({reason_of(error)}); give --spec"
-        ]
+        return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
         return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
