@@ -31,7 +31,7 @@ def measure_packing(sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def best_fit_decreasing(lengths: NDArray[np.int64]) -> int:
-    """Return the samples of a plain best-fit-decreasing, item by item; storage/packing/packing.py defines an item."""
+    """Return the samples of a plain best-fit-decreasing, item by item; see storage/packing/packing.py for what an item is."""
     full = (lengths - 1) // SEQ_LEN
     rests = lengths - full * SEQ_LEN
     items = np.sort(rests[(rests > 1) | (full == 0)])[::-1].tolist()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenloom.reader.prefetch import Prefetcher
 
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tests.support import count
@@ -21,7 +22,6 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader import feeds as feeds_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.prefetch import Prefetcher
 
 _ROOT = Path(__file__).parent.parent.parent
 

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-
-from tokenloom.reader import read_ahead
 from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.timing import StepTimes
+
+from tokenloom.reader import read_ahead
 
 
 @pytest.mark.parametrize(

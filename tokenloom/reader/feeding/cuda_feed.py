@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-
 from tokenloom.reader.assembly import IGNORED, BatchFormat, Block
 from tokenloom.reader.feeds import Batch, sequence_lengths
 from tokenloom.reader.timing import StepTimes

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
 from tokenloom.reader.assembly import IGNORED, BatchFormat, Block, widen
 from tokenloom.reader.timing import StepTimes
 
