@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support import count
-from tokenloom.reader import order as order_module
 from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
+from tokenloom.reader.order import epochs as order_module
 from tokenloom.storage.formats.keys import Purpose
 
 _MASK = 2**64 - 1

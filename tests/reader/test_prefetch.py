@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenloom.reader.prefetch import Prefetcher
 
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tests.support import count
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader import feeds as feeds_module
 from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.feeding import feeds as feeds_module
+from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -187,7 +187,7 @@ def test_threads_may_share_a_dataset_with_more_shards_than_may_be_open(tmp_path:
 
 _FORK_WHILE_PLANNING = """
 import os, sys, threading
-from tokenloom.reader import assembly
+from tokenloom.reader.shards import assembly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 reference, parent = sys.argv[1], os.getpid()

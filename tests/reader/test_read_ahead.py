@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tokenloom.reader.read_ahead import ReadAhead
-from tokenloom.reader.timing import StepTimes
 
-from tokenloom.reader import read_ahead
+from tokenloom.reader.feeding import read_ahead
+from tokenloom.reader.feeding.read_ahead import ReadAhead
+from tokenloom.reader.feeding.timing import StepTimes
 
 
 @pytest.mark.parametrize(

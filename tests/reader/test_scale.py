@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenloom.reader.open_shards import OpenShard
 
 from tests.reader.oracle import FIELDS
 from tests.support import count
@@ -22,6 +21,7 @@ from tests.synthetic_store import write_sparse_store
 from tokenloom.reader import dataset as dataset_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.shards.open_shards import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
 _SHARD_TOKENS = 2 * 10**9  # 4 GB

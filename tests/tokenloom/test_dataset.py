@@ -19,7 +19,7 @@ from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
 from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
-from tokenloom.reader import open_shards as open_shards_module
+from tokenloom.reader.shards import open_shards as open_shards_module
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import Shard, open_shard
 

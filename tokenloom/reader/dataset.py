@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.arguments import choice, whole
-from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Block, Part, widen
-from tokenloom.reader.open_shards import OpenShard, OpenShards
-from tokenloom.reader.rows import Int64s, Rows, joined, marks_between, marks_inside
-from tokenloom.reader.shard_files import ShardFiles
+from tokenloom.reader.shards.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Block, Part, widen
+from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
+from tokenloom.reader.shards.rows import Int64s, Rows, joined, marks_between, marks_inside
+from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.storage.cache.cache_folder import default_cache_folder
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of

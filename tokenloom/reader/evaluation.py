@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeds import Batch
+from tokenloom.reader.feeding.feeds import Batch
 from tokenloom.reader.loader import TokenLoader
 
 

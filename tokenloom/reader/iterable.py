@@ -11,13 +11,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeds import HostFeed
+from tokenloom.reader.feeding.feeds import HostFeed
+from tokenloom.reader.feeding.timing import StepTimes
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import Int64s
+from tokenloom.reader.order.epochs import Int64s
 from tokenloom.reader.producer import Steps, end_of
 from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.streams import make_stream
-from tokenloom.reader.timing import StepTimes
 
 _GROUP_ROWS = 1024  # that are planned together
 

@@ -14,14 +14,14 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.description import describe
-from tokenloom.reader.feeds import Batch, make_feed
+from tokenloom.reader.feeding.feeds import Batch, make_feed
+from tokenloom.reader.feeding.prefetch import Prefetcher
+from tokenloom.reader.feeding.timing import LoaderStats, StepTimes, Waits, name_bottleneck
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.prefetch import Prefetcher
 from tokenloom.reader.producer import Producer, Steps, end_of
 from tokenloom.reader.ranks import check_same_on_all_ranks, find_ranks
 from tokenloom.reader.state import check_state, make_state, open_source
 from tokenloom.reader.streams import make_stream
-from tokenloom.reader.timing import LoaderStats, StepTimes, Waits, name_bottleneck
 
 _CHUNK_BATCHES = 16
 _CHUNK_BYTES = 2**23

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.order import Int64s
+from tokenloom.reader.order.epochs import Int64s
 
 MAX_PERIOD = 100_000
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from tokenloom.reader.arguments import whole
-from tokenloom.reader.assembly import Block
-from tokenloom.reader.feeds import Feed
-from tokenloom.reader.order import Int64s
+from tokenloom.reader.feeding.feeds import Feed
+from tokenloom.reader.feeding.read_ahead import ReadAhead
+from tokenloom.reader.feeding.timing import StepTimes
+from tokenloom.reader.order.epochs import Int64s
 from tokenloom.reader.ranks import Ranks
-from tokenloom.reader.read_ahead import ReadAhead
+from tokenloom.reader.shards.assembly import Block
 from tokenloom.reader.streams import Stream
-from tokenloom.reader.timing import StepTimes
 from tokenloom.words import counted
 
 _BLOCK_ROWS = 2**14  # that are planned together, at most

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from tokenloom.reader.arguments import whole
-from tokenloom.reader.assembly import BatchFormat, Block, Part
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import ORDER_VERSION, Int64s, Order
+from tokenloom.reader.order.epochs import ORDER_VERSION, Int64s, Order
+from tokenloom.reader.shards.assembly import BatchFormat, Block, Part
 
 
 class Stream(Protocol):

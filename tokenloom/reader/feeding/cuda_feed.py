@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from tokenloom.reader.assembly import IGNORED, BatchFormat, Block
-from tokenloom.reader.feeds import Batch, sequence_lengths
-from tokenloom.reader.timing import StepTimes
+
+from tokenloom.reader.feeding.feeds import Batch, sequence_lengths
+from tokenloom.reader.feeding.timing import StepTimes
+from tokenloom.reader.shards.assembly import IGNORED, BatchFormat, Block
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # kernels for unsigned types beyond uint8 are few
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenloom.reader.assembly import IGNORED, BatchFormat, Block, widen
-from tokenloom.reader.timing import StepTimes
+
+from tokenloom.reader.feeding.timing import StepTimes
+from tokenloom.reader.shards.assembly import IGNORED, BatchFormat, Block, widen
 
 Batch = dict[str, Any]
 
@@ -34,7 +35,7 @@ def make_feed(
     """Return the feed for a device that makes at most `chunk_batches` batches at a time, `prefetch` of them ahead."""
     num_chunks = -(-prefetch // chunk_batches) + 3  # one more is being made, one taken, one in use
     if device.type == "cuda":
-        from tokenloom.reader.cuda_feed import CudaFeed
+        from tokenloom.reader.feeding.cuda_feed import CudaFeed
 
         return CudaFeed(form, batch_size, chunk_batches, num_chunks, device, times)
     return HostFeed(form, batch_size, chunk_batches, num_chunks, device, times)

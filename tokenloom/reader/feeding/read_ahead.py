@@ -9,8 +9,8 @@ from __future__ import annotations
 import resource
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from tokenloom.reader.assembly import Block
-from tokenloom.reader.timing import StepTimes
+from tokenloom.reader.feeding.timing import StepTimes
+from tokenloom.reader.shards.assembly import Block
 
 _ROWS_A_TASK = 8
 _CHUNKS_AHEAD = 4

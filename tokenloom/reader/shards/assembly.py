@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenloom.reader.rows import Int64s, Rows, offsets_of, ranges
+
+from tokenloom.reader.shards.rows import Int64s, Rows, offsets_of, ranges
 
 if TYPE_CHECKING:
     from tokenloom.reader.dataset import TokenDataset

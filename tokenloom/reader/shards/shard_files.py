@@ -14,7 +14,7 @@ from tokenloom.storage.stores.remote import AnyStore, RemoteStore
 from tokenloom.storage.versions.versions import check_listed, version_path
 
 if TYPE_CHECKING:
-    from tokenloom.reader.open_shards import OpenShard
+    from tokenloom.reader.shards.open_shards import OpenShard
 
 
 class ShardFiles:

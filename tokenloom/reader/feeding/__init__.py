@@ -1,0 +1,1 @@
+"""Feeding a training process: batches as tensors, made ahead of need, and timed."""
