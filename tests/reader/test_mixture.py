@@ -18,7 +18,8 @@ from tests.synthetic_store import random_documents, write_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import MAX_PERIOD, Mixture, Schedule, turn_table, whole_weights
+from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.order.schedule import MAX_PERIOD, Schedule, turn_table, whole_weights
 from tokenloom.storage.formats.canonical import sign
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
@@ -129,7 +130,7 @@ def test_turns_are_pinned() -> None:
 
 @pytest.mark.parametrize("weights", [[-1, 2], [0, 0], [float("nan"), 1], [float("inf"), 1], []])
 def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights are numbers from 0, not all of them 0"):
+    with pytest.raises(ValueError, match="weights must be finite, at least 0, and not all 0"):
         whole_weights(weights)
 
 
@@ -156,7 +157,7 @@ def test_each_stage_keeps_its_weights_and_members_go_on_where_they_were(stages: 
 def test_stages_that_do_not_ascend_or_name_others_are_refused(sets: dict[str, TokenDataset]) -> None:
     members = {"a": (sets["large"], 1), "b": (sets["small"], 1)}
     for starts in ([0], [5, 5], [9, 3]):
-        with pytest.raises(ValueError, match="stages of weights start at 0 and ascend"):
+        with pytest.raises(ValueError, match="the stages of weights must start at 0 and ascend"):
             Mixture(members, [(start, {"a": 1, "b": 1}) for start in starts])
     with pytest.raises(ValueError, match=r"the stage from sample 5 names \['a', 'c'\], not \['a', 'b'\]"):
         Mixture(members, [(5, {"a": 1, "c": 1})])
@@ -197,7 +198,7 @@ def test_epochs_of_each_member_are_counted(sets: dict[str, TokenDataset]) -> Non
 
 def test_a_mixture_has_no_end(sets: dict[str, TokenDataset]) -> None:
     mixture = Mixture({"large": (sets["large"], 1)})
-    with pytest.raises(ValueError, match="a mixture has no epoch: leave out num_epochs"):
+    with pytest.raises(ValueError, match="a mixture has no epochs: leave out num_epochs"):
         TokenLoader(mixture, 2, num_epochs=1)
     with pytest.raises(TypeError):
         len(TokenLoader(mixture, 2))
@@ -222,11 +223,11 @@ def test_a_member_of_weight_0_gives_nothing_until_a_stage_gives_it_weight(sets: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seq_len": 17}, "share one seq_len: 'a' has 16, 'b' 17"),
-        ({"packing": "document"}, "share one packing: 'a' has concat, 'b' document"),
-        ({"labels": "same"}, "share one labels: 'a' has shifted, 'b' same"),
-        ({"fields": ("document_ids",), "mask_documents": False}, "share one fields"),
-        ({"mask_documents": True}, "share one mask_documents: 'a' has False, 'b' True"),
+        ({"seq_len": 17}, "must have the same seq_len: 'a' has 16, 'b' has 17"),
+        ({"packing": "document"}, "must have the same packing: 'a' has concat, 'b' has document"),
+        ({"labels": "same"}, "must have the same labels: 'a' has shifted, 'b' has same"),
+        ({"fields": ("document_ids",), "mask_documents": False}, "must have the same fields"),
+        ({"mask_documents": True}, "must have the same mask_documents: 'a' has False, 'b' has True"),
     ],
 )
 def test_members_that_differ_are_refused_and_both_are_named(
@@ -244,7 +245,7 @@ def test_members_of_different_tokenizers_are_refused(sets: dict[str, TokenDatase
     version["tokenizer"]["fingerprint"] = "e" * 64
     del version["checksum"]
     Path(reference, "versions", version["version"], "manifest.json").write_bytes(sign(version))
-    with pytest.raises(ValueError, match=f"share one tokenizer: 'a' has {'f' * 64}, 'b' {'e' * 64}"):
+    with pytest.raises(ValueError, match=f"must have the same tokenizer: 'a' has {'f' * 64}, 'b' has {'e' * 64}"):
         Mixture({"a": (sets["large"], 1), "b": (TokenDataset(reference, seq_len=16), 1)})
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support import count
-from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
-from tokenloom.reader.order import epochs as order_module
+from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permutation, permute
 from tokenloom.storage.formats.keys import Purpose
 
 _MASK = 2**64 - 1
@@ -249,7 +248,7 @@ def test_positions_and_their_neighbours_are_moved_by_every_distance_alike(size: 
 def test_these_measures_reject_a_permutation_of_fewer_rounds(
     rounds: int, at_least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order_module, "_ROUNDS", rounds)
+    monkeypatch.setattr(permutation, "_ROUNDS", rounds)
     keys = keys_of(0, 0, 20_000)
     assert min(excess_of_permutations(size, keys) for size in (3, 4, 5)) > at_least
     assert excess_of_pairs(30, 0, 1, keys) > at_least
@@ -330,13 +329,13 @@ def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
 
 def test_orders_out_of_range_are_refused() -> None:
     counts = np.array([3, 4])
-    with pytest.raises(ValueError, match="order: one of block, full, sequential, not 'random'"):
+    with pytest.raises(ValueError, match="order must be one of block, full, sequential, not 'random'"):
         Order("random", counts, 0)
     for seed in (-1, 2**56):
         with pytest.raises(ValueError, match="seed must be"):
             Order("full", counts, seed)
     with pytest.raises(ValueError, match="lanes must be at least 1, not 0"):
         Order("block", counts, 0, 0)
-    with pytest.raises(ValueError, match=r"281474976710657 samples; an order has at most 2\*\*48"):
+    with pytest.raises(ValueError, match=r"281474976710657 samples are too many: an order has at most 2\*\*48"):
         Order("full", np.array([2**48, 1]), 0)
     assert Order("full", np.array([2**48]), 0).samples(np.array([2**48 - 1])).tolist()[0] < 2**48

@@ -77,13 +77,13 @@ def test_the_thread_ends_at_the_last_batch_and_on_close(reference: str) -> None:
 def test_start_makes_batches_before_the_first_is_asked_for(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=4)
     made = threading.Event()
-    finish = loader.stream.plan
+    find_rows = loader.stream.window
 
-    def plan(*arguments: Any) -> Any:
+    def window(*arguments: Any) -> Any:
         made.set()
-        return finish(*arguments)
+        return find_rows(*arguments)
 
-    monkeypatch.setattr(loader.stream, "plan", plan)
+    monkeypatch.setattr(loader.stream, "window", window)
     loader.start()
     assert made.wait(20)
     threads = our_threads()
@@ -187,18 +187,18 @@ def test_threads_may_share_a_dataset_with_more_shards_than_may_be_open(tmp_path:
 
 _FORK_WHILE_PLANNING = """
 import os, sys, threading
-from tokenloom.reader.shards import assembly
+from tokenloom.reader.shards import boundaries
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 reference, parent = sys.argv[1], os.getpid()
 inside, go_on = threading.Event(), threading.Event()
-make = assembly.Boundaries.__init__
+make = boundaries.Boundaries.__init__
 def slow(*arguments):
     if os.getpid() == parent:
         inside.set()
         go_on.wait(60)
     make(*arguments)
-assembly.Boundaries.__init__ = slow
+boundaries.Boundaries.__init__ = slow
 data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
 loader = TokenLoader(data, 2)
 loader.start()

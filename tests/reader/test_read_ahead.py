@@ -9,7 +9,7 @@ import pytest
 
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.feeding.read_ahead import ReadAhead
-from tokenloom.reader.feeding.timing import StepTimes
+from tokenloom.reader.feeding.timing import PhaseTimes
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ from tokenloom.reader.feeding.timing import StepTimes
 def test_it_turns_on_where_copying_waited_for_the_disk(
     before: tuple[int, int], after: tuple[int, int], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = iter([before, after])
-    monkeypatch.setattr(read_ahead, "_disk_reads", lambda: next(told))
+    disk_reads = iter([before, after])
+    monkeypatch.setattr(read_ahead, "_disk_reads", lambda: next(disk_reads))
     with ThreadPoolExecutor(1) as pool:
-        reads = ReadAhead(pool, 1, StepTimes())
-        block: Any = None  # nothing is read from it while it is off
-        reads.read(block, 0, 64)
+        reads = ReadAhead(pool, 1, PhaseTimes())
+        window: Any = None  # nothing is read from it while it is off
+        reads.read(window, 0, 64)
         reads.learn(64)
         assert (reads._cold_chunks > 0) == is_cold

@@ -9,7 +9,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def small(folder: Path) -> str:
     return make_store(folder / "resume_small", (120, 60), seed=8)
 
 
-def through_json(state: dict[str, Any]) -> dict[str, Any]:
+def through_json(state: Mapping[str, object]) -> dict[str, Any]:
     """Return a state as a job finds it again in a file."""
     found: dict[str, Any] = json.loads(json.dumps(state))
     return found
@@ -261,28 +261,28 @@ def test_states_that_read_alike_may_differ_in_fields_and_batch_but_not_in_labels
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenloom_state": 2}, "no loader state of version 1: tokenloom_state is 2; a newer one needs a newer"),
-        ({"tokenloom_state": None}, "no loader state of version 1: tokenloom_state is None"),
-        ({"samples": True}, "no loader state"),
-        ({"samples": 2**63}, "no loader state"),
-        ({"samples": -1}, "no loader state: it needs 'stream', an object, and 'samples', a number from 0"),
-        ({"samples": 1.5}, "no loader state"),
-        ({"samples": None}, "no loader state"),
-        ({"samples": "7"}, "no loader state"),
-        ({"stream": []}, "no loader state"),
-        ({"stream": None}, "no loader state"),
+        ({"tokenloom_state": 2}, "not a loader state of version 1: tokenloom_state is 2; if it is newer"),
+        ({"tokenloom_state": None}, "not a loader state of version 1: tokenloom_state is None"),
+        ({"samples": True}, "not a loader state"),
+        ({"samples": 2**63}, "not a loader state"),
+        ({"samples": -1}, r"'stream' must be an object, and 'samples' an integer in \[0, 2\*\*62\)"),
+        ({"samples": 1.5}, "not a loader state"),
+        ({"samples": None}, "not a loader state"),
+        ({"samples": "7"}, "not a loader state"),
+        ({"stream": []}, "not a loader state"),
+        ({"stream": None}, "not a loader state"),
     ],
 )
-def test_what_is_no_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
+def test_what_is_not_a_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     state = loader.state_dict() | change
     with pytest.raises(TokenloomError, match=message):
         loader.load_state_dict(state)
     with pytest.raises(TokenloomError, match=message):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
-    with pytest.raises(TokenloomError, match="no loader state: it has no 'tokenloom_state'"):
+    with pytest.raises(TokenloomError, match="not a loader state: it has no 'tokenloom_state'"):
         loader.load_state_dict({})
-    with pytest.raises(TokenloomError, match="no loader state: a str, not an object; JSON must be read first"):
+    with pytest.raises(TokenloomError, match="not a loader state: a str instead of an object; decode the JSON"):
         loader.load_state_dict(json.dumps(state))  # type: ignore[arg-type]
 
 
@@ -295,7 +295,7 @@ def test_a_padded_end_counts_only_samples_that_there_are(reference: str) -> None
     assert loader.state_dict()["samples"] == len(data)
     longer = TokenLoader(data, 11, num_epochs=2, drop_last=False)
     longer.load_state_dict(loader.state_dict())
-    second_epoch = longer.stream.plan(np.arange(len(data), len(data) + 11), 11).tokens(0, 11)
+    second_epoch = longer.stream.window(np.arange(len(data), len(data) + 11), 11).tokens(0, 11)
     assert next(longer)["input_ids"].tolist() == second_epoch[:, :-1].tolist()
 
 
@@ -305,29 +305,43 @@ def test_a_state_brings_its_labels_and_what_it_decides_can_not_be_given_twice(re
     again = TokenLoader.from_state(str(Path(reference).parent), through_json(loader.state_dict()), 2)
     assert again.stream.format == loader.stream.format
     assert next(again)["labels"].tolist() == next(loader)["labels"].tolist()
-    with pytest.raises(TypeError, match="seed: from the state"):
-        TokenLoader.from_state(str(Path(reference).parent), loader.state_dict(), 2, seed=4)
+    with pytest.raises(TypeError, match="seed: the state decides the order"):
+        TokenLoader.from_state(str(Path(reference).parent), loader.state_dict(), 2, seed=4)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("stream", [{}, {"dataset": "data"}, {"members": 3}, {"members": {"a": {}}, "names": ["a"]}])
 def test_opening_from_a_stream_that_lacks_its_names_says_so(reference: str, stream: dict[str, Any]) -> None:
     state = {"tokenloom_state": 1, "stream": stream, "samples": 0}
-    with pytest.raises(TokenloomError, match="no loader state"):
+    with pytest.raises(TokenloomError, match="not a loader state"):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "mixture"])
-def test_each_name_that_a_stream_lacks_is_told(reference: str, small: str, kind: str) -> None:
+def test_each_field_that_a_stream_lacks_or_has_of_another_type_is_named(reference: str, small: str, kind: str) -> None:
     data = TokenDataset(reference, seq_len=8) if kind == "dataset" else staged_mixture(reference, small)
-    state = TokenLoader(data, 2).state_dict()
+    state = through_json(TokenLoader(data, 2).state_dict())
     streams = [state["stream"], *state["stream"].get("members", {}).values()]
-    needed = [(stream, name) for stream in streams for name in stream if name not in ("order_version", "members")]
-    assert len(needed) == (10 if kind == "dataset" else 3 + 2 * 10)
+    needed = [(stream, name) for stream in streams for name in stream if name != "members"]
+    assert len(needed) == (11 if kind == "dataset" else 3 + 2 * 11)
     for stream, name in needed:
         value = stream.pop(name)
-        with pytest.raises(TokenloomError, match=f"no loader state: its 'stream' has no '{name}'"):
+        with pytest.raises(TokenloomError, match=f"not a loader state: its 'stream[a-z.]*' has no '{name}'"):
             TokenLoader.from_state(str(Path(reference).parent), state, 2)
+        for wrong in (1.5, {}, [3]):
+            stream[name] = wrong
+            with pytest.raises(TokenloomError, match=f"not a loader state: '{name}' of its 'stream"):
+                TokenLoader.from_state(str(Path(reference).parent), state, 2)
         stream[name] = value
+
+
+@pytest.mark.parametrize("weights", [[], [3], [[0]], [[0, [1]]], [[0, [1, 1.5]]], [[None, [1, 1]]], [[0, [1, 1], 2]]])
+def test_weights_that_are_not_those_of_all_members_are_refused(
+    reference: str, small: str, weights: list[object]
+) -> None:
+    state = through_json(TokenLoader(staged_mixture(reference, small), 2).state_dict())
+    state["stream"]["weights"] = weights
+    with pytest.raises(TokenloomError, match="'weights' of its 'stream' must be a list of"):
+        TokenLoader.from_state(str(Path(reference).parent), state, 2)
 
 
 def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) -> None:
@@ -391,9 +405,9 @@ def test_arguments_of_an_iterable_out_of_range_are_refused(reference: str) -> No
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": -2}, "batch_size must be at least 1, not -2"),
         ({"start": -1}, "start must be at least 0, not -1"),
-        ({"order": "x"}, "order: one of"),
-        ({"num_epochs": 1, "start": 10**9}, "0 samples make no step"),
-        ({"num_epochs": 1, "batch_size": 10**6}, "samples make no step of 1,000,000 samples on 1 ranks"),
+        ({"order": "x"}, "order must be one of"),
+        ({"num_epochs": 1, "start": 10**9}, "0 samples are too few for a step"),
+        ({"num_epochs": 1, "batch_size": 10**6}, "samples are too few for a step of 1,000,000 samples on 1 rank"),
         ({"num_epochs": 0}, "num_epochs must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -18,9 +18,9 @@ import pytest
 from tests.reader.oracle import FIELDS
 from tests.support import count
 from tests.synthetic_store import write_sparse_store
-from tokenloom.reader import dataset as dataset_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.shards import split_samples
 from tokenloom.reader.shards.open_shards import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
@@ -136,7 +136,7 @@ def read_billionth(reference: str) -> int:
     loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
     batch = next(loader)
     assert not batch["input_ids"].any()
-    order = loader.stream.order  # type: ignore[union-attr]
+    order = loader.stream.order  # type: ignore[attr-defined]
     first = TokenDataset(reference, seq_len=16, fields=("position_ids",))
     for row, sample in enumerate(order.samples(np.arange(10**9, 10**9 + 4)).tolist()):
         assert first[sample]["position_ids"].tolist() == batch["position_ids"][row].tolist()
@@ -188,7 +188,7 @@ def test_the_first_batch_opens_the_shards_it_touches(
         opened.append(path)
         return OpenShard(path, *args)
 
-    monkeypatch.setattr(dataset_module, "OpenShard", open_counted)
+    monkeypatch.setattr(split_samples, "OpenShard", open_counted)
     data = TokenDataset(reference, seq_len=_T, packing=packing)
     assert opened == []
     loader = TokenLoader(data, 4, prefetch=0, io_threads=0)

@@ -1,39 +1,47 @@
-"""From a block's rows to batches of tensors: on the host, or over pinned buffers and a side stream to a CUDA device.
+"""From the rows of a window to batches of tensors: on the host, or through pinned buffers on a CUDA device.
 
-Several batches are made at a time (a chunk). On the host their memory is used again once no tensor over it is alive.
-On a device tokens arrive in their stored width and are widened there.
+A feed makes several batches at a time (a chunk). On the host, the memory of a chunk is reused once no tensor over it is
+alive. A CUDA device receives tokens in their stored type and widens them.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from tokenloom.reader.feeding.timing import StepTimes
-from tokenloom.reader.shards.assembly import IGNORED, BatchFormat, Block, widen
+from tokenloom.reader.arrays import Int32s, Int64s
+from tokenloom.reader.feeding.timing import PhaseTimes
+from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
+from tokenloom.reader.shards.window import RowWindow, widen
 
-Batch = dict[str, Any]
+Number = TypeVar("Number", np.int32, np.int64)
+#: what only the feed that made it can finish
+Made: TypeAlias = Any  # type: ignore[explicit-any]
+#: a tensor, or the int max_seqlen; callers need not narrow it
+BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
+Batch: TypeAlias = dict[str, BatchValue]
 
 
 class Feed(Protocol):
-    """Makes several batches at a time (in the thread), and finishes each (for the consumer)."""
+    """Makes several batches at a time, in the thread, and finishes each one for the consumer."""
 
-    def make(self, block: Block, first: int, num_batches: int) -> list[Any]:
-        """Return the batches of rows [first, first + num_batches * batch_size) of a block; missing rows are padding."""
+    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Made]:
+        """Return the batches of rows [first, first + num_batches * batch_size) of a window."""
 
-    def finish(self, made: Any) -> Batch:
-        """Return one of the batches made, each once; those on the CPU need it not."""
+    def finish(self, made: Made) -> Batch:
+        """Return a finished batch; each batch is finished once. Batches on the CPU are finished when they are made."""
 
 
 def make_feed(
-    form: BatchFormat, batch_size: int, chunk_batches: int, prefetch: int, device: torch.device, times: StepTimes
+    form: BatchFormat, batch_size: int, chunk_batches: int, prefetch: int, device: torch.device, times: PhaseTimes
 ) -> Feed:
-    """Return the feed for a device that makes at most `chunk_batches` batches at a time, `prefetch` of them ahead."""
-    num_chunks = -(-prefetch // chunk_batches) + 3  # one more is being made, one taken, one in use
+    """Return the feed of a device, for chunks of at most `chunk_batches` batches and `prefetch` batches ahead."""
+    num_chunks = -(-prefetch // chunk_batches) + 3  # and one that is being made, one taken and one in use
     if device.type == "cuda":
         from tokenloom.reader.feeding.cuda_feed import CudaFeed
 
@@ -41,36 +49,38 @@ def make_feed(
     return HostFeed(form, batch_size, chunk_batches, num_chunks, device, times)
 
 
-class ArrayPool:
-    """Arrays of one shape that are handed out again once nobody else refers to them."""
+class ArrayPool(Generic[Number]):
+    """Arrays of one shape; each is handed out again once nothing else refers to it."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, max_arrays: int) -> None:
-        self._shape, self._dtype, self._max_arrays = shape, dtype, max_arrays
-        self._arrays: list[NDArray[Any]] = []
+    def __init__(self, shape: tuple[int, ...], dtype: type[Number], max_arrays: int) -> None:
+        self._shape, self._max_arrays = shape, max_arrays
+        self._dtype: type[Number] = dtype
+        self._arrays: list[NDArray[Number]] = []
 
-    def take(self) -> NDArray[Any]:
+    def take(self) -> NDArray[Number]:
         """Return an array with arbitrary values."""
         for index in range(len(self._arrays)):
             if sys.getrefcount(self._arrays[index]) == 2:  # this list and the argument of getrefcount
                 return self._arrays[index]
-        array: NDArray[Any] = np.empty(self._shape, self._dtype)
+        array = np.empty(self._shape, self._dtype)
         if len(self._arrays) < self._max_arrays:
             self._arrays.append(array)
         return array
 
 
 class HostFeed:
-    """Batches in host memory; for another device than CUDA they are copied there when taken.
+    """Makes batches in host memory; batches for a device other than CUDA are copied there when they are taken.
 
-    Each tensor is made from an array, not cut from another tensor: torch would take a change of one batch's labels for
-    one of all batches that wait for their backward pass.
+    Each tensor is made from an array and not cut from another tensor: otherwise torch would take a change of the labels
+    of one batch for a change of all batches that wait for their backward pass.
 
     Args:
-        form, batch_size: of the batches.
-        chunk_batches: made at a time, at most.
-        num_chunks: whose memory is kept, to be used again.
+        form: what a batch holds.
+        batch_size: B.
+        chunk_batches: how many batches are made at a time, at most.
+        num_chunks: how many chunks of memory are kept for reuse.
         device: where batches go.
-        times: gets the seconds of each step.
+        times: adds up the seconds of each phase.
     """
 
     def __init__(
@@ -80,58 +90,58 @@ class HostFeed:
         chunk_batches: int,
         num_chunks: int,
         device: torch.device,
-        times: StepTimes,
+        times: PhaseTimes,
     ) -> None:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
         shape = (chunk_batches * batch_size, form.seq_len)
         self._field_pools = {name: ArrayPool(shape, np.int32, num_chunks) for name in form.row_fields}
 
-    def make(self, block: Block, first: int, num_batches: int) -> list[Batch]:
+    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
         end = first + num_batches * self._batch_size
-        with self._times.step("gather"):
-            tokens = block.tokens(first, end)
-        with self._times.step("copy"):
+        with self._times.phase("gather"):
+            tokens = window.tokens(first, end)
+        with self._times.phase("copy"):
             ids_and_labels = self._pool.take()[:num_batches]
             widen(self._form, tokens, ids_and_labels)
-        with torch.inference_mode(False):  # in which the consumer may be, who gets some of them later
+        with torch.inference_mode(False):  # the consumer may be in that mode, and use some of the batches outside of it
             tensors = self._tensors(ids_and_labels, 2 * num_batches)
             batches: list[Batch] = [
                 {"input_ids": ids, "labels": labels} for ids, labels in zip(tensors[::2], tensors[1::2], strict=True)
             ]
-            if self._form.needs_marks or block.has_padding:
-                with self._times.step("pack"):
-                    self._ignore_labels(block, first, end, ids_and_labels)
-                    self._add_fields(block, first, end, batches)
+            if self._form.needs_marks or window.has_padding:
+                with self._times.phase("pack"):
+                    self._ignore_labels(window, first, end, ids_and_labels)
+                    self._add_fields(window, first, end, batches)
         return batches
 
-    def _tensors(self, array: NDArray[Any], count: int) -> list[torch.Tensor]:
+    def _tensors(self, array: Int32s | Int64s, count: int) -> list[Tensor]:
         return list(map(torch.from_numpy, array.reshape(count, self._batch_size, self._form.seq_len)))
 
-    def _ignore_labels(self, block: Block, first: int, end: int, ids_and_labels: NDArray[np.int64]) -> None:
-        places = block.boundaries.ignored_labels(first, end)
-        batch, place = np.divmod(places, self._batch_size * self._form.seq_len)
-        ids_and_labels.reshape(len(ids_and_labels), 2, -1)[batch, 1, place] = IGNORED
+    def _ignore_labels(self, window: RowWindow, first: int, end: int, ids_and_labels: Int64s) -> None:
+        flat = window.boundaries.ignored_labels(first, end)
+        batch, position = np.divmod(flat, self._batch_size * self._form.seq_len)
+        ids_and_labels.reshape(len(ids_and_labels), 2, -1)[batch, 1, position] = IGNORED
 
-    def _add_fields(self, block: Block, first: int, end: int, batches: list[Batch]) -> None:
+    def _add_fields(self, window: RowWindow, first: int, end: int, batches: list[Batch]) -> None:
         for name, pool in self._field_pools.items():
             field = pool.take()[: end - first]
-            block.boundaries.write(name, first, end, field)
+            window.boundaries.write(name, first, end, field)
             for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
                 batch[name] = tensor
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
-                cu_seqlens, batch["max_seqlen"] = sequence_lengths(block, start, self._batch_size)
+                cu_seqlens, batch["max_seqlen"] = sequence_lengths(window, start, self._batch_size)
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
 
     def finish(self, made: Batch) -> Batch:
-        """See Feed; for the CPU there is nothing to finish."""
+        """See Feed."""
         return {name: value.to(self._device) if hasattr(value, "to") else value for name, value in made.items()}
 
 
-def sequence_lengths(block: Block, first: int, batch_size: int) -> tuple[NDArray[np.int32], int]:
-    """Return cu_seqlens and max_seqlen of a batch of a block."""
-    cu_seqlens = block.boundaries.cu_seqlens(first, first + batch_size)
+def sequence_lengths(window: RowWindow, first: int, batch_size: int) -> tuple[Int32s, int]:
+    """Return cu_seqlens and max_seqlen of the batch at row `first` of a window."""
+    cu_seqlens = window.boundaries.cu_seqlens(first, first + batch_size)
     return cu_seqlens, int(np.diff(cu_seqlens).max())
