@@ -521,7 +521,7 @@ def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, ot
         assert part in text
     for part in ("block, 2 lanes, seed 77", "rank 1 of 4 (from arguments)", "g % 4 == 1", "(3, 17) uint16"):
         assert part in text
-    for part in ("labels (same) (3, 16) int64", "document_ids", "5 ahead by a thread", "split train"):
+    for part in ("labels (same) (3, 16) int64", "document_ids", "5 made ahead by a thread", "split train"):
         assert part in text
     second = TokenDataset(other, seq_len=16, packing="best_fit", fields=("document_ids",), labels="same")
     mixture = Mixture({"web": (data, 3), "code": (second, 1)}, [(1000, {"web": 1, "code": 1})])

@@ -19,7 +19,7 @@ from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_stor
 from tests.support import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeding import feeds as feeds_module
+from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
 
@@ -138,7 +138,7 @@ def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
         def fail(*_: Any) -> Any:
             raise error
 
-        patch.setattr(feeds_module.HostFeed, "make", fail)
+        patch.setattr(HostFeed, "make", fail)
         with pytest.raises(error):
             next(loader)
     assert_same(next(loader), next(TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=0)))

@@ -327,7 +327,8 @@ def test_each_field_that_a_stream_lacks_or_has_of_another_type_is_named(referenc
         value = stream.pop(name)
         with pytest.raises(TokenloomError, match=f"not a loader state: its 'stream[a-z.]*' has no '{name}'"):
             TokenLoader.from_state(str(Path(reference).parent), state, 2)
-        for wrong in (1.5, {}, [3]):
+        wrongs: list[object] = [1.5, {}, [3]]
+        for wrong in wrongs:
             stream[name] = wrong
             with pytest.raises(TokenloomError, match=f"not a loader state: '{name}' of its 'stream"):
                 TokenLoader.from_state(str(Path(reference).parent), state, 2)

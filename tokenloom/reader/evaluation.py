@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeding.feeds import Batch
+from tokenloom.reader.feeding.feed import Batch
 from tokenloom.reader.loader import EvaluationOptions, TokenLoader
 
 

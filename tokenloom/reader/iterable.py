@@ -10,7 +10,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenloom.reader.arguments import whole
 from tokenloom.reader.arrays import Int64s
-from tokenloom.reader.feeding.feeds import Batch, HostFeed
+from tokenloom.reader.feeding.feed import Batch
+from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.ranks import Mesh, find_ranks

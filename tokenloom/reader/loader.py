@@ -14,7 +14,8 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import whole
 from tokenloom.reader.dataset import DatasetOptions
 from tokenloom.reader.description import describe
-from tokenloom.reader.feeding.feeds import Batch, Feed, Made, make_feed
+from tokenloom.reader.feeding.devices import make_feed
+from tokenloom.reader.feeding.feed import Batch, Feed, Made
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
 from tokenloom.reader.order.steps import Steps, stream_end

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokenloom.reader.feeding.feeds import Batch
+from tokenloom.reader.feeding.feed import Batch
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 from tokenloom.reader.arrays import Int64s
-from tokenloom.reader.feeding.feeds import Feed, Made
+from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps

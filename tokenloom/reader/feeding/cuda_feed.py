@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tokenloom.reader.feeding.feeds import Batch, sequence_lengths
+from tokenloom.reader.feeding.feed import Batch, sequence_lengths
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
 from tokenloom.reader.shards.window import RowWindow

@@ -1,13 +1,9 @@
-"""From the rows of a window to batches of tensors: on the host, or through pinned buffers on a CUDA device.
-
-A feed makes several batches at a time (a chunk). On the host, the memory of a chunk is reused once no tensor over it is
-alive. A CUDA device receives tokens in their stored type and widens them.
-"""
+"""Batches in host memory; the memory of a chunk is reused once no tensor over it is alive."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,38 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenloom.reader.arrays import Int32s, Int64s
+from tokenloom.reader.feeding.feed import Batch, sequence_lengths
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
 from tokenloom.reader.shards.window import RowWindow, widen
 
 Number = TypeVar("Number", np.int32, np.int64)
-#: what only the feed that made it can finish
-Made: TypeAlias = Any  # type: ignore[explicit-any]
-#: a tensor, or the int max_seqlen; callers need not narrow it
-BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
-Batch: TypeAlias = dict[str, BatchValue]
-
-
-class Feed(Protocol):
-    """Makes several batches at a time, in the thread, and finishes each one for the consumer."""
-
-    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Made]:
-        """Return the batches of rows [first, first + num_batches * batch_size) of a window."""
-
-    def finish(self, made: Made) -> Batch:
-        """Return a finished batch; each batch is finished once. Batches on the CPU are finished when they are made."""
-
-
-def make_feed(
-    form: BatchFormat, batch_size: int, chunk_batches: int, prefetch: int, device: torch.device, times: PhaseTimes
-) -> Feed:
-    """Return the feed of a device, for chunks of at most `chunk_batches` batches and `prefetch` batches ahead."""
-    num_chunks = -(-prefetch // chunk_batches) + 3  # and one that is being made, one taken and one in use
-    if device.type == "cuda":
-        from tokenloom.reader.feeding.cuda_feed import CudaFeed
-
-        return CudaFeed(form, batch_size, chunk_batches, num_chunks, device, times)
-    return HostFeed(form, batch_size, chunk_batches, num_chunks, device, times)
 
 
 class ArrayPool(Generic[Number]):
@@ -139,9 +109,3 @@ class HostFeed:
     def finish(self, made: Batch) -> Batch:
         """See Feed."""
         return {name: value.to(self._device) if hasattr(value, "to") else value for name, value in made.items()}
-
-
-def sequence_lengths(window: RowWindow, first: int, batch_size: int) -> tuple[Int32s, int]:
-    """Return cu_seqlens and max_seqlen of the batch at row `first` of a window."""
-    cu_seqlens = window.boundaries.cu_seqlens(first, first + batch_size)
-    return cu_seqlens, int(np.diff(cu_seqlens).max())
