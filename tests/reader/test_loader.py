@@ -264,21 +264,28 @@ def test_labels_may_be_changed_while_other_batches_wait_for_their_backward_pass(
     assert table.grad is not None
 
 
-def test_shards_are_prepared_behind_the_block_that_is_planned(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shards_after_each_window_are_opened_ahead(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
-    loader.start()
-    producer = loader._producer
-    assert producer is not None
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(producer, "_prepare", lambda positions: asked.append((positions[0], positions[-1] + 1)))
-    ends = []
+    shards_of, window = loader.stream.shards_of, loader.stream.window
+    opened: list[tuple[int, int]] = []
+    window_ends = set()
+
+    def recorded_shards_of(positions: Any) -> Any:
+        opened.append((positions[0], positions[-1] + 1))
+        return shards_of(positions)
+
+    def recorded_window(positions: Any, num_rows: int) -> Any:
+        window_ends.add(positions[-1] + 1)
+        return window(positions, num_rows)
+
+    monkeypatch.setattr(loader.stream, "shards_of", recorded_shards_of)
+    monkeypatch.setattr(loader.stream, "window", recorded_window)
     for _ in range(6000):
         next(loader)
-        ends.append(producer._position)
     loader.close()
-    ahead = {start for start, end in asked if end - start == 2**14}
-    assert len(set(ends)) > 5
-    assert set(ends) <= ahead  # where a block ends, what is prepared begins
+    ahead = {start for start, end in opened if end - start == 2**14}
+    assert len(window_ends) > 5
+    assert window_ends <= ahead
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
+from tokenloom.reader.shards.window import Piece
 
 
 @pytest.mark.parametrize(
@@ -28,9 +30,22 @@ def test_it_turns_on_where_copying_waited_for_the_disk(
 ) -> None:
     disk_reads = iter([before, after])
     monkeypatch.setattr(read_ahead, "_disk_reads", lambda: next(disk_reads))
+    window: Any = _Window()
     with ThreadPoolExecutor(1) as pool:
         reads = ReadAhead(pool, 1, PhaseTimes())
-        window: Any = None  # nothing is read from it while it is off
         reads.read(window, 0, 64)
+        assert not window.was_read_ahead
         reads.learn(64)
-        assert (reads._cold_chunks > 0) == is_cold
+        reads.read(window, 64, 128)
+    assert window.was_read_ahead == is_cold
+
+
+class _Window:
+    """Rows without tokens, which record whether they were read ahead."""
+
+    num_rows = 128
+    was_read_ahead = False
+
+    def pieces(self, first: int, end: int) -> Iterator[Piece]:
+        self.was_read_ahead = True
+        return iter(())
