@@ -1,4 +1,4 @@
-"""Mixtures: shares at every prefix, exact and rounded weights, stages, members' own streams, what is refused."""
+"""Mixtures: shares in every prefix, exact and rounded weights, stages, the streams of members, and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WEIGHTS = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
 
 @pytest.fixture(scope="module")
 def sets(folder: Path) -> dict[str, TokenDataset]:
-    """Three datasets, of which the smallest makes some epochs in a test."""
+    """Three datasets; a test reads the smallest for several epochs."""
     references = {
         "large": make_store(folder / "mix_large", (900, 700), seed=1),
         "small": make_store(folder / "mix_small", (150,), seed=2),
@@ -38,7 +38,7 @@ def sets(folder: Path) -> dict[str, TokenDataset]:
 
 
 def counts_of(turns: NDArray[np.int64], num_members: int) -> NDArray[np.int64]:
-    """Return how many of each member are among the first k turns, for every k: (n + 1, members)."""
+    """Return how many of the first k turns each member has, for every k: (n + 1, num_members)."""
     is_member = turns[:, None] == np.arange(num_members)
     return np.concatenate([np.zeros((1, num_members), dtype=np.int64), np.cumsum(is_member, axis=0)])
 
@@ -54,7 +54,7 @@ def test_every_prefix_is_within_one_sample_of_the_weights(weights: list[int], pe
     length = sum(whole) * (periods + 1)
     turns, _ = Schedule([(0, weights)]).turns(np.arange(length))
     counts = counts_of(turns, len(weights))
-    off = counts * total - np.arange(length + 1)[:, None] * np.array(weights)  # times total: whole numbers, exact
+    off = counts * total - np.arange(length + 1)[:, None] * np.array(weights)  # multiplied by total: exact integers
     assert (np.abs(off) < total).all()
     assert not counts[-1][np.array(weights) == 0].any()
     assert not off[-1].any()  # after whole periods: exact
@@ -62,7 +62,7 @@ def test_every_prefix_is_within_one_sample_of_the_weights(weights: list[int], pe
 
 @_RUN
 @given(_WEIGHTS, st.integers(0, 10**15))
-def test_an_ordinal_counts_the_turns_of_its_member_from_0_and_any_position_can_be_asked(
+def test_ordinals_count_the_turns_of_a_member_from_0_and_positions_can_come_in_any_order(
     weights: list[int], far: int
 ) -> None:
     schedule = Schedule([(0, weights)])
@@ -92,19 +92,19 @@ def test_an_ordinal_counts_the_turns_of_its_member_from_0_and_any_position_can_b
         ([1e300, 1e300], [1, 1]),
     ],
 )
-def test_ratios_of_a_period_up_to_100_000_are_exact(weights: list[float], expected: list[int]) -> None:
+def test_ratios_with_a_period_of_up_to_100_000_are_exact(weights: list[float], expected: list[int]) -> None:
     assert whole_weights(weights) == expected
 
 
 @_RUN
 @given(st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=40))
-def test_other_ratios_are_rounded_to_100_000_samples_and_nobody_with_a_weight_gets_none(weights: list[float]) -> None:
+def test_other_ratios_are_rounded_to_100_000_samples_and_every_positive_weight_gets_some(weights: list[float]) -> None:
     whole = whole_weights(weights)
     assert sum(whole) <= MAX_PERIOD
     assert min(whole) >= 1
     exact = [Fraction(repr(weight)) for weight in weights]
     off = [abs(Fraction(w, sum(whole)) - x / sum(exact)) for w, x in zip(whole, exact, strict=True)]
-    *others, most = sorted(range(len(weights)), key=off.__getitem__)  # one of the largest takes up what the others lack
+    *others, most = sorted(range(len(weights)), key=off.__getitem__)  # the last makes up for the others
     assert all(off[i] <= Fraction(1, MAX_PERIOD) for i in others)
     assert off[most] <= Fraction(len(weights), MAX_PERIOD)
     if off[most] > Fraction(1, MAX_PERIOD):
@@ -121,7 +121,7 @@ def test_a_whole_period_near_the_limit_stays_within_one_sample(weights: list[int
 
 
 def test_turns_are_pinned() -> None:
-    # A state counts turns of these tables; another table would read other samples.
+    # A state counts turns of these tables; with another table it would read other samples.
     assert turn_table([2, 1]).tolist() == [0, 0, 1]
     assert turn_table([7, 3]).tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 0, 1]
     assert turn_table([1, 2, 3, 0]).tolist() == [2, 1, 2, 0, 1, 2]
@@ -129,7 +129,7 @@ def test_turns_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("weights", [[-1, 2], [0, 0], [float("nan"), 1], [float("inf"), 1], []])
-def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
+def test_weights_that_are_not_shares_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="weights must be finite, at least 0, and not all 0"):
         whole_weights(weights)
 
@@ -139,7 +139,7 @@ def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
 
 @_RUN
 @given(st.lists(st.tuples(st.integers(1, 90), st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any))))
-def test_each_stage_keeps_its_weights_and_members_go_on_where_they_were(stages: list[tuple[int, list[int]]]) -> None:
+def test_each_stage_keeps_its_weights_and_members_continue_where_they_were(stages: list[tuple[int, list[int]]]) -> None:
     later = np.cumsum([length for length, _ in stages]).tolist()
     schedule = Schedule([(0, [1, 1, 1]), *((start, w) for start, (_, w) in zip(later, stages, strict=True))])
     length = (later[-1] if later else 0) + 100
@@ -168,7 +168,7 @@ def test_stages_that_do_not_ascend_or_name_others_are_refused(sets: dict[str, To
 # ---- members
 
 
-def test_a_members_samples_are_those_it_would_give_alone_in_their_order(sets: dict[str, TokenDataset]) -> None:
+def test_the_samples_of_a_member_are_those_of_its_own_stream_in_order(sets: dict[str, TokenDataset]) -> None:
     weights = {"large": 3, "small": 2, "third": 1}
     later = {"large": 0, "small": 1, "third": 4}
     mixture = Mixture({name: (sets[name], weights[name]) for name in weights}, [(200, later)])
@@ -204,7 +204,7 @@ def test_a_mixture_has_no_end(sets: dict[str, TokenDataset]) -> None:
         len(TokenLoader(mixture, 2))
 
 
-def test_one_member_is_the_dataset_itself(sets: dict[str, TokenDataset]) -> None:
+def test_a_mixture_of_one_member_reads_like_the_dataset_itself(sets: dict[str, TokenDataset]) -> None:
     mixed = TokenLoader(Mixture({"one": (sets["third"], 0.3)}), 4)
     alone = TokenLoader(sets["third"], 4)
     for _ in range(30):
@@ -213,7 +213,7 @@ def test_one_member_is_the_dataset_itself(sets: dict[str, TokenDataset]) -> None
     alone.close()
 
 
-def test_a_member_of_weight_0_gives_nothing_until_a_stage_gives_it_weight(sets: dict[str, TokenDataset]) -> None:
+def test_a_member_of_weight_0_has_no_turns_until_a_stage_gives_it_weight(sets: dict[str, TokenDataset]) -> None:
     mixture = Mixture({"a": (sets["large"], 1), "b": (sets["small"], 0)}, [(50, {"a": 0, "b": 1})])
     turns, ordinals = mixture.schedule.turns(np.arange(80))
     assert turns.tolist() == [0] * 50 + [1] * 30

@@ -1,4 +1,4 @@
-"""When cold files are read ahead: what the system says a thread waited for, without and with a map."""
+"""When cold files are read ahead: what the system counts for a thread, with and without a map."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tokenloom.reader.shards.window import Piece
     ("before", "after", "is_cold"),
     [
         ((0, 0), (0, 0), False),
-        ((5, 900_000), (5, 900_000), False),  # what was read before counts for nothing
+        ((5, 900_000), (5, 900_000), False),  # earlier reads do not count
         ((0, 900_000), (40, 905_000), True),  # the first page faults of a thread that has read files
         ((7, 900_000), (8, 900_256), False),  # one fault of 64 rows, and what the system read around it
         ((0, 0), (0, 64 * 64), True),  # without a map
         ((3, 10), (3, 10 + 64 * 64), True),
     ],
 )
-def test_it_turns_on_where_copying_waited_for_the_disk(
+def test_reading_ahead_turns_on_after_copying_waited_for_the_disk(
     before: tuple[int, int], after: tuple[int, int], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk_reads = iter([before, after])
