@@ -202,7 +202,7 @@ def assert_is_named(store: Damaged, damage: Damage, error: Any = FormatError, **
     for prefetch in (0, 5):
         data, _ = damaged_data(store, **options)
         store.put(damage(store.good))
-        assert_goes_on(store, data, oracle, prefetch, error)
+        assert_continues(store, data, oracle, prefetch, error)
 
 
 def read_up_to_error(loader: TokenLoader, match: str, error: Any) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ def read_up_to_error(loader: TokenLoader, match: str, error: Any) -> list[dict[s
     return found
 
 
-def assert_goes_on(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch: int, error: Any) -> None:
+def assert_continues(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch: int, error: Any) -> None:
     """Check that a loader returns right batches, names the file on each call, and continues once it is restored."""
     steps = -(-len(oracle) // _BATCH)
     samples = [i if i < len(oracle) else None for i in range(steps * _BATCH)]

@@ -69,7 +69,7 @@ def epoch_of(order: Order, epoch: int) -> list[int]:
 
 
 # ---- golden values: a job that resumes from a state of last year must get the same samples. If one of these changes,
-# the order has changed: raise ORDER_VERSION (states of the old one are refused) and note it in CHANGELOG.md, or undo it.
+# the order has changed: raise ORDER_VERSION (old states are refused) and note it in CHANGELOG.md, or undo it.
 
 
 @pytest.mark.parametrize(

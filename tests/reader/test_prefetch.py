@@ -191,12 +191,12 @@ from tokenloom.reader.shards import boundaries
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 reference, parent = sys.argv[1], os.getpid()
-inside, go_on = threading.Event(), threading.Event()
+inside, proceed = threading.Event(), threading.Event()
 make = boundaries.Boundaries.__init__
 def slow(*arguments):
     if os.getpid() == parent:
         inside.set()
-        go_on.wait(60)
+        proceed.wait(60)
     make(*arguments)
 boundaries.Boundaries.__init__ = slow
 data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
@@ -208,7 +208,7 @@ if child == 0:
     next(TokenLoader(data, 2, prefetch=0))
     os._exit(7)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-go_on.set()
+proceed.set()
 loader.close()
 sys.exit(code)
 """

@@ -43,7 +43,7 @@ def reference(folder: Path) -> str:
 
 
 class Children:
-    """Processes forked from one that has done no work yet: each has its own limits and memory; torch is imported once."""
+    """Processes forked from one that has done no work yet: each has its own limits and memory. Torch loads once."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", "from tests.reader import test_scale; test_scale.serve()"]

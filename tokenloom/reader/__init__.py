@@ -2,7 +2,7 @@
 
 dataset, mixture    what is read: TokenDataset, Mixture
 loader, evaluation  batches for a training process: TokenLoader, EvaluationPass; iterable: for torch's DataLoader
-order/              which sample stands at each position of a stream
+order/              which sample is at each position of a stream
 streams             the endless sequence of samples of a dataset or a mixture
 shards/             from samples to rows of tokens
 producer, feeding/  from rows to batches of tensors, ahead of need

@@ -67,7 +67,7 @@ class TokenLoader:
         mesh: a DeviceMesh in place of rank and world_size.
         device: where batches go; None for the CPU.
         order: "block": `lanes` runs of shards side by side, samples shuffled inside each shard; "full": all samples
-            shuffled; "sequential". Each epoch has an order of its own.
+            shuffled; "sequential". Each epoch has its own order.
         lanes: the number of runs in the order "block", at least 1; None for min(64, number of shards).
         drop_last: whether to drop the last step of the last epoch if it is short; else it is padded (labels -100) on
             all ranks.

@@ -121,7 +121,7 @@ def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
     Args:
         ranks: not checked unless they are those of the process group.
         summary: what this rank reads; the message shows a difference.
-        place: where it reads that. The message shows it, but it may differ: each node may have a copy of its own.
+        place: where it reads that. The message shows it, but it may differ: each node may have its own copy.
     """
     distributed = _process_group()
     if distributed is None or ranks.world_size == 1 or not ranks.is_process_group():

@@ -100,7 +100,7 @@ def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) 
 
 
 class DatasetStream(Stream):
-    """The stream of one dataset: epoch after epoch, each in an order of its own."""
+    """The stream of one dataset: epoch after epoch, each in its own order."""
 
     def __init__(self, dataset: SplitSamples, order: str, seed: int, lanes: int | None) -> None:
         if not len(dataset):

@@ -62,4 +62,4 @@ def _shift(value: UInt64s, limit: UInt64s, other: UInt64s, key: UInt64s) -> None
     state *= limit
     state >>= _32
     value += state
-    np.minimum(value, value - limit, out=value)  # of what is below the limit, value - limit wraps around
+    np.minimum(value, value - limit, out=value)  # a value below the limit wraps around and stays

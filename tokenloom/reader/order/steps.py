@@ -20,7 +20,7 @@ class Steps:
         ranks: this rank, and the number of ranks.
         batch_size: samples in a batch on one rank.
         end: the stream has the positions [0, end); None if it is endless.
-        drop_last: whether to drop the last step if it is short; else it is padded on all ranks alike.
+        drop_last: whether to drop the last step if it is short; else it is padded, on all ranks.
     """
 
     ranks: Ranks
