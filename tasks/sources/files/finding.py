@@ -11,6 +11,8 @@ from functools import partial
 from typing import IO, Any
 
 import fsspec
+from tokenloom.tasks.sources.local_glob import local_glob
+from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
 from tokenloom.spec.leave_out import LeaveOut
@@ -19,8 +21,6 @@ from tokenloom.storage.stores.remote_errors import harmless, kind_of, may_pass, 
 from tokenloom.storage.stores.store_file import StoreFile, open_url
 from tokenloom.storage.stores.url_protocols import is_object
 from tokenloom.storage.versions.fingerprints import remote_fingerprint
-from tokenloom.tasks.sources.local_glob import local_glob
-from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
 from tokenloom.words import counted
 
 PINNED = "commit:"  # a fingerprint with this prefix names what never changes
