@@ -22,7 +22,7 @@ from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.quarantine import first_message
 from tokenloom.tasks.sources import Rows
-from tokenloom.tasks.sources.files import following_position
+from tokenloom.tasks.sources.files.opening import following_position
 from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents
 from tokenloom.tokenizers.base import text_bytes
 

@@ -21,7 +21,7 @@ from tokenloom.storage.versions.fingerprints import stamp
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import PINNED
+from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 from tokenloom.tokenizers import load_tokenizer
 

@@ -37,8 +37,9 @@ from tokenloom.storage.formats.manifest import QUARANTINE as NAME
 from tokenloom.storage.versions.versions import load_manifest, version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.sources import files, jsonl, make_reader, text
+from tokenloom.tasks.sources import jsonl, make_reader, text
 from tokenloom.tasks.sources.base import REASONS
+from tokenloom.tasks.sources.files import opening
 
 GOOD = [f"good text {i} " + "ab" * (i % 7) for i in range(20)]
 Bad = tuple[int, int, str]  # row, number of rows, reason
@@ -756,7 +757,7 @@ class _Failing:
 @contextmanager
 def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
     """Let reads of input files fail, those behind the first of each time that one is opened."""
-    opened = files.open_file
+    opened = opening.open_file
 
     @contextmanager
     def open_failing(url: str) -> Iterator[IO[bytes]]:
@@ -764,7 +765,7 @@ def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
             yield _Failing(file, error, num_reads)  # type: ignore[misc]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "open_file", open_failing)
+        patch.setattr(opening, "open_file", open_failing)
         yield
 
 

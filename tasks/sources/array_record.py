@@ -13,10 +13,11 @@ from typing import Any
 from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.json_values import parse_json
-from tokenloom.tasks.sources.records import RecordReader
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.json_values import parse_json
+from tokenloom.tasks.sources.rows.records import RecordReader
 
 _ESCAPE_BYTES = 2**22  # what a JSON record may hold beside its document, written twice as long by escapes
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"

@@ -19,18 +19,10 @@ from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
-from tokenloom.tasks.sources.checks import check_batch
-from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import (
-    FoundFile,
-    filesystem_of,
-    found_file,
-    input_bytes,
-    is_local,
-    local_path,
-    match,
-    open_input,
-)
+from tokenloom.tasks.sources.files.finding import FoundFile, found_file, match
+from tokenloom.tasks.sources.files.opening import filesystem_of, input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.rows.arrow_checks import check_batch
+from tokenloom.tasks.sources.rows.columns import Columns
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.files import FoundFile
+from tokenloom.tasks.sources.files.finding import FoundFile
 
 PARTITION_BYTES = 64_000_000  # of text, about; part of every spill's name through the cut itself
 BATCH_BYTES = 4_000_000  # of text, about, in memory at a time

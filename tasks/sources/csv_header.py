@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.shown_names import shown_names
+from tokenloom.tasks.sources.rows.shown_names import shown_names
 
 _MOST_ROWS = 100  # to compare with a header
 _MOST_CHARS = 1_000_000  # of those rows

@@ -15,11 +15,11 @@ from typing import Any
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import PartitionRange
-from tokenloom.tasks.sources.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import input_bytes
-from tokenloom.tasks.sources.text_files import TextFileReader
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.text_files import TextFileReader
 from tokenloom.words import counted
 
 _MAX_FIRST_LINE = 1_000_000  # characters of a line that is only read for a warning

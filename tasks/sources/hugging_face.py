@@ -23,9 +23,10 @@ from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
-from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import PINNED, FoundFile, found_file, input_bytes, is_local, match
-from tokenloom.tasks.sources.joined import read_first
+from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, found_file, match
+from tokenloom.tasks.sources.files.opening import input_bytes, is_local
+from tokenloom.tasks.sources.rows.columns import Columns
+from tokenloom.tasks.sources.rows.take import read_first
 
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
 _NO_MATTER = {"name", "version", "data_dir", "data_files", "description", "features", "delimiter", "sep", "chunksize"}

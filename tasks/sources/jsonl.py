@@ -12,12 +12,12 @@ from typing import IO, Any
 
 from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
-from tokenloom.tasks.sources.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import expect, input_bytes
-from tokenloom.tasks.sources.json_values import array_values, parse_json, starts_array
-from tokenloom.tasks.sources.text_encoding import UTF8, to_utf8
-from tokenloom.tasks.sources.text_files import TextFileReader
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.files.encodings import UTF8, to_utf8
+from tokenloom.tasks.sources.files.opening import expect, input_bytes
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, starts_array
+from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
 _READ_BYTES = 2**22
 _BOM = b"\xef\xbb\xbf"

@@ -19,9 +19,10 @@ from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.row_filter import COMPARE, Comparison, holds
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_groups, groups_of
-from tokenloom.tasks.sources.checks import check_batch
-from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import FoundFile, expect, find_files, open_input
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.files.opening import expect, open_input
+from tokenloom.tasks.sources.rows.arrow_checks import check_batch
+from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.words import counted
 
 _MAX_BATCH_ROWS = 65_536

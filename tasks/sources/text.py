@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
-from tokenloom.tasks.sources.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import input_bytes
-from tokenloom.tasks.sources.text_encoding import UTF8, to_utf8
-from tokenloom.tasks.sources.text_files import TextFileReader
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.files.encodings import UTF8, to_utf8
+from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
 _READ_BYTES = 2**20
 

@@ -21,7 +21,8 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import load_manifest, open_store
 from tokenloom.tasks.inputs import find_inputs
-from tokenloom.tasks.sources import make_reader, text_encoding
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.files import encodings
 
 TEXTS = ["plain", "été – „zwölf“", "last"]
 ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "cp1252", "cp037", "gb18030"]
@@ -247,13 +248,13 @@ def test_a_file_is_read_once_to_choose_its_encoding_however_often_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    decodes = text_encoding._decodes
+    decodes = encodings._decodes
 
     def counted(url: str, encoding: str) -> bool:
         tried.append(encoding)
         return decodes(url, encoding)
 
-    monkeypatch.setattr(text_encoding, "_decodes", counted)
+    monkeypatch.setattr(encodings, "_decodes", counted)
     monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 100)
     path = tmp_path / "a.jsonl"
     path.write_bytes(encoded("jsonl", ["é"] * 100, "cp1252"))
@@ -311,9 +312,9 @@ def test_a_broken_compressed_file_stays_an_error_in_any_encoding(tmp_path: Path)
     whole = gzip.compress(encoded("jsonl", TEXTS * 1000, "utf-16"))
     for data in (whole[: len(whole) // 2], b"", b"no gzip", whole[:-4]):
         (tmp_path / "a.jsonl.gz").write_bytes(data)
-        for encodings in (["utf-16"], ["utf-8", "utf-16"]):
+        for names in (["utf-16"], ["utf-8", "utf-16"]):
             with pytest.raises(InputError, match=r"a\.jsonl\.gz") as told:
-                read("jsonl", tmp_path / "a.jsonl.gz", *encodings, on_error="skip")
+                read("jsonl", tmp_path / "a.jsonl.gz", *names, on_error="skip")
             assert not isinstance(told.value, BadRow)
 
 

@@ -14,7 +14,8 @@ from tests.support import build, make_spec, stored_documents, write_jsonl, write
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader, parquet
-from tokenloom.tasks.sources.files import PINNED, input_bytes
+from tokenloom.tasks.sources.files.finding import PINNED
+from tokenloom.tasks.sources.files.opening import input_bytes
 
 pytest.importorskip("datasets")
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -21,8 +21,9 @@ from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.sources import files, make_reader
-from tokenloom.tasks.sources.files import find_files
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.files import finding
+from tokenloom.tasks.sources.files.finding import find_files
 
 TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", ".hidden.txt"]
 PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git status` with such a .gitignore does
@@ -73,7 +74,7 @@ def test_patterns_leave_out_what_git_ignores(pattern: str, wanted: list[str], tr
 def test_they_mean_the_same_in_another_file_system(
     pattern: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    monkeypatch.setattr(finding, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
     for name in TREE:
         fsspec.filesystem("memory").pipe(f"/tree/{name}", b"x")
     every = names("memory://tree/**")

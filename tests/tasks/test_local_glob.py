@@ -15,14 +15,14 @@ import pytest
 
 from tests.support import count
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files import find_files
-from tokenloom.tasks.sources.local_glob import local_glob
+from tokenloom.tasks.sources.files.finding import find_files
+from tokenloom.tasks.sources.files.local_glob import local_glob
 
 _ROOT = Path(__file__).parents[2]
 _AS_ANOTHER_USER = """
 import os, sys
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files import find_files
+from tokenloom.tasks.sources.files.finding import find_files
 if os.geteuid() == 0:  # it may read everything
     os.seteuid(65534)
 for pattern in sys.argv[1:]:

@@ -19,7 +19,7 @@ from tests.tasks.test_local_glob import make_tree
 from tokenloom.errors import InputError
 from tokenloom.storage.stores import remote_calls
 from tokenloom.storage.stores.remote import RemoteStore
-from tokenloom.tasks.sources.files import find_files, match
+from tokenloom.tasks.sources.files.finding import find_files, match
 
 _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]
 

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from tests.support import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import SourceReader, files, make_reader
+from tokenloom.tasks.sources import SourceReader, make_reader
+from tokenloom.tasks.sources.files import finding, opening
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 
@@ -424,7 +425,7 @@ def test_a_folder_that_is_no_saved_dataset_is_told(tmp_path: Path) -> None:
 
 
 def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    monkeypatch.setattr(finding, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
     rows = make_rows([f"text {i}" for i in range(30)])
     for kind in (TestArrowStream(), TestArrowFile(), TestArrowFolder()):
         path = kind.write(tmp_path, rows)
@@ -504,7 +505,7 @@ def test_a_network_error_is_no_bad_page(tmp_path: Path, monkeypatch: pytest.Monk
             return super().read(-1 if size is None else size)
 
     path = TestParquet().write(tmp_path, make_rows([f"{i} " * 100 for i in range(100)]))
-    monkeypatch.setattr(files, "open_file", lambda url: Breaking(url))
+    monkeypatch.setattr(opening, "open_file", lambda url: Breaking(url))
     with pytest.raises(InputError, match="reset by peer") as told:
         read_real(path, kind="parquet", on_error="skip")
     assert not isinstance(told.value, BadRow)

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from tests.support import count, write_parquet
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources import SourceReader, compressed, files, jsonl, make_reader
+from tokenloom.tasks.sources import SourceReader, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
+from tokenloom.tasks.sources.files import compressed, opening
 
 Row = tuple[int, str | None]
 OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
@@ -241,7 +242,7 @@ class _Counting(io.RawIOBase):
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of every read of an input file."""
     sizes: list[int] = []
-    original = files.open_input
+    original = opening.open_input
 
     @contextmanager
     def open_counting(url: str) -> Iterator[IO[bytes]]:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.support import count
 from tokenloom.spec.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.fields import Fields
+from tokenloom.tasks.sources.rows.columns import Columns
+from tokenloom.tasks.sources.rows.fields import Fields
 
 Row = dict[str, Any]
 Rule = tuple[str, Callable[[Row], bool]]  # a filter as a spec writes it, and what it means

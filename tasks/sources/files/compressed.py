@@ -10,7 +10,7 @@ from typing import IO, cast
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
-from tokenloom.tasks.sources.files import expect, input_bytes, is_local, open_input
+from tokenloom.tasks.sources.files.opening import expect, input_bytes, is_local, open_input
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _NO_TEXT = {

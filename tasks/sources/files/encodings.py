@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import IO, cast
 
-from tokenloom.tasks.sources.compressed import open_decompressed
-
 from tokenloom.errors import InputError
 from tokenloom.storage.versions.fingerprints import remote_fingerprint, stamp
-from tokenloom.tasks.sources.files import info_of, is_local, local_path
+from tokenloom.tasks.sources.files.compressed import open_decompressed
+from tokenloom.tasks.sources.files.opening import info_of, is_local, local_path
 
 UTF8 = "utf-8"
 _MARKS = {  # the longer one first

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tokenloom.tasks.sources.fields import ways_out
-from tokenloom.tasks.sources.shown_names import shown_names
 
 from tokenloom.errors import BadRow, InputError, said
 from tokenloom.spec.row_filter import Comparison, Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Rows
+from tokenloom.tasks.sources.rows.fields import ways_out
+from tokenloom.tasks.sources.rows.shown_names import shown_names
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tokenloom.tasks.sources.shown_names import json_type, shown_names
-
 from tokenloom.errors import BadRow
 from tokenloom.spec.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
+from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tokenloom.tasks.sources.fields import Fields, invalid_encoding, ways_out
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
-from tokenloom.tasks.sources.files import FoundFile, find_files
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.rows.fields import Fields, invalid_encoding, ways_out
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 

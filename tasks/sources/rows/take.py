@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from tokenloom.tasks.sources.records import RecordReader
 
 from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.rows.records import RecordReader
 
 
 def read_first(reader: SourceReader, options: Mapping[str, Any], urls: Sequence[str], num_rows: int) -> Iterator[Rows]:

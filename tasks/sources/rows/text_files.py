@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any, ClassVar
 
-from tokenloom.tasks.sources.fields import Fields, ways_out
-from tokenloom.tasks.sources.records import RecordReader
-from tokenloom.tasks.sources.text_encoding import UTF8, choose_encoding, first_bytes, keeps_ascii, mark_of, utf8_stream
-
 from tokenloom.errors import BadRow
+from tokenloom.tasks.sources.files.encodings import (
+    UTF8,
+    choose_encoding,
+    first_bytes,
+    keeps_ascii,
+    mark_of,
+    utf8_stream,
+)
+from tokenloom.tasks.sources.rows.fields import Fields, ways_out
+from tokenloom.tasks.sources.rows.records import RecordReader
 
 _NEED_MARK = {"utf-16": ("UTF-16", "UTF-32"), "utf-32": ("UTF-32",)}  # UTF-32's may be UTF-16's and a NUL
 
