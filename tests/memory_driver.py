@@ -90,10 +90,7 @@ def main() -> None:
     totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
     try:
         for i, part in enumerate(make_reader(options).partitions(url)):
-            job = TokenizeJob(
-                case["store"], f"part{i}", file, part.start, part.end, part.num_bytes, part.num_rows, rules, tokenizer,
-                fingerprint,
-            )  # fmt: skip
+            job = TokenizeJob(case["store"], f"part{i}", file, part, rules, tokenizer, fingerprint)
             record = tokenize_partition(job)
             totals["read"] += record["read"]
             totals["filtered"] += record["filtered"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import FileRange, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.fields import Fields
@@ -72,14 +72,12 @@ class Reader(RecordReader):
             return parse_json(place, row, self.decode(place, row, raw))
         return self.decode(place, row, raw)
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the runs of neighbours among `rows`."""
-        ranges: list[tuple[int, int]] = []
+        ranges: list[FileRange] = []
         for row in rows:
-            if ranges and ranges[-1][1] == row:
-                ranges[-1] = (ranges[-1][0], row + 1)
-            else:
-                ranges.append((row, row + 1))
+            start = ranges.pop().start if ranges and ranges[-1].end == row else row
+            ranges.append(FileRange(start, row + 1))
         return ranges
 
 

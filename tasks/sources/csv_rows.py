@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
-from tokenloom.tasks.sources.base import PartitionRange
+from tokenloom.tasks.sources.base import FileRange, PartitionRange
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
@@ -130,6 +130,6 @@ class Reader(TextFileReader):
             message = f"{found}, unlike {'the header' if self._has_header else 'the first row'}; repair the row"
         raise BadRow(f"{place}: {message}", row, "fields")
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file."""
-        return [(0, input_bytes(url))]
+        return [FileRange(0, input_bytes(url))]

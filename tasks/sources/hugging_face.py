@@ -22,7 +22,7 @@ import pyarrow as pa
 from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, PartitionRange, Rows
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, found_file, match
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local
 from tokenloom.tasks.sources.rows.columns import Columns
@@ -100,7 +100,7 @@ class Reader:
         sizes = list(_told(url, map(input_bytes, dataset.urls))) if index == 0 else []
         return [PartitionRange(0, 1, sum(sizes), None)] if sizes else []
 
-    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read."""
         yield from self._read(url) if is_local(url) else _told(url, self._read(url))
 
@@ -122,9 +122,9 @@ class Reader:
                 yield from self._columns.rows(batch, row, url)
                 row += len(batch)
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file or stream."""
-        return [(0, 1)]
+        return [FileRange(0, 1)]
 
 
 class _Dataset:

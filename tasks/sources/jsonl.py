@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import FileRange, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.encodings import UTF8, to_utf8
 from tokenloom.tasks.sources.files.opening import expect, input_bytes
@@ -131,6 +131,6 @@ class Reader(TextFileReader):
         """See RecordReader.parse; a value of an array comes parsed."""
         return parse_json(place, row, self.decode(place, row, raw)) if isinstance(raw, bytes) else raw
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: a line each, or all of a file that is one partition."""
-        return [(row, row + 1) for row in rows] if self._is_cut(url) else [(0, input_bytes(url))]
+        return [FileRange(row, row + 1) for row in rows] if self._is_cut(url) else [FileRange(0, input_bytes(url))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import FileRange, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.encodings import UTF8, to_utf8
 from tokenloom.tasks.sources.files.opening import input_bytes
@@ -113,9 +113,9 @@ class Reader(TextFileReader):
         """See RecordReader.parse."""
         return self.decode(place, row, raw)
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: a document each, or all of a file that is not cut."""
-        return [(row, row + 1) for row in rows] if self._is_cut(url) else [(0, input_bytes(url))]
+        return [FileRange(row, row + 1) for row in rows] if self._is_cut(url) else [FileRange(0, input_bytes(url))]
 
 
 def _encoded(text: str, encoding: str) -> bytes | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import Rows, SourceReader, base, make_reader
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, base, make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, REASONS
 
 Row = dict[str, Any]
@@ -110,7 +110,7 @@ class SourceConformance:
             batch
             for url in self.urls(reader, path)
             for part in reader.partitions(url)
-            for batch in reader.read(url, part.start, part.end)
+            for batch in reader.read(url, part)
         ]
 
     @pytest.fixture
@@ -132,7 +132,7 @@ class SourceConformance:
         for url in self.urls(reader, path):
             numbers: list[int] = []
             for part in reader.partitions(url):
-                for batch in reader.read(url, part.start, part.end):
+                for batch in reader.read(url, part):
                     numbers += batch.rows.tolist()
                     texts += batch.texts.to_pylist()
                     assert batch.rows.dtype.name == "uint64"
@@ -152,7 +152,7 @@ class SourceConformance:
             assert all(a.end == b.start for a, b in pairwise(parts))
             for part in parts:
                 if part.num_rows is not None:
-                    assert part.num_rows == sum(b.num_read for b in reader.read(url, part.start, part.end))
+                    assert part.num_rows == sum(b.num_read for b in reader.read(url, part))
 
     def test_a_null_text_is_null(self, tmp_path: Path) -> None:
         if not self.has_nulls:
@@ -172,22 +172,20 @@ class SourceConformance:
         path = self.write(tmp_path, make_rows([f"text number {i} " * (i % 5 + 1) for i in range(40)]))
         reader = self.reader(path)
         for url in self.urls(reader, path):
-            texts = dict(self._read(reader, url, [(p.start, p.end) for p in reader.partitions(url)]))
+            texts = dict(self._read(reader, url, reader.partitions(url)))
             numbers = list(texts)
             chosen = random.Random(0).sample(numbers, min(self.num_located, len(numbers)))
             subsets = [sorted(random.Random(i).sample(numbers, 1 + i % len(numbers))) for i in range(8)]
             for wanted in [[row] for row in chosen] + subsets:
                 ranges = reader.locate(url, wanted)
-                assert all(a[1] <= b[0] for a, b in pairwise(ranges))
+                assert all(a.end <= b.start for a, b in pairwise(ranges))
                 found = list(self._read(reader, url, ranges))
                 assert {row: text for row, text in found if row in wanted} == {row: texts[row] for row in wanted}
                 assert all(texts[row] == text for row, text in found)
 
-    def _read(
-        self, reader: SourceReader, url: str, ranges: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[int, str | None]]:
-        for start, end in ranges:
-            for batch in reader.read(url, start, end):
+    def _read(self, reader: SourceReader, url: str, ranges: Sequence[FileRange]) -> Iterator[tuple[int, str | None]]:
+        for part in ranges:
+            for batch in reader.read(url, part):
                 yield from zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
 
     # Columns
@@ -243,7 +241,7 @@ class SourceConformance:
         with pytest.raises(InputError, match=file.name):
             reader.partitions(str(file))
         with pytest.raises(InputError, match=file.name):
-            list(reader.read(str(file), part.start, part.end))
+            list(reader.read(str(file), part))
 
     def test_an_empty_file_is_told_or_has_no_rows(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)

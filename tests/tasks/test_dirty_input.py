@@ -26,7 +26,7 @@ from tests.refusals import assert_nothing_visible, assert_refused, spec_of
 from tests.support import build, count, write_jsonl, write_parquet
 from tests.tasks import test_sources
 from tokenloom.errors import BadRow, InputError, TokenloomError
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.tokenization import tokenize_partition
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def bad_rows(path: Path, kind: str = "jsonl", **options: Any) -> list[tuple[int,
         {"kind": kind, "text": "text", "max_bytes": 2**28, "delimiter": ",", "on_error": "skip"} | options
     )
     parts = reader.partitions(str(path))
-    return [(bad.row, bad.reason) for p in parts for rows in reader.read(str(path), p.start, p.end) for bad in rows.bad]
+    return [(bad.row, bad.reason) for p in parts for rows in reader.read(str(path), p) for bad in rows.bad]
 
 
 # The table
@@ -191,7 +191,7 @@ def test_of_equal_keys_the_last_counts(form: str, tmp_path: Path) -> None:
     value = '{"text": "first", "id": 1, "text": "last", "id": 2}'
     path = written(tmp_path / "a", form.replace("{}", value))
     reader = make_reader({"kind": "jsonl", "text": "text", "id": "id", "max_bytes": 100})
-    (rows,) = reader.read(str(path), 0, 10**6)
+    (rows,) = reader.read(str(path), FileRange(0, 10**6))
     assert rows.texts.to_pylist() == ["last"]
     assert rows.ids is not None
     assert rows.ids.to_pylist() == ["2"]

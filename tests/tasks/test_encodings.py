@@ -21,7 +21,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import load_manifest, open_store
 from tokenloom.tasks.inputs import find_inputs
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.sources.files import encodings
 
 TEXTS = ["plain", "été – „zwölf“", "last"]
@@ -149,7 +149,7 @@ def test_a_file_of_rows_in_utf16_is_one_bad_row(
     )
     parts = reader.partitions(str(tmp_path / name))
     assert len(parts) == 1
-    batches = list(reader.read(str(tmp_path / name), parts[0].start, parts[0].end))
+    batches = list(reader.read(str(tmp_path / name), parts[0]))
     assert [(bad.row, bad.num_rows, bad.reason) for batch in batches for bad in batch.bad] == [(0, 1, "invalid_utf8")]
     assert sum(batch.num_read for batch in batches) == 1
 
@@ -159,7 +159,7 @@ def test_a_large_separated_file_in_utf16_is_one_bad_row(tmp_path: Path, monkeypa
     (tmp_path / "a.txt").write_bytes(encoded("text", TEXTS * 9, "utf-16"))
     reader = make_reader({"kind": "text", "separator": "<|next|>", "max_bytes": 1000, "on_error": "skip"})
     (part,) = reader.partitions(str(tmp_path / "a.txt"))
-    (rows,) = reader.read(str(tmp_path / "a.txt"), part.start, part.end)
+    (rows,) = reader.read(str(tmp_path / "a.txt"), part)
     assert [(bad.row, bad.reason) for bad in rows.bad] == [(0, "invalid_utf8")]
 
 
@@ -197,8 +197,8 @@ def test_every_row_of_an_encoded_file_is_found_again(
     for row, text in rows:
         found = [
             pair
-            for start, end in reader.locate(str(path), [row])
-            for batch in reader.read(str(path), start, end)
+            for part in reader.locate(str(path), [row])
+            for batch in reader.read(str(path), part)
             for pair in zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
         ]
         assert (row, text) in found
@@ -352,7 +352,7 @@ def test_an_encoded_file_is_never_in_memory_whole(tmp_path: Path) -> None:
             file.write(json.dumps({"text": f"{i} " + "x" * 1000}) + "\n")
     reader = make_reader({"kind": "jsonl", "text": "text", "max_bytes": 2**28, "encoding": ["utf-8", "utf-16"]})
     tracemalloc.start()
-    num_rows = sum(batch.num_read for batch in reader.read(str(path), 0, path.stat().st_size))
+    num_rows = sum(batch.num_read for batch in reader.read(str(path), FileRange(0, path.stat().st_size)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert num_rows == 25_000

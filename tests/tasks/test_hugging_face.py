@@ -13,7 +13,7 @@ import pytest
 from tests.support import build, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader, parquet
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, hugging_face, make_reader, parquet
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import input_bytes
 
@@ -53,7 +53,7 @@ def batches_of(name: Path | str, **options: Any) -> list[Rows]:
         batch
         for reader, url in files_of(name, **options)
         for part in reader.partitions(url)
-        for batch in reader.read(url, part.start, part.end)
+        for batch in reader.read(url, part)
     ]
 
 
@@ -136,7 +136,7 @@ def test_files_read_through_the_package_are_partitions(tmp_path: Path) -> None:
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
     for i, (reader, url) in enumerate(files_of("text", data_files=str(tmp_path / "*.txt"))):
-        assert texts_of(list(reader.read(url, 0, 1))) == [f"text {i} {k}" for k in range(10)]
+        assert texts_of(list(reader.read(url, FileRange(0, 1)))) == [f"text {i} {k}" for k in range(10)]
 
 
 # Take
@@ -160,10 +160,10 @@ def test_take_reads_the_first_rows_of_one_stream(tmp_path: Path, take: int, form
     (part,) = reader.partitions(first.url)
     assert part.num_bytes == sum(file.num_bytes for file in (first, *rest))
     assert all(reader.partitions(file.url) == [] for file in rest)
-    batches = list(reader.read(first.url, part.start, part.end))
+    batches = list(reader.read(first.url, part))
     assert texts_of(batches) == [f"text {i} {k}" for i in range(3) for k in range(10)][:take]
     assert [row for batch in batches for row in batch.rows.tolist()] == list(range(min(take, 30)))
-    assert reader.locate(first.url, [0]) == [(0, 1)]
+    assert reader.locate(first.url, [0]) == [FileRange(0, 1)]
 
 
 def test_take_counts_rows_before_the_filter(tmp_path: Path) -> None:
@@ -274,7 +274,11 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(
             parquet.Reader, method, lambda self, url, *rest, there=there: there(self, local(url), *rest)
         )
-    assert texts_of(list(other.read(urls[0], 0, 1)))[8:] == ["text 0 8", "text 0 9", *(f"text 1 {k}" for k in range(8))]
+    assert texts_of(list(other.read(urls[0], FileRange(0, 1))))[8:] == [
+        "text 0 8",
+        "text 0 9",
+        *(f"text 1 {k}" for k in range(8)),
+    ]
     hugging_face._load_pinned.cache_clear()
 
 

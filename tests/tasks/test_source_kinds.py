@@ -323,7 +323,7 @@ def read_real(path: Path | str, **options: Any) -> list[str | None]:
         text
         for file in reader.files(str(path))
         for part in reader.partitions(file.url)
-        for batch in reader.read(file.url, part.start, part.end)
+        for batch in reader.read(file.url, part)
         for text in batch.texts.to_pylist()
     ]
 
@@ -390,7 +390,7 @@ def test_one_declaration_in_many_languages(data_dir: Path, tmp_path: Path) -> No
 def test_the_splits_of_a_saved_dataset_are_named(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     written(tmp_path / "set" / "dataset_dict.json", b'{"splits": ["train", "test"]}')
-    with pytest.raises(InputError, match=f"train, test; give one: path: {tmp_path}/set/train"):
+    with pytest.raises(InputError, match=f"train, test; name one of them: path: {tmp_path}/set/train"):
         read_real(tmp_path / "set", kind="arrow")
 
 

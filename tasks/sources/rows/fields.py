@@ -51,7 +51,7 @@ class Fields:
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
-        self.unseen = set(named)  # keys that no row had so far
+        self.missing_keys = set(named)  # keys that no row had so far
         self._replaces = options.get("encoding_errors") == "replace"
         self._encoding, self._ways_out = invalid_encoding(options), ways_out(options)
 
@@ -105,7 +105,7 @@ class Fields:
     def _seen(self, value: Any, key: str) -> Any:
         found = _look_up(value, key)
         if found is not _MISSING:
-            self.unseen.discard(key)
+            self.missing_keys.discard(key)
         return found
 
     def _pick(self, place: str, row: int, value: Any, key: str) -> Any:

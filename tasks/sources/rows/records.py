@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
+from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, PartitionRange, Rows
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.rows.fields import Fields, invalid_encoding, ways_out
 
@@ -46,7 +46,7 @@ class RecordReader(ABC):
         """Yield (row, raw value, its bytes) of a partition; raise BadRow only where reading can't go on."""
 
     @abstractmethod
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate."""
 
     @abstractmethod
@@ -71,10 +71,10 @@ class RecordReader(ABC):
         message = f"{place}: more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that"
         return BadRow(message, row, "too_large")
 
-    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read."""
         batch = _Batch()
-        for row, raw, num_bytes in self.raw_rows(url, start, end):
+        for row, raw, num_bytes in self.raw_rows(url, part.start, part.end):
             try:
                 self._take(batch, url, row, raw)
             except BadRow as bad:
@@ -124,7 +124,7 @@ class _Batch:
             ids=pa.array(self.ids, pa.large_string()) if fields.has_id else None,
             num_filtered=self.num_filtered,
             bad=tuple(self.bad),
-            unseen=tuple(sorted(fields.unseen)),
+            missing_keys=tuple(sorted(fields.missing_keys)),
         )
         self._clear()
         return rows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.base import FileRange, PartitionRange, Rows, SourceReader
 from tokenloom.tasks.sources.rows.records import RecordReader
 
 
@@ -24,7 +24,7 @@ def read_first(reader: SourceReader, options: Mapping[str, Any], urls: Sequence[
         num_rows: how many rows.
     """
     if isinstance(reader, RecordReader):
-        return _FirstRecords(reader, options, urls, num_rows).read(urls[0], 0, 1)
+        return _FirstRecords(reader, options, urls, num_rows).read(urls[0], FileRange(0, 1))
     return _first(_joined(reader, urls), num_rows)
 
 
@@ -55,8 +55,8 @@ class _FirstRecords(RecordReader):
     def parse(self, place: str, row: int, raw: Any) -> Any:
         return self._reader.parse(place, row, raw)
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        return [(0, 1)]
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        return [FileRange(0, 1)]
 
 
 def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:
@@ -65,7 +65,7 @@ def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:
     for url in urls:
         num_rows = 0
         for part in reader.partitions(url):
-            for rows in reader.read(url, part.start, part.end):
+            for rows in reader.read(url, part):
                 num_rows += rows.num_read
                 bad = tuple(BadRow(str(one), one.row + first_row, one.reason, one.num_rows) for one in rows.bad)
                 yield replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
