@@ -13,7 +13,7 @@ import pytest
 from tests.support import build, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import FileRange, Rows, SourceReader, hugging_face, make_reader, parquet
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import input_bytes
 
@@ -230,8 +230,19 @@ def test_bad_rows_of_a_stream_are_counted_by_their_position(tmp_path: Path) -> N
 
 
 def test_a_hub_that_does_not_answer_is_told() -> None:
-    with pytest.raises(InputError, match=r"org/name, revision v1: the Hugging Face hub can't say .*network"):
+    with pytest.raises(InputError, match=r"org/name, revision v1: its commit can't be read .*network"):
         read("org/name", revision="v1")
+
+
+def test_the_settings_of_the_package_stay_as_they_were(tmp_path: Path) -> None:
+    import datasets
+
+    write_parquet(tmp_path / "a.parquet", ["one"])
+    assert not datasets.are_progress_bars_disabled()
+    before = datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
+    assert len(reader_of(tmp_path).files("")) == 1
+    assert not datasets.are_progress_bars_disabled()
+    assert before == datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
 
 
 def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +267,9 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         return str(tmp_path / url.rsplit("/", 1)[-1])
 
     monkeypatch.setattr(datasets, "load_dataset_builder", load)
-    monkeypatch.setattr(hugging_face, "_commit", commit)
+    monkeypatch.setattr(hugging_face, "current_commit", commit)
     monkeypatch.setattr(hugging_face, "input_bytes", lambda url: input_bytes(local(url)))
-    hugging_face._load_pinned.cache_clear()
+    datasets_package.load_pinned.cache_clear()
     reader = reader_of("org/name", revision="main", split="train")
     files = reader.files("")
     assert [file.url for file in files] == urls
@@ -268,7 +279,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
 
     assert {file.options["kind"] for file in files} == {"parquet"}
     other = reader_of("org/name", take=18, stream=True)  # in a worker: the URL says the commit
-    monkeypatch.setattr(hugging_face, "_commit", lambda name, revision: pytest.fail("asked again"))
+    monkeypatch.setattr(hugging_face, "current_commit", lambda name, revision: pytest.fail("asked again"))
     for method in ("read", "partitions"):
         there = getattr(parquet.Reader, method)
         monkeypatch.setattr(
@@ -279,7 +290,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         "text 0 9",
         *(f"text 1 {k}" for k in range(8)),
     ]
-    hugging_face._load_pinned.cache_clear()
+    datasets_package.load_pinned.cache_clear()
 
 
 def test_files_that_the_package_reads_as_one_are_read_again_when_any_of_them_changes(tmp_path: Path) -> None:
