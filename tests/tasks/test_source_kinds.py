@@ -477,7 +477,7 @@ def test_offsets_out_of_order_are_told(tmp_path: Path, values: list[Any]) -> Non
 
 
 def test_array_records_of_another_machine_are_refused() -> None:
-    with pytest.raises(InputError, match="this machine only; copy the files"):
+    with pytest.raises(InputError, match="only files on this machine; copy the files"):
         read_real("s3://bucket/a", kind="arrayrecord")
 
 

@@ -1,40 +1,46 @@
-"""Kinds that are files of text (text, JSON, CSV): whatever encoding a file is in, its rows are read as UTF-8.
+"""Read the rows of text files (text, JSON, CSV) as UTF-8, whatever the encoding of the file.
 
-A file in UTF-8, or in an encoding of single bytes that holds ASCII, is cut as it lies on the disk. Of another one a
-stream of UTF-8 is made, which is one partition; offsets in it count bytes of that UTF-8.
+A file in UTF-8, or in an encoding with one byte for each character that extends ASCII, is cut as it is. Any other file
+becomes a stream of UTF-8 and is one partition; offsets then count bytes of that UTF-8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import IO, Any, ClassVar
+from collections.abc import Iterator
+from functools import partial
+from typing import IO, ClassVar
 
 from tokenloom.errors import BadRow
+from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.files.encodings import (
     UTF8,
     choose_encoding,
     first_bytes,
     keeps_ascii,
     mark_of,
+    to_utf8,
     utf8_stream,
 )
 from tokenloom.tasks.sources.rows.fields import Fields, ways_out
-from tokenloom.tasks.sources.rows.records import RecordReader
+from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
-_NEED_MARK = {"utf-16": ("UTF-16", "UTF-32"), "utf-32": ("UTF-32",)}  # UTF-32's may be UTF-16's and a NUL
+_NEED_MARK = {
+    "utf-16": ("UTF-16", "UTF-32"),
+    "utf-32": ("UTF-32",),
+}  # the mark of UTF-32 may also be that of UTF-16 and a NUL
 
 
 class TextFileReader(RecordReader):
-    """The shared half of a reader of text files; what a kind gives is as in RecordReader.
+    """The shared half of a reader of text files; a kind adds the same as to RecordReader.
 
     Args:
-        options: see SourceReader; `encoding` is a list of Python's names, UTF-8 if it is not there.
+        options: see SourceReader; `encoding` is a list of Python's names, UTF-8 by default.
         fields: see RecordReader.
     """
 
-    is_any_text: ClassVar[bool] = False  # whether a file of replaced bytes is still one of the kind
+    is_any_text: ClassVar[bool] = False  # whether a file is still of this kind after its bad bytes are replaced
 
-    def __init__(self, options: Mapping[str, Any], fields: Fields) -> None:
+    def __init__(self, options: Options, fields: Fields) -> None:
         super().__init__(options, fields)
         self._encodings: list[str] = options.get("encoding") or []
         self._chosen: dict[str, str] = {}
@@ -49,21 +55,28 @@ class TextFileReader(RecordReader):
         return self._chosen[url]
 
     def keeps_bytes(self, url: str) -> bool:
-        """Return whether newlines of the file are newlines of its text, so that it can be cut as it is."""
+        """Return whether newline bytes of the file are newlines of its text, so that the file can be cut."""
         return not self._encodings or keeps_ascii(self.encoding_of(url))
 
     def as_utf8(self, url: str, file: IO[bytes]) -> IO[bytes]:
         """Return a file, open at its start, as a stream of UTF-8."""
         return utf8_stream(file, url, self.encoding_of(url), replaces=self._replaces)
 
+    def rows_as_utf8(self, url: str, rows: Iterator[RawRow]) -> Iterator[RawRow]:
+        """Return rows of bytes in the file's encoding as rows of UTF-8; bad rows stay as they are."""
+        if (encoding := self.encoding_of(url)) == UTF8:
+            return rows
+        decode = partial(to_utf8, encoding=encoding, replaces=self._replaces)
+        return (raw if isinstance(raw.value, BadRow) else raw._replace(value=decode(raw.value)) for raw in rows)
+
     def contradiction(self, url: str, file: IO[bytes]) -> BadRow | None:
-        """Return what is wrong with a file whose byte order mark contradicts the encoding that it is read in, or None.
+        """Return the bad row for a file whose byte order mark contradicts its encoding, else None.
 
         Such a file is one bad row.
 
         Args:
             url: of the file.
-            file: open at its start, where it stays.
+            file: open at its start; it stays there.
         """
         head, encoding = first_bytes(file), self.encoding_of(url)
         mark = mark_of(head)
