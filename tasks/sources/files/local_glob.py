@@ -1,8 +1,9 @@
 """Match patterns of local files. A folder that can't be read is an error, never a folder without files.
 
-The glob functions of Python and of fsspec silently skip folders that can't be read, and fsspec and pathlib don't follow
-links to folders. `*`, `?` and `[...]` match within one part of the path; `**`, as a whole part, matches any number of
-folders. Links are followed, except below `**` a link that leads back to a folder above it.
+The glob functions of Python and of fsspec silently skip folders that can't be read. Below `**`, those of pathlib and
+fsspec skip linked folders, and that of glob follows a loop of links 40 times (docs/decisions.md). Here, `*`, `?` and
+`[...]` match within one part of the path; `**`, as a whole part, matches any number of folders. Links are followed,
+except below `**` a link that leads back to a folder above it.
 """
 
 from __future__ import annotations
