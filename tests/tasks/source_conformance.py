@@ -1,6 +1,6 @@
-"""What every kind of source must do, as one class of tests: a kind's tests are a small subclass of it.
+"""The tests that every kind of source must pass, as one class; the tests of a kind are a small subclass.
 
-Rows are written by the subclass, then read through nothing but the protocol SourceReader.
+The subclass writes rows. They are read only through the protocol SourceReader.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FILTERS: list[tuple[str, Keeps]] = [
 
 
 def make_rows(texts: Sequence[str | None]) -> list[Row]:
-    """Return rows with these texts, and an id, a score and a language that their position gives."""
+    """Return rows with these texts, and an id, a score and a language derived from their position."""
     return [
         {"text": text, "id": f"id-{i}", "score": i % 7 / 7, "lang": ("en", "de", "fr")[i % 3]}
         for i, text in enumerate(texts)
@@ -65,16 +65,16 @@ def texts_of(batches: Sequence[Rows]) -> list[str | None]:
 
 
 class SourceConformance:
-    """The tests of one kind; a subclass says how its files are written and what it can't hold."""
+    """The tests of one kind; a subclass defines how its files are written and what they can't hold."""
 
     kind: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
     has_columns = True  # ids, filters, a name for the text
     has_nulls = True
-    holds_empty_file = False  # no bytes at all are no rows
-    tells_truncation = True  # a file that is cut off anywhere is an error
-    is_cut = False  # into several partitions a file, if it is large
-    num_located = 1000  # rows that are looked for one by one
+    holds_empty_file = False  # a file without bytes has no rows, and is not an error
+    reports_truncation = True  # a file that is cut off anywhere is an error
+    is_cut = False  # a large file is cut into several partitions
+    num_located = 1000  # rows that are located one by one
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         """Write rows, return the path for SourceReader.files."""
@@ -88,10 +88,10 @@ class SourceConformance:
         """Return the texts that must be read."""
         return [row["text"] for row in rows]
 
-    # What the tests are written with
+    # Helpers
 
     def options_for(self, path: Path) -> dict[str, Any]:
-        """Return what the source's spec says beside its path."""
+        """Return the options of the source beside its path."""
         return {}
 
     def reader(self, path: Path, **options: Any) -> SourceReader:
@@ -218,12 +218,12 @@ class SourceConformance:
         assert ids == [str(row["id"]) for row in rows if row["lang"] == "en"]
         assert all(batch.ids is None for batch in self.batches(self.write(tmp_path, rows)))
 
-    def test_a_text_column_that_is_missing_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_text_column_is_reported(self, tmp_path: Path) -> None:
         self._needs_columns()
         path = self.write(tmp_path, make_rows(["one", "two"]))
-        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*Set text:") as told:
+        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*Set text:") as raised:
             self.batches(path, text="body")
-        assert str(tmp_path) in str(told.value)
+        assert str(tmp_path) in str(raised.value)
 
     # Bad files
 
@@ -231,7 +231,7 @@ class SourceConformance:
         path = self.write(tmp_path, make_rows([f"text number {i} " * 20 for i in range(200)]))
         return path, Path(self.urls(self.reader(path), path)[0])
 
-    def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="missing"):
             self.batches(tmp_path / "missing")
         path, file = self._first_file(tmp_path)
@@ -243,7 +243,7 @@ class SourceConformance:
         with pytest.raises(InputError, match=file.name):
             list(reader.read(str(file), part))
 
-    def test_an_empty_file_is_told_or_has_no_rows(self, tmp_path: Path) -> None:
+    def test_an_empty_file_is_reported_or_has_no_rows(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)
         file.write_bytes(b"")
         if self.holds_empty_file:
@@ -252,8 +252,8 @@ class SourceConformance:
         with pytest.raises(InputError, match=file.name):
             self.batches(path)
 
-    def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path) -> None:
-        if not self.tells_truncation:
+    def test_a_truncated_file_is_reported(self, tmp_path: Path) -> None:
+        if not self.reports_truncation:
             pytest.skip("a part of such a file is such a file")
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
@@ -263,14 +263,14 @@ class SourceConformance:
             with pytest.raises(InputError, match=file.name):
                 self.batches(path)
 
-    def test_random_bytes_are_told(self, tmp_path: Path) -> None:
+    def test_random_bytes_are_reported(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)
         for seed in range(10):
             file.write_bytes(random.Random(seed).randbytes(100_000))
             with pytest.raises(InputError, match=file.name):
                 self.batches(path)
 
-    def test_damaged_bytes_are_told_or_texts_come(self, tmp_path: Path) -> None:
+    def test_damaged_bytes_are_reported_or_read(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
         for seed in range(15):
@@ -285,7 +285,7 @@ class SourceConformance:
             else:
                 assert sum(batch.num_read for batch in batches) > 0
 
-    # Bytes that are no UTF-8
+    # Invalid UTF-8
 
     def _invalid(self, folder: Path) -> Path:
         path = self.write_invalid(folder, [b"good one", b"bad \xff\xfe one", "good tóo".encode()])
@@ -295,16 +295,16 @@ class SourceConformance:
 
     def test_invalid_utf8_fails(self, tmp_path: Path) -> None:
         path = self._invalid(tmp_path)
-        with pytest.raises(BadRow, match="invalid UTF-8") as told:
+        with pytest.raises(BadRow, match="invalid UTF-8") as raised:
             self.batches(path)
-        assert told.value.reason == "invalid_utf8"
-        assert str(tmp_path) in str(told.value)
+        assert raised.value.reason == "invalid_utf8"
+        assert str(tmp_path) in str(raised.value)
 
-    def test_invalid_utf8_is_replaced_where_asked(self, tmp_path: Path) -> None:
+    def test_invalid_utf8_is_replaced_with_encoding_errors_replace(self, tmp_path: Path) -> None:
         batches = self.batches(self._invalid(tmp_path), encoding_errors="replace")
         assert texts_of(batches) == ["good one", "bad \ufffd\ufffd one", "good tóo"]
 
-    def test_invalid_utf8_is_left_out_where_asked(self, tmp_path: Path) -> None:
+    def test_invalid_utf8_is_skipped_with_on_error_skip(self, tmp_path: Path) -> None:
         batches = self.batches(self._invalid(tmp_path), on_error="skip")
         assert texts_of(batches) == ["good one", "good tóo"]
         bad = [one for batch in batches for one in batch.bad]

@@ -1,4 +1,4 @@
-"""Readers of sources: every row once whatever the cut, its place, and what is not read."""
+"""Readers of sources: every row once whatever the cut, the number of each row, and how much is read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
 
 
 def read_all(reader: SourceReader, path: Path, part: FileRange) -> list[Row]:
-    """Return (row, text) of a range, in the order they are read."""
+    """Return (row, text) of a part, in the order of reading."""
     rows: list[Row] = []
     for batch in reader.read(str(path), part):
         rows += zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
@@ -47,7 +47,7 @@ def read_file(kind: str, path: Path, **options: Any) -> list[Row]:
 
 
 def line_of(text: str) -> bytes:
-    """Return a JSON line with a text, without its end."""
+    """Return a JSON line with a text, without its newline."""
     return json.dumps({"text": text}, ensure_ascii=False).encode()
 
 
@@ -105,7 +105,7 @@ def test_partitions_of_a_plain_file_cover_it_without_overlap(tmp_path: Path, mon
     assert [text for _, text in read_file("jsonl", path)] == texts
 
 
-def test_row_of_a_line_is_its_byte_offset_also_behind_a_mark_and_blank_lines(tmp_path: Path) -> None:
+def test_row_of_a_line_is_its_byte_offset_also_after_a_mark_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\r\n  \n{"text": "two"}')
     rows = read_file("jsonl", path)
@@ -285,7 +285,7 @@ def test_any_batches_of_an_arrow_file_give_the_rows_of_the_whole(
 
 
 class _Counting(io.RawIOBase):
-    """A file that notes the largest single read asked of it."""
+    """A file that records the size of every read."""
 
     def __init__(self, file: IO[bytes], sizes: list[int]) -> None:
         self._file, self._sizes = file, sizes
@@ -320,7 +320,7 @@ class _Counting(io.RawIOBase):
 
 @pytest.fixture
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of every read of an input file."""
+    """The sizes of all reads of input files."""
     sizes: list[int] = []
     original = opening.open_input
 
