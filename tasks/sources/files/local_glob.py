@@ -12,14 +12,14 @@ import os
 import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any
 
 from tokenloom.errors import InputError
+from tokenloom.tasks.sources.files.opening import Info
 
 _MAGIC = frozenset("*?[")
 
 
-def local_glob(pattern: str) -> list[tuple[str, dict[str, Any]]]:
+def local_glob(pattern: str) -> list[tuple[str, Info]]:
     """Return the path, "type" and "size" of each file and folder that an absolute pattern matches, sorted by path.
 
     "type" is file, directory or other (a pipe, a broken link).
@@ -74,7 +74,7 @@ def _is_folder(path: str) -> bool:
     return found is not None and stat.S_ISDIR(found.st_mode)
 
 
-def _info(path: str) -> dict[str, Any]:
+def _info(path: str) -> Info:
     found = _stat(path)
     if found is None:
         return {"type": "other", "size": 0}
