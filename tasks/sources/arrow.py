@@ -28,7 +28,7 @@ from tokenloom.tasks.sources.saved_datasets import find_arrow_files
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_WHOLE = FileRange(0, 0)  # where reading begins; it ends with the file
+_WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
 _REPAIR = "repair the file, make it again or leave it out"
 
 
@@ -62,7 +62,7 @@ class Reader:
             yield batches(source, url, part, self._columns, self._max_bytes)
 
     def _groups(self, url: str) -> list[Group]:
-        """Return the size of each record batch, and where a stream's begin."""
+        """Return the size of each record batch, and the first byte of each in a stream."""
         with self._open(url, _WHOLE) as batches:
             return [Group(_num_bytes(batch), batch.num_rows, first_byte) for _, batch, first_byte in batches]
 
@@ -95,7 +95,7 @@ class Reader:
 
 
 class _Batch(NamedTuple):
-    """A record batch with the needed columns, its position, and where it begins if a reader may begin there."""
+    """The needed columns of a record batch, with its number, and its first byte if a reader may begin there."""
 
     number: int
     batch: pa.RecordBatch
