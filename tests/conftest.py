@@ -1,4 +1,4 @@
-"""Fixtures that many tests share; plain helpers are in support.py."""
+"""Fixtures that many tests share; plain helpers are in builders, servers and drivers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.prefect_servers import migrated_home, send_all, serving_flows
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import s3_server
-from tests.support import SUMMARY
+from tests.counts import SUMMARY
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.prefect_servers import migrated_home, send_all, serving_flows
+from tests.servers.s3_server import s3_server
 from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.tasks.running.retries import RETRY_SECONDS
 
@@ -80,7 +80,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
-    """The URL of an S3 server with a bucket `corpora`; upload to it with tests.storage.s3_server."""
+    """The URL of an S3 server with a bucket `corpora`; upload to it with tests.servers.s3_server."""
     pytest.importorskip("moto")
     pytest.importorskip("s3fs")
     with s3_server() as url:

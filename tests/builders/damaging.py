@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.support import build, local_store, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import Store

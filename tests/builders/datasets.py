@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,6 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores.local import Store
 from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
 from tokenloom.tasks.publish import BuildResult
-
-SUMMARY: list[str] = []  # lines that the test run shows at its end
-FULL = os.environ.get("TOKENLOOM_FULL") == "1"
-
-
-def count(reduced: int, full: int) -> int:
-    """Return how often a test repeats: `full` with TOKENLOOM_FULL=1, else `reduced`."""
-    return full if FULL else reduced
 
 
 def make_spec(store: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import build, make_spec, stored_documents
+from tests.builders.datasets import build, make_spec, stored_documents
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import dataset_store, published_versions

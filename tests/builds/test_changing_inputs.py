@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.refusals import TEXTS, assert_nothing_visible
-from tests.support import FULL, build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.refusals import TEXTS, assert_nothing_visible
+from tests.counts import FULL
 from tokenloom.errors import TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running import progress

@@ -20,10 +20,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import NEXT_STEP, assert_nothing_visible, assert_refused
-from tests.support import (
+from tests.builders.datasets import (
     build,
-    count,
     listed_files,
     local_store,
     make_spec,
@@ -31,6 +29,8 @@ from tests.support import (
     write_jsonl,
     write_parquet,
 )
+from tests.builders.refusals import NEXT_STEP, assert_nothing_visible, assert_refused
+from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.reader import TokenDataset

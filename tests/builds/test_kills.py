@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from tests.kill_driver import what_is_wrong
-from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, small_spec, write_parquet
+from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_parquet
+from tests.counts import FULL, SUMMARY, count
+from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
 
 
@@ -41,7 +42,7 @@ def _print_table(title: str, kills: Counter[tuple[str, str]]) -> None:
 
 def _driver(command: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.kill_driver", command, str(folder)],
+        [sys.executable, "-m", "tests.drivers.kill_driver", command, str(folder)],
         cwd=_ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import build, count, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.direct import plan_directly

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError, TokenloomError

@@ -19,15 +19,16 @@ from typing import Any
 
 import pytest
 
-from tests.kill_driver import what_is_wrong
-from tests.refusals import assert_nothing_visible
-from tests.support import FULL, SUMMARY, build, count, listed_files, make_spec, small_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_jsonl
+from tests.builders.refusals import assert_nothing_visible
+from tests.counts import FULL, SUMMARY, count
+from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.errors import TokenloomError, WorkerLost
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import Store
 from tokenloom.storage.versions import tags
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
 
 
@@ -38,7 +39,7 @@ def test_a_disk_that_fails_from_any_operation_on_shows_nothing_and_the_build_res
     (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
     time.sleep(2.1)  # a younger input's fingerprint is not remembered, so the plan would write nothing
     step = count(37, 1 if number == "ENOSPC" else 10)
-    command = [sys.executable, "-m", "tests.enospc_driver", str(tmp_path), number, str(step)]
+    command = [sys.executable, "-m", "tests.drivers.enospc_driver", str(tmp_path), number, str(step)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     tries = [json.loads(line) for line in done.stdout.splitlines()]
     problems = [f"{t['step']}, {t['operation']}: {t['problem']}" for t in tries if t["problem"]]
@@ -70,7 +71,7 @@ def _written(spec: BuildSpec, folder: Path) -> Path:
 
 
 def _with_transform(spec: BuildSpec, name: str) -> BuildSpec:
-    transform = {"function": f"tests.machine_transforms:{name}", "version": "1"}
+    transform = {"function": f"tests.builders.machine_transforms:{name}", "version": "1"}
     return BuildSpec.model_validate(spec.model_dump() | {"documents": {"transform": transform}})
 
 

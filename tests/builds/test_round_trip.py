@@ -27,7 +27,8 @@ import sentencepiece
 import tiktoken
 import tokenizers
 
-from tests.support import FULL, build, local_store, make_spec, stored_documents, write_parquet
+from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_parquet
+from tests.counts import FULL
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import load_manifest, version_path

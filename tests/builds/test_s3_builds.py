@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from tests.s3_kill_driver import wrong_in_store
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, keys, put, upload
-from tests.support import build, count, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.counts import count
+from tests.drivers.s3_kill_driver import wrong_in_store
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, keys, put, upload
 from tokenloom.errors import InputError, StoreError
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.reader.dataset import TokenDataset
@@ -34,7 +35,7 @@ from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
 
 
@@ -299,7 +300,7 @@ def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Pat
     time.sleep(_REMEMBERED_SECONDS)
     (tmp_path / "hashes").write_text(json.dumps(listed_files(spec, build(spec).version)))
     number = count(6, 10_000)
-    command = [sys.executable, "-m", "tests.s3_kill_driver", "every", str(tmp_path), str(number)]
+    command = [sys.executable, "-m", "tests.drivers.s3_kill_driver", "every", str(tmp_path), str(number)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kills = [json.loads(line) for line in done.stdout.splitlines()]
@@ -336,7 +337,7 @@ def run_to_s3(spec: BuildSpec, folder: Path, key: str, kill_after: float | None)
     """Run a build with two workers, killed with all of them after so many seconds; return its exit status."""
     spec = spec.model_copy(update={"store": f"s3://{BUCKET}/{key}"})
     (folder / "spec.json").write_text(spec.model_dump_json())
-    command = [sys.executable, "-m", "tests.s3_kill_driver", "run", str(folder)]
+    command = [sys.executable, "-m", "tests.drivers.s3_kill_driver", "run", str(folder)]
     with subprocess.Popen(command, cwd=_ROOT, start_new_session=True) as process:
         try:
             return process.wait(kill_after)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import FULL, build, listed_files, make_spec, write_parquet
+from tests.builders.datasets import build, listed_files, make_spec, write_parquet
+from tests.counts import FULL
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.flows.build_dataset import build_dataset

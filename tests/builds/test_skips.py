@@ -25,8 +25,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import assert_nothing_visible
-from tests.support import build, count, listed_files, local_store, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
+from tests.builders.refusals import assert_nothing_visible
+from tests.counts import count
 from tests.tasks.test_source_kinds import raw_table
 from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, FormatError, InputError, TokenloomError
@@ -717,13 +718,13 @@ def _out_of_memory(one: str) -> str:
 
 def test_a_transform_that_fails_is_never_skipped(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", GOOD)
-    spec = spec_of(path, transform={"function": "tests.test_skips:_raises_on_good", "version": "1"})
+    spec = spec_of(path, transform={"function": "tests.builds.test_skips:_raises_on_good", "version": "1"})
     _refused(spec, match="_raises_on_good failed")
 
 
 def test_a_process_without_memory_blames_no_transform(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", GOOD)
-    spec = spec_of(path, transform={"function": "tests.test_skips:_out_of_memory", "version": "1"})
+    spec = spec_of(path, transform={"function": "tests.builds.test_skips:_out_of_memory", "version": "1"})
     with pytest.raises(MemoryError):
         build(spec)
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.kill_driver import what_is_wrong
-from tests.support import SUMMARY, build, count, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.counts import SUMMARY, count
+from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import published_versions
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 # The command line, which begins when a line comes: both have imported nearly all by then.
 _BUILD = """
 import sys

@@ -14,7 +14,7 @@ import pytest
 from tokenloom.spec import sources as spec_sources
 from tokenloom.spec.base import SpecModel
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 SOURCE_TEST = """
 import sqlite3

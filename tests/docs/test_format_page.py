@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from tests.support import build, local_store, make_spec, write_jsonl
+from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import ShardWriter, token_dtype
 from tokenloom.storage.versions.versions import load_manifest, version_path
 
-PAGE = Path(__file__).parents[1] / "docs" / "format.md"
+PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "order.md"
+PAGE = Path(__file__).parents[2] / "docs" / "order.md"
 
 
 def test_the_worked_examples_of_the_order_page_hold() -> None:

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support import build, make_spec, write_jsonl
+from tests.builders.datasets import build, make_spec, write_jsonl
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 

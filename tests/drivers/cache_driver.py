@@ -1,6 +1,6 @@
 """A process that uses a cache of shards, for tests of several at once and of killed ones.
 
-    python -m tests.storage.cache_driver FOLDER LIMIT_BYTES URL [PATH SHA256 NUM_BYTES]...
+    python -m tests.drivers.cache_driver FOLDER LIMIT_BYTES URL [PATH SHA256 NUM_BYTES]...
 
 fetches the files in the order given, prints the statistics as JSON.
 """
@@ -22,7 +22,7 @@ BLOCK_BYTES = 20_000
 def start(folder: Path, limit_bytes: int, requests: list[ShardRequest]) -> subprocess.Popen[str]:
     """Start a process that fetches from one store."""
     words = [str(word) for _, *rest in requests for word in rest]
-    command = [sys.executable, "-m", "tests.storage.cache_driver", str(folder), str(limit_bytes)]
+    command = [sys.executable, "-m", "tests.drivers.cache_driver", str(folder), str(limit_bytes)]
     return subprocess.Popen([*command, requests[0].store.root, *words], stdout=subprocess.PIPE, text=True)
 
 

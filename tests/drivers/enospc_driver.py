@@ -1,6 +1,6 @@
 """Builds whose disk gets full, or fails otherwise, as a program of its own; test_machine_faults.py starts it.
 
-    python -m tests.enospc_driver FOLDER ERRNO STEP    from operation n on, for n = 0, STEP, 2 STEP, ...
+    python -m tests.drivers.enospc_driver FOLDER ERRNO STEP    from operation n on, for n = 0, STEP, 2 STEP, ...
 
 Reads FOLDER/spec.json. Every create, write, sync, rename, link and new folder from operation n on fails with ERRNO
 (ENOSPC); a write fails before its first byte, or with half of its bytes written. Then the disk has space again and the
@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.kill_driver import Killer, build_and_hash, build_noted, forget, forked, undisturbed, what_is_wrong
+from tests.drivers.kill_driver import Killer, build_and_hash, build_noted, forget, forked, undisturbed, what_is_wrong
 from tokenloom.errors import StoreError
 from tokenloom.flows import direct
 from tokenloom.spec.build_spec import BuildSpec

@@ -1,6 +1,6 @@
 """Reads versions whose files hold nasty values under right checksums, and reports what that did (test_hostile_version).
 
-    python -m tests.hostile_driver STORE local|remote '{"manifest": 0.1}'      STORE/data is a small version
+    python -m tests.drivers.hostile_driver STORE local|remote '{"manifest": 0.1}'      STORE/data is a small version
 
 Prints a JSON object for each group of cases: how many ran, how they ended, and what did what reading must not do.
 """
@@ -48,7 +48,7 @@ class Watch:
 
     def __init__(self, store: Path) -> None:
         cache, vocabularies = os.environ["TOKENLOOM_CACHE"], os.environ.get("TIKTOKEN_CACHE_DIR", "")
-        house = Path(__file__).resolve().parent.parent
+        house = Path(__file__).resolve().parents[2]
         self.writable = (cache,)
         readable = (str(store), cache, vocabularies, sys.prefix, sys.base_prefix, str(house), *sys.path)
         self.readable = tuple(os.path.realpath(path) for path in readable if path)

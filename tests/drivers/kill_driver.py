@@ -1,7 +1,7 @@
 """Builds that are killed, as programs of their own; test_kills.py starts them.
 
-    python -m tests.kill_driver every FOLDER    a kill before each operation of a small build, and a resume after it
-    python -m tests.kill_driver run FOLDER      one build; its steps are noted in FOLDER/steps
+    python -m tests.drivers.kill_driver every FOLDER    kill a small build before each operation, then resume it
+    python -m tests.drivers.kill_driver run FOLDER      one build; its steps are noted in FOLDER/steps
 
 Each reads FOLDER/spec.json. `every` forks from a process that has imported all but started no thread, so that
 hundreds of killed builds take seconds. It prints one JSON object a kill.
@@ -27,7 +27,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from tests import support
+from tests.builders import datasets
+from tests.counts import FULL
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats import shard, spill
 from tokenloom.storage.stores import local as filesystem
@@ -161,14 +162,14 @@ def build_noted(spec: BuildSpec, folder: Path, make_killer: Callable[[int], Kill
     killer.install()
     killer.tick("start")
     with progress.listening(killer.listen):
-        support.build(spec)
+        datasets.build(spec)
 
 
 def build_and_hash(spec: BuildSpec, folder: Path) -> None:
     """Build, and note the hashes of all listed files in FOLDER/hashes; this process ends afterwards."""
     os.fsync = lambda fd: None  # no power fails, and the device is slow
-    version = support.build(spec).version
-    (folder / "hashes").write_text(json.dumps(support.listed_files(spec, version)))
+    version = datasets.build(spec).version
+    (folder / "hashes").write_text(json.dumps(datasets.listed_files(spec, version)))
 
 
 def kill_before_every_operation(folder: Path) -> None:
@@ -182,7 +183,7 @@ def kill_before_every_operation(folder: Path) -> None:
     seen: Counter[tuple[str, str]] = Counter()
     for at, (step, operation) in enumerate(operations):
         seen[step, operation] += 1
-        if not (support.FULL or seen[step, operation] <= 2 or at % 5 == 0):
+        if not (FULL or seen[step, operation] <= 2 or at % 5 == 0):
             continue
         forget(spec, folder)
         problem = _kill_and_resume(spec, folder, at, expected)
@@ -264,7 +265,7 @@ def run_build(folder: Path) -> None:
             tell(event.step)
 
     with progress.listening(listen):
-        version = support.build(spec, num_workers=2).version
+        version = datasets.build(spec, num_workers=2).version
     tell("done")
     (folder / "version").write_text(version)
 

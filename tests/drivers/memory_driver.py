@@ -1,4 +1,6 @@
-"""Encodes one file in a fresh process, as a worker does, and prints what it took: `python -m tests.memory_driver`.
+"""Encode one file in a fresh process, as a worker does, and print what it took.
+
+    python -m tests.drivers.memory_driver ARGUMENTS
 
 Arguments: JSON of {"store", "url", "options", "documents"}; "url" may be generated:N, N GB of JSON lines as one .gz
 that exists nowhere. Prints {"peak_bytes", "read", "filtered", "spills"}; an error goes to stderr.

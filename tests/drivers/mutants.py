@@ -1,6 +1,7 @@
-"""Mutants of good files, read as a build reads them and as plain libraries do: `python -m tests.mutants 1000`.
+"""Mutants of good files, read as a build reads them and as plain libraries do: `python -m tests.drivers.mutants 1000`.
 
-Each is read twice in child processes: by the steps of a build, and by tests/plain_reading.py. What comes out is
+Child processes read each mutant twice: with the steps of a build, and with tests/builders/plain_reading.py. The outcome
+is one of
 
     right    the same rows as the plain reading: those of the good file, or what the damage made of them
     refused  an InputError that names the file
@@ -25,10 +26,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tests.good_files import GoodFile, good_files
-from tests.memory_driver import peak_bytes
-from tests.mutations import mutate
-from tests.plain_reading import plain_rows
+from tests.builders.good_files import GoodFile, good_files
+from tests.builders.mutations import mutate
+from tests.builders.plain_reading import plain_rows
+from tests.drivers.memory_driver import peak_bytes
 from tokenloom.errors import InputError, WorkerLost
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import cut_file
@@ -296,6 +297,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from tests import mutants as importable  # a worker can't import what is called __main__
+    from tests.drivers import mutants as importable  # a worker can't import what is called __main__
 
     importable.main()

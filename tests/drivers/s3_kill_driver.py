@@ -1,7 +1,7 @@
 """Builds to S3 that are killed, as programs of their own; test_s3_builds.py starts them.
 
-    python -m tests.s3_kill_driver every FOLDER NUMBER   a kill before and after so many writes, evenly spaced
-    python -m tests.s3_kill_driver run FOLDER            one build with two workers
+    python -m tests.drivers.s3_kill_driver every FOLDER NUMBER   a kill before and after so many writes, evenly spaced
+    python -m tests.drivers.s3_kill_driver run FOLDER            one build with two workers
 
 Each reads FOLDER/spec.json; `every` FOLDER/hashes, of the same build to a folder, and prints a JSON object a kill.
 Each of its builds goes to a folder of its own in the bucket.
@@ -23,9 +23,9 @@ import s3fs  # noqa: F401  (a fork would import it each time, and what follows)
 
 import tokenloom.tasks.sources.jsonl
 import tokenloom.tokenizers.byte  # noqa: F401
-from tests import support
-from tests.kill_driver import forked, what_is_wrong
-from tests.storage.s3_server import BUCKET, download
+from tests.builders import datasets
+from tests.drivers.kill_driver import forked, what_is_wrong
+from tests.servers.s3_server import BUCKET, download
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import remote_calls, uploads
 from tokenloom.storage.stores.remote_calls import RemoteCalls
@@ -62,12 +62,12 @@ class _Killer:
 def _build(spec: BuildSpec, at: int | None, folder: Path) -> None:
     killer = _Killer(at)
     killer.install()
-    support.build(spec)
+    datasets.build(spec)
     (folder / "count").write_text(str(killer.count))
 
 
 def _build_and_hash(spec: BuildSpec, folder: Path) -> None:
-    (folder / "found").write_text(json.dumps(support.listed_files(spec, support.build(spec).version)))
+    (folder / "found").write_text(json.dumps(datasets.listed_files(spec, datasets.build(spec).version)))
 
 
 def kill_around_writes(folder: Path, number: int) -> None:
@@ -110,7 +110,7 @@ def wrong_in_store(key: str, *, must_be_visible: bool = False) -> str | None:
 def run_build(folder: Path) -> None:
     """Build with two workers, and note the version."""
     spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
-    (folder / "version").write_text(support.build(spec, num_workers=2).version)
+    (folder / "version").write_text(datasets.build(spec, num_workers=2).version)
 
 
 if __name__ == "__main__":

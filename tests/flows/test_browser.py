@@ -12,9 +12,9 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.flows.browser import Page, chromium
-from tests.flows.running import command, running_up
-from tests.support import write_parquet
+from tests.builders.datasets import write_parquet
+from tests.servers.browser import Page, chromium
+from tests.servers.running import command, running_up
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.base import NAME_PATTERN
 from tokenloom.storage.versions.versions import dataset_store, published_versions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import FULL, count
+from tests.counts import FULL, count
 from tokenloom.tasks.running.grouping import Weighted, grouped
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "orchestration.py"

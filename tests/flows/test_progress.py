@@ -13,9 +13,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
 
-from tests.flows.running import log_lines, wait_until
-from tests.prefect_servers import send_all
-from tests.support import make_spec, write_jsonl
+from tests.builders.datasets import make_spec, write_jsonl
+from tests.servers.prefect_servers import send_all
+from tests.servers.running import log_lines, wait_until
 from tokenloom.errors import CheckError, InputError
 from tokenloom.flows import run_log
 from tokenloom.flows.build_dataset import build_dataset

@@ -24,7 +24,8 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.flows.running import (
+from tests.builders.datasets import write_parquet
+from tests.servers.running import (
     artifact,
     assert_log_ends_with,
     command,
@@ -37,7 +38,6 @@ from tests.flows.running import (
     wait_until_final,
     wait_until_gone,
 )
-from tests.support import write_parquet
 from tokenloom.server.deployments import NAMES, deployment_pages
 from tokenloom.storage.versions.versions import dataset_store, published_versions
 from tokenloom.words import duration

@@ -29,7 +29,8 @@ from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Running, Scheduled
 
-from tests.flows.running import (
+from tests.builders.datasets import build, listed_files, local_store, write_parquet
+from tests.servers.running import (
     assert_log_ends_with,
     command_line,
     event,
@@ -42,7 +43,6 @@ from tests.flows.running import (
     wait_until_final,
     wait_until_gone,
 )
-from tests.support import build, listed_files, local_store, write_parquet
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers

@@ -20,9 +20,9 @@ import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from tests.builders.synthetic_store import EOT, write_store
+from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, shard_paths
-from tests.support import count
-from tests.synthetic_store import EOT, write_store
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.counts import count
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
-from tests.support import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader import feeds as feeds_module
 from tokenloom.reader.dataset import TokenDataset

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builders.synthetic_store import write_sparse_store
+from tests.counts import count
 from tests.reader.oracle import FIELDS
-from tests.support import count
-from tests.synthetic_store import write_sparse_store
 from tokenloom.reader import dataset as dataset_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader

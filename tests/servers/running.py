@@ -19,8 +19,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
 
-from tests.prefect_servers import SOON, use_migrated
-from tests.support import make_spec, write_parquet
+from tests.builders.datasets import make_spec, write_parquet
+from tests.servers.prefect_servers import SOON, use_migrated
 
 
 def processes_with(mark: str) -> list[int]:

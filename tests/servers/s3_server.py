@@ -1,6 +1,6 @@
 """moto's S3 server in a process of its own, on a port that the kernel gives; it ends with its parent.
 
-python -m tests.storage.s3_server     prints its URL, serves until its standard input ends
+python -m tests.servers.s3_server     prints its URL, serves until its standard input ends
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Run a server with an empty bucket; yields its URL."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.storage.s3_server"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.servers.s3_server"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

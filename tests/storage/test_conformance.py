@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.azure_server import CONTAINER, azure_server, azurite, connection_string
+from tests.servers.azure_server import CONTAINER, azure_server, azurite, connection_string
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.google_server import google_server
+from tests.servers.s3_server import BUCKET
 from tests.storage.conformance import MIB, StoreConformance
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.google_server import google_server
-from tests.storage.s3_server import BUCKET
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import remote_calls, uploads
 from tokenloom.storage.stores.local import Store

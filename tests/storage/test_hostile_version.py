@@ -20,13 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import FULL, build, count, make_spec
+from tests.builders.datasets import build, make_spec
+from tests.counts import FULL, count
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 
 
 def write_version(folder: Path, kind: str) -> Path:
@@ -67,7 +68,7 @@ def test_nothing_that_a_version_says_does_harm(kind: str, place: str, shares: di
     """A share of 12,000 cases, chosen by a fixed seed; all with TOKENLOOM_FULL=1."""
     store = write_version(tmp_path, kind)
     asked = dict.fromkeys(shares, 1.0) if FULL else shares
-    command = [sys.executable, "-m", "tests.hostile_driver", str(store), place, json.dumps(asked)]
+    command = [sys.executable, "-m", "tests.drivers.hostile_driver", str(store), place, json.dumps(asked)]
     variables = {"TOKENLOOM_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=_ROOT, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=1700

@@ -22,9 +22,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, put, upload
-from tests.support import build, make_spec, write_parquet
+from tests.builders.datasets import build, make_spec, write_parquet
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli import commands, peek_command
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base

@@ -20,10 +20,10 @@ from typing import IO
 
 import pytest
 
-from tests.storage import cache_driver
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, put, upload
-from tests.support import build, make_spec, write_parquet
+from tests.builders.datasets import build, make_spec, write_parquet
+from tests.drivers import cache_driver
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache import cache_files, cache_limit, shard_cache
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
@@ -329,8 +329,7 @@ def test_a_program_ends_though_downloads_are_queued(
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage.stores import remote, remote_calls\n"
-        "from tokenloom.storage.stores.remote import RemoteStore\n"
+        "from tokenloom.storage.stores import remote\nfrom tokenloom.storage.stores import remote_calls\nfrom tokenloom.storage.stores.remote import RemoteStore\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import build, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.builders.datasets import build, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader, parquet

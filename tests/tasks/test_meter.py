@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import build, make_spec, write_jsonl
+from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom.errors import CheckError
 from tokenloom.tasks.running import meter as module
 from tokenloom.tasks.running import progress

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests import mutants as program
-from tests import raw_parquet as raw
-from tests.good_files import DATA, NUM_ROWS, real_texts
-from tests.mutants import Case, Children, Outcome, read_as_built, read_plainly
-from tests.refusals import assert_nothing_visible, spec_of
-from tests.support import SUMMARY, build, count, write_parquet
+from tests.builders import raw_parquet as raw
+from tests.builders.datasets import build, write_parquet
+from tests.builders.good_files import DATA, NUM_ROWS, real_texts
+from tests.builders.refusals import assert_nothing_visible, spec_of
+from tests.counts import SUMMARY, count
+from tests.drivers import mutants as program
+from tests.drivers.mutants import Case, Children, Outcome, read_as_built, read_plainly
 from tokenloom.errors import WorkerLost
 from tokenloom.flows import direct_steps
 

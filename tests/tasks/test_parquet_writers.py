@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import build, local_store, make_spec, stored_documents
+from tests.builders.datasets import build, local_store, make_spec, stored_documents
 from tokenloom.storage.versions.versions import load_manifest, version_path
 
 # pandas 3 warns whenever this engine is used; files of it are around all the same.

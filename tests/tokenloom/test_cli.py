@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.prefect_servers import use_migrated
-from tests.support import count, write_jsonl
+from tests.builders.datasets import write_jsonl
+from tests.counts import count
+from tests.servers.prefect_servers import use_migrated
 from tokenloom import __version__
 
 _ROOT = Path(__file__).parent.parent.parent

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.support import write_jsonl, write_parquet
+from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli import commands
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError

@@ -19,10 +19,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.flows.browser import Page, chromium
-from tests.flows.running import running_up, wait_until
-from tests.prefect_servers import migrated_home
-from tests.support import write_parquet
+from tests.builders.datasets import write_parquet
+from tests.servers.browser import Page, chromium
+from tests.servers.prefect_servers import migrated_home
+from tests.servers.running import running_up, wait_until
 from tests.walks.pages import blocks
 from tokenloom.storage.versions.versions import dataset_store, published_versions
 
