@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_parquet
-from tests.counts import FULL, SUMMARY, count
+from tests.counts import FULL, SUMMARY, full_only
 from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
@@ -179,9 +179,9 @@ def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) 
 def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBuild) -> None:
     generator = random.Random(20)
     kills: Counter[tuple[str, str]] = Counter()
-    for number in range(count(7, 50)):  # once in each step at least
+    steps = (STEPS * 8)[:50] if FULL else ("tokenize", "shuffle", "validate")
+    for step in steps:
         larger.forget()
-        step = STEPS[number % len(STEPS)]
         with _running("run", larger.folder) as driver:
             larger.wait_for(step, driver)
             time.sleep(generator.uniform(0, 0.8 * larger.seconds[step]))  # of it, some is gone in noticing
@@ -193,8 +193,8 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
             assert what_is_wrong(larger.dataset) is None
         larger.finish()
     _print_table("kills at random moments", kills)
-    assert sum(kills.values()) == count(7, 50)
-    assert sum(n for (step, _), n in kills.items() if step == "done") <= sum(kills.values()) // 5
+    assert sum(kills.values()) == len(steps)
+    assert sum(n for (step, _), n in kills.items() if step == "done") <= max(1, len(steps) // 5)
     if FULL:
         assert {step for step, _ in kills} >= set(STEPS)
 
@@ -220,7 +220,7 @@ def test_workers_end_when_the_build_is_killed(larger: _LargerBuild) -> None:
         assert len(workers) == 2
         driver.kill()
         driver.wait()
-        deadline = time.monotonic() + 2.0
+        deadline = time.monotonic() + 30
         while any(map(_is_running, workers)) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [pid for pid in workers if _is_running(pid)] == []
@@ -241,8 +241,10 @@ def _build_disturbed(spec: BuildSpec, step: str, disturb: Callable[[], None], nu
     return result
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("step", STEPS[1:])
+@pytest.mark.parametrize(
+    ("step", "num_workers"),
+    [pytest.param(step, n, marks=[full_only] if n and step != "shuffle" else []) for step in STEPS[1:] for n in (0, 2)],
+)
 def test_work_may_be_deleted_while_a_build_runs(tmp_path: Path, step: str, num_workers: int) -> None:
     spec = small_spec(tmp_path)
     expected = listed_files(spec, build(spec).version)
@@ -259,9 +261,15 @@ def _flip_a_byte(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("place", ["magic", "header", "table", "tokens", "cut short", "missing"])
-@pytest.mark.parametrize("step", ["assign", "shuffle"])
+@pytest.mark.parametrize(
+    ("step", "place", "num_workers"),
+    [
+        pytest.param(step, place, n, marks=[full_only] if n and (step, place) != ("shuffle", "tokens") else [])
+        for step in ("assign", "shuffle")
+        for place in ("magic", "header", "table", "tokens", "cut short", "missing")
+        for n in (0, 2)
+    ],
+)
 def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, num_workers: int) -> None:
     spec = small_spec(tmp_path)
     expected = listed_files(spec, build(spec).version)

@@ -69,7 +69,7 @@ class Corpus:
 
     options: dict[str, str]
     tokenizers: str = "byte"
-    full: str = "gpt2"  # these too with TOKENLOOM_FULL=1
+    full: str = "gpt2"  # used too with TOKENLOOM_FULL=1
     limit: int | None = None
     write: Callable[[Path, Path], None] | None = None
     keeps: Callable[[dict[str, Any]], bool] = field(default=lambda row: True)
@@ -89,38 +89,42 @@ _STORIES = "tinystories/stories"
 _SAVED = "hf_arrow/{}/validation"
 
 CORPORA = {
-    "ag_news": Corpus({"kind": "parquet", "path": "ag_news/*.parquet", "id": "id"}, "byte gpt2 o200k_base"),
+    "ag_news": Corpus({"kind": "parquet", "path": "ag_news/*.parquet", "id": "id"}, "gpt2", full="byte o200k_base"),
     "ag_news_hf": Corpus({"kind": "huggingface", "name": "ag_news", "id": "id"}),
     "ag_news_records": Corpus(
         {"kind": "arrayrecord", "path": "*.array_record", "text": "text", "id": "id"}, write=_array_records
     ),
-    "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, "byte gpt2", write=_csv),
-    "gutenberg": Corpus(
-        {"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, "byte gpt2", full="o200k_base gpt-neox"
-    ),
+    "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, write=_csv),
+    "gutenberg": Corpus({"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, full="gpt2 o200k_base gpt-neox"),
     "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "byte", full="gpt2 o200k_base"),
     "movie_reviews": Corpus(
         {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet", "id": "id"}, full="gpt2 o200k_base"
     ),
-    "nsmc": Corpus({"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"}, full="gpt2 o200k_base"),
+    "nsmc": Corpus(
+        {"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"},
+        full="gpt2 o200k_base",
+        limit=None if FULL else 5000,
+    ),
     "tang_poems": Corpus(
         {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"}
     ),
     "tang_poems_first": Corpus(
         {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
-        "gpt2 gpt-neox mistral sentencepiece",
-        full="",
+        "sentencepiece",
+        full="gpt2 gpt-neox mistral",
         limit=4000,
     ),
-    "stories_lines": Corpus({"kind": "jsonl", "path": f"{_STORIES}.jsonl.gz", "text": "story", "id": "id"}, _EVERY),
+    "stories_lines": Corpus(
+        {"kind": "jsonl", "path": f"{_STORIES}.jsonl.gz", "text": "story", "id": "id"}, full=_EVERY
+    ),
     "stories_separated": Corpus(
-        {"kind": "text", "path": f"{_STORIES}_endoftext.txt", "separator": "<|endoftext|>"}, "byte gpt2", full=_EVERY
+        {"kind": "text", "path": f"{_STORIES}_endoftext.txt", "separator": "<|endoftext|>"}, full=_EVERY
     ),
     "stories_array": Corpus({"kind": "jsonl", "path": f"{_STORIES}_first500.json", "text": "story"}, _EVERY),
     "scisummnet": Corpus(
         {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"}, full="gpt2 o200k_base"
     ),
-    "c4": Corpus({"kind": "jsonl", "path": "webtext/c4-*.json.gz", "id": "url"}, _EVERY),
+    "c4": Corpus({"kind": "jsonl", "path": "webtext/c4-*.json.gz", "id": "url"}, full=_EVERY),
     "dclm": Corpus(
         {
             "kind": "jsonl",
@@ -128,19 +132,19 @@ CORPORA = {
             "filter": "language_id_whole_page_fasttext.en > 0.9",
             "id": "url",
         },
-        _EVERY,
+        full=_EVERY,
         keeps=_is_english,
     ),
     "boolq": Corpus({"kind": "arrow", "path": _SAVED.format("boolq/none"), "text": "passage"}),
     "sciq": Corpus({"kind": "arrow", "path": _SAVED.format("sciq/none"), "text": "support"}),
     "openbookqa": Corpus(
-        {"kind": "arrow", "path": _SAVED.format("openbookqa/main"), "text": "choices.text", "id": "id"}, _EVERY
+        {"kind": "arrow", "path": _SAVED.format("openbookqa/main"), "text": "choices.text", "id": "id"}, full=_EVERY
     ),
-    "udhr": Corpus({"kind": "text", "path": "udhr2/*.txt"}, _EVERY, write=_udhr),
-    "wagahaiwa": Corpus({"kind": "text", "path": "multilingual/wagahaiwa_*.txt"}, "byte gpt2"),
+    "udhr": Corpus({"kind": "text", "path": "udhr2/*.txt"}, "gpt-neox", full=_EVERY, write=_udhr),
+    "wagahaiwa": Corpus({"kind": "text", "path": "multilingual/wagahaiwa_*.txt"}, "gpt2", full="byte"),
     "botchan": Corpus({"kind": "text", "path": "longdocs/botchan.txt"}),
     "tinyshakespeare": Corpus(
-        {"kind": "text", "path": "tinyshakespeare/input.txt"}, "byte o200k_base", full="gpt2 gpt-neox"
+        {"kind": "text", "path": "tinyshakespeare/input.txt"}, "o200k_base", full="byte gpt2 gpt-neox"
     ),
 }
 

@@ -1,6 +1,6 @@
-"""Reads versions whose files hold nasty values under right checksums, and reports what that did (test_hostile_version).
+"""Read versions whose files hold nasty values under right checksums, and report what that did.
 
-    python -m tests.drivers.hostile_driver STORE local|remote '{"manifest": 0.1}'      STORE/data is a small version
+    python -m tests.drivers.hostile_driver STORE local|remote MOST GROUP...    STORE/data is a small version
 
 Prints a JSON object for each group of cases: how many ran, how they ended, and what did what reading must not do.
 """
@@ -274,8 +274,15 @@ def _too_long(*_: object) -> None:
     raise TimeoutError(f"not done after {_SECONDS} s")
 
 
-def main(store: str, place: str, shares: dict[str, float]) -> None:
-    """Run a share of the cases of each group, on the version where it lies or in a remote store."""
+def main(store: str, place: str, most: int, groups: list[str]) -> None:
+    """Run up to `most` cases of each group, chosen by a fixed seed.
+
+    Args:
+        store: holds the version.
+        place: "local" to read it there, "remote" to read a copy in a remote store.
+        most: how many cases of a group run.
+        groups: names of groups of cases.
+    """
     version, root = Version(Path(store) / "data"), store
     if place == "remote":
         root = "memory://hostile"
@@ -286,13 +293,13 @@ def main(store: str, place: str, shares: dict[str, float]) -> None:
     good, wrong = run(watch, version, [("nothing", {})], root)  # imports what reading needs
     assert set(good) == {"done"}, (good, wrong)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for group, share in shares.items():
+    for group in groups:
         cases = list(version.cases(group))
-        chosen = random.Random(group).sample(cases, max(1, round(len(cases) * share)))
+        chosen = random.Random(group).sample(cases, min(most, len(cases)))
         ends, wrong = run(watch, version, chosen, root)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
         print(json.dumps({"group": group, "cases": len(chosen), "ends": ends, "wrong": wrong, "grown_mb": grown}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])

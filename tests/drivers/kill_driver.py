@@ -15,13 +15,13 @@ import importlib
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -173,21 +173,27 @@ def build_and_hash(spec: BuildSpec, folder: Path) -> None:
 
 
 def kill_before_every_operation(folder: Path) -> None:
-    """Kill a build before its n-th operation, look at the store, resume, compare; for every n if TOKENLOOM_FULL.
-
-    Else for a fifth of them, and for the first two of each kind in each step.
+    """Kill a build before its n-th operation, look at the store, resume, compare; for the n that `chosen` returns.
 
     Prints {"step", "operation", "problem"} for each n; `problem` is None where all is well.
     """
     spec, expected, operations = undisturbed(folder)
-    seen: Counter[tuple[str, str]] = Counter()
-    for at, (step, operation) in enumerate(operations):
-        seen[step, operation] += 1
-        if not (FULL or seen[step, operation] <= 2 or at % 5 == 0):
-            continue
+    for at in range(len(operations)) if FULL else chosen(operations):
+        step, operation = operations[at]
         forget(spec, folder)
         problem = _kill_and_resume(spec, folder, at, expected)
         print(json.dumps({"step": step, "operation": operation, "problem": problem}), flush=True)
+
+
+def chosen(operations: Sequence[Sequence[str]], num_kills: int = 20) -> list[int]:
+    """Return the positions of `num_kills` operations: every step, every kind, the rest by a fixed seed."""
+    positions, seen = [], set[str]()
+    for at, names in enumerate(operations):
+        if not seen.issuperset(names):
+            positions.append(at)
+            seen.update(names)
+    others = sorted(set(range(len(operations))).difference(positions))
+    return sorted(positions + random.Random(7).sample(others, num_kills - len(positions)))
 
 
 def undisturbed(folder: Path) -> tuple[BuildSpec, str, list[list[str]]]:

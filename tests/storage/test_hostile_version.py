@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, make_spec
-from tests.counts import FULL, count
+from tests.counts import count
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed
@@ -57,28 +57,28 @@ def write_version(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "shares"),
+    ("kind", "place", "groups"),
     [
-        ("huggingface", "local", {"manifest": 0.03, "tokenizer": 0.01, "small": 0.1, "shard": 0.1}),
-        ("huggingface", "remote", {"manifest": 0.01, "shard": 0.04}),
-        ("tiktoken", "local", {"manifest": 0.015, "tokenizer": 0.1}),
+        ("huggingface", "local", ["manifest", "tokenizer", "small", "shard"]),
+        ("huggingface", "remote", ["manifest", "shard"]),
+        ("tiktoken", "local", ["manifest", "tokenizer"]),
     ],
 )
-def test_nothing_that_a_version_says_does_harm(kind: str, place: str, shares: dict[str, float], tmp_path: Path) -> None:
-    """A share of 12,000 cases, chosen by a fixed seed; all with TOKENLOOM_FULL=1."""
+def test_nothing_that_a_version_says_does_harm(kind: str, place: str, groups: list[str], tmp_path: Path) -> None:
+    """20 cases of each group, chosen by a fixed seed; all 12,000 with TOKENLOOM_FULL=1."""
     store = write_version(tmp_path, kind)
-    asked = dict.fromkeys(shares, 1.0) if FULL else shares
-    command = [sys.executable, "-m", "tests.drivers.hostile_driver", str(store), place, json.dumps(asked)]
+    most = str(count(20, sys.maxsize))
+    command = [sys.executable, "-m", "tests.drivers.hostile_driver", str(store), place, most, *groups]
     variables = {"TOKENLOOM_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=_ROOT, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=1700
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [group["group"] for group in found] == list(shares)
+    assert [group["group"] for group in found] == groups
     for group in found:
         assert group["wrong"] == []
-        assert group["cases"] > 20
+        assert group["cases"] >= 20
         assert group["ends"]["FormatError"] > 0
         assert group["grown_mb"] < 600
 
