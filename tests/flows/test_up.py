@@ -26,6 +26,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import write_parquet
 from tests.servers.running import (
+    Up,
     artifact,
     assert_log_ends_with,
     command,
@@ -47,14 +48,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
-    """A running `tokenloom up`: (its folder, the URL of its API, the mark of its processes)."""
-    folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
-    with running_up(folder, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
-        assert len(processes_with(mark)) >= 3  # itself, the server, the worker
-        yield folder, url, mark
-    assert wait_until_gone(mark) == []
-    assert "Fatal" not in (folder / "up" / "worker.log").read_text()
+def up(shared_up: Up) -> Iterator[tuple[Path, str, str]]:
+    """A running `tokenloom up`, to whose API this process speaks: (its folder, the URL of its API, its mark)."""
+    with temporary_settings({PREFECT_API_URL: shared_up.url}):
+        yield shared_up.folder, shared_up.url, shared_up.mark
 
 
 def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, str]) -> None:
@@ -202,6 +199,7 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
         limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
         after = client._client.post("/automations/filter", json={}).json()
         client.update_deployment_schedule(nightly.id, again.schedules[0].id, active=False)
+        client.update_deployment(nightly.id, DeploymentUpdate(parameters=nightly.parameters))
     assert again.parameters == asked
     assert [(each.slug, each.active) for each in again.schedules] == [("nightly", True)]
     assert again.schedules[0].schedule == nightly.schedules[0].schedule

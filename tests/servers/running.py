@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,15 @@ from prefect.client.schemas.objects import FlowRun
 
 from tests.builders.datasets import make_spec, write_parquet
 from tests.servers.prefect_servers import SOON, use_migrated
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running `tokenloom up`: its folder, the URL of its API, and what marks the environment of its processes."""
+
+    folder: Path
+    url: str
+    mark: str
 
 
 def processes_with(mark: str) -> list[int]:

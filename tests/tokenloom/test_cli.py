@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.builders.datasets import write_jsonl
-from tests.counts import count
+from tests.counts import count, full_only
 from tests.servers.prefect_servers import use_migrated
 from tokenloom import __version__
 
@@ -344,7 +344,7 @@ def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(
     migrated: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     use_migrated(migrated, tmp_path / "prefect")
-    for number in range(12):
+    for number in range(4):
         texts = [f"{number}: line {i} " + "of some length " * 400 for i in range(1000)]
         write_jsonl(tmp_path / "input" / f"{number:02}.jsonl", texts)
     (tmp_path / "spec.yaml").write_text(_SPEC)
@@ -402,7 +402,7 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("home", ["empty", "missing"])
+@pytest.mark.parametrize("home", ["missing", pytest.param("empty", marks=full_only)])
 def test_build_publishes_whatever_the_home_folder_is(project: Path, home: str) -> None:
     (project / "empty").mkdir()
     (project / "tmp").mkdir()

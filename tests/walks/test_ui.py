@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.counts import FULL
+from tests.servers.browser import Page
+from tests.servers.running import Up
 from tests.walks.ui import walk
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_page_on_operating_can_be_followed_by_clicks(migrated: Path, tmp_path: Path) -> None:
-    walk(tmp_path, migrated)
+def test_the_page_on_operating_can_be_followed_by_clicks(shared_up: Up, browser: Page) -> None:
+    walk(browser, shared_up.folder, shared_up.url, watch_edited=FULL)
