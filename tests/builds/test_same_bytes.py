@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_parquet
-from tests.counts import FULL
+from tests.counts import FULL, full_only
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.flows.build_dataset import build_dataset
@@ -67,7 +67,7 @@ def test_reference_build_is_worth_comparing(reference: _Reference) -> None:
     assert sum(name.startswith("train/") and name.endswith(".tok") for name in reference.hashes) > 2
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("num_workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
 def test_number_of_workers_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
     spec = reference.elsewhere(tmp_path)
     assert listed_files(spec, build(spec, num_workers).version) == reference.hashes
@@ -75,7 +75,7 @@ def test_number_of_workers_changes_no_byte(reference: _Reference, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
 def test_prefect_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
     spec = reference.elsewhere(tmp_path)
     assert listed_files(spec, build_dataset(spec.with_workers(num_workers))["version"]) == reference.hashes
@@ -181,7 +181,7 @@ class _Same:
         return listed_files(spec, build(spec).version, ".tok")
 
 
-@pytest.fixture(scope="module", params=list(_TOKENIZERS))
+@pytest.fixture(scope="module", params=["byte", pytest.param("gpt2", marks=full_only)])
 def same(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Same:
     if request.param == "gpt2":
         request.getfixturevalue("tiktoken_cache")
