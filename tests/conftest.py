@@ -159,9 +159,16 @@ def _group(item: pytest.Item) -> tuple[str, int]:
     return next(found, (path, 0))
 
 
+#: Fixtures that start a server or a browser: the tests that use them are slow.
+SERVERS = {"azure", "browser", "google", "migrated", "prefect_server", "s3_proxy", "s3_url", "shared_up"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what takes longest first, and tell pytest-xdist what runs in one process."""
+    """Mark what is slow, put what takes longest first, and say to pytest-xdist what runs in one process."""
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
     places = {id(item): _group(item) for item in items}
     order = dict(zip(FIRST, range(len(FIRST)), strict=True))
     items.sort(key=lambda item: (order.get(places[id(item)][0], len(FIRST)), places[id(item)][1]))

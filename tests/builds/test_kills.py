@@ -25,6 +25,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 
+pytestmark = pytest.mark.slow
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
 _ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
@@ -175,7 +176,6 @@ def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) 
     return victim if victim == "group" else "main"
 
 
-@pytest.mark.slow
 def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBuild) -> None:
     generator = random.Random(20)
     kills: Counter[tuple[str, str]] = Counter()

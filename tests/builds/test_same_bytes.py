@@ -20,7 +20,7 @@ from tests.tasks import test_source_kinds as kinds
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def _news(folder: Path) -> str:
@@ -73,7 +73,6 @@ def test_number_of_workers_changes_no_byte(reference: _Reference, tmp_path: Path
     assert listed_files(spec, build(spec, num_workers).version) == reference.hashes
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
 def test_prefect_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:

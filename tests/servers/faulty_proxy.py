@@ -20,7 +20,8 @@ class FaultyProxy:
 
     Faults: "ok", "503" or another status, "400 BadDigest" or another code of S3's, "cut" (half of the body, then the
     end of the connection), "drop" (no answer, and the store never sees it), "lost" (the store does it, and its answer
-    is lost), "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "flip" (one bit of the body).
+    is lost), "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "hold" (after `release`), "flip"
+    (one bit of the body).
     """
 
     def __init__(self, upstream: str) -> None:
@@ -30,6 +31,7 @@ class FaultyProxy:
         self.seen: list[tuple[str, str, int]] = []  # method, path, bytes of the body sent
         self.bytes_up = 0  # of all bodies that came
         self.num_faults = 0
+        self.release = threading.Event()  # ends "hold"
         self.refused = ""  # a method that is answered with 403
         self.page = 0  # names in a page of a listing; 0 as the store likes
         self._listing, self._listing_always = "", "ok"
@@ -44,6 +46,7 @@ class FaultyProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.release.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -125,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault in ("stall", "slow"):
             time.sleep(STALL_SECONDS if fault == "stall" else SLOW_SECONDS)
+        if fault == "hold":
+            self.server.proxy.release.wait()
         if fault == "flip" and body:
             body = body[:-1] + bytes([body[-1] ^ 1])
         self._send(status, headers, body, cut=fault == "cut")

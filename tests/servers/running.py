@@ -46,8 +46,8 @@ def processes_with(mark: str) -> list[int]:
 
 
 def wait_until_gone(mark: str) -> list[str]:
-    """Return the command lines of a mark's processes that are left after ten seconds."""
-    deadline = time.monotonic() + 10
+    """Return the command lines of a mark's processes that are left after a minute."""
+    deadline = time.monotonic() + 60
     while processes_with(mark) and time.monotonic() < deadline:
         time.sleep(0.2)
     return [command_line(pid) for pid in processes_with(mark)]
@@ -97,7 +97,7 @@ def running_up(
         yield up, found[0] + "/api"
     finally:
         up.send_signal(stop)
-        rest, _ = up.communicate(timeout=60)
+        rest, _ = up.communicate(timeout=180)
     assert up.returncode == 0, rest
     assert "stopping" in rest
 
@@ -134,7 +134,7 @@ def artifact(key: str) -> Any:
 
 def event(name: str, dataset: str) -> dict[str, Any]:
     """Return the payload of the one event of a dataset, once the server has it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     wanted = {"filter": {"event": {"name": [name]}, "resource": {"id": [f"tokenloom.dataset.{dataset}"]}}}
     while time.monotonic() < deadline:
         with get_client(sync_client=True) as client:
@@ -163,7 +163,7 @@ def assert_log_ends_with(run: FlowRun, last: str) -> None:
     assert not [line for line in lines if "Traceback" in line]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 180) -> Any:
     """Return what `condition` gives once that is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -178,7 +178,7 @@ def flow_run(run_id: UUID) -> FlowRun:
         return client.read_flow_run(run_id)
 
 
-def wait_until_final(run_id: UUID, seconds: float = 120) -> FlowRun:
+def wait_until_final(run_id: UUID, seconds: float = 240) -> FlowRun:
     """Return a flow run once it has ended."""
 
     def ended() -> FlowRun | None:
