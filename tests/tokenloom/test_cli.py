@@ -33,6 +33,7 @@ sources:
   - {kind: jsonl, path: "input/*.jsonl", text: text, name: lines}
 tokenizer: {kind: byte}
 splits: {train: 0.8, validation: 0.1, test: 0.1}
+runner: {kind: process, workers: 0}
 """
 
 
