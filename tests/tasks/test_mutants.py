@@ -38,7 +38,7 @@ def read(children: Children, path: Path, data: bytes, **options: Any) -> Outcome
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_mutants_give_the_rows_of_a_plain_reading_or_a_named_error(tmp_path: Path) -> None:
-    wanted = count(100, 1000)
+    wanted = count(20, 1000)
     for name, tally in program.run(wanted, tmp_path).items():
         refused, lost = tally.refused.total(), tally.lost.total()
         SUMMARY.append(f"mutants of {name}: {tally.right} right, {refused} refused, {lost} lost workers")
