@@ -17,7 +17,7 @@ from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.base import NAME_PATTERN
 from tokenloom.storage.versions.versions import dataset_store, published_versions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _SCHEMA = build_dataset.parameters.model_dump()
 _TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
 
@@ -57,8 +57,8 @@ def test_tiktoken_as_the_form_presets_it_builds(ui: tuple[Path, Page]) -> None:
     fill_form(page, "headlines")
     page.press("tiktoken", "tab", page.field("Tokenizer"))
     page.submit()
-    page.press("View run")
-    page.press("Logs", "tab")  # and away from the note that has this button
+    page.view_run()
+    page.press("Logs", "tab")
     page.await_line("Completed")
     (version,) = published_versions(dataset_store(str(folder / "store"), "headlines"))
     page.await_text(f"headlines {version}")
@@ -124,7 +124,7 @@ def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_li
     page.fill("Share", "0.5", page.field("Splits"))
     page.choose("byte", page.field("Tokenizer"))
     page.submit()
-    page.press("View run")
+    page.view_run()
     page.await_line("Failed")
     page.press("Details", "tab")
     page.await_text(words_of_the_command_line(folder, "abcdef0123456789"))

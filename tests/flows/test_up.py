@@ -45,7 +45,7 @@ from tokenloom.storage.versions.versions import dataset_store, published_version
 from tokenloom.words import duration
 
 SLOW = "tokenloom_test_slow"  # a module with a transform
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def up(shared_up: Up) -> Iterator[tuple[Path, str, str]]:
 def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, str]) -> None:
     folder, _, _ = up
     run: Any = run_deployment(
-        "build-dataset/build-dataset", parameters=parameters(folder, "news"), timeout=120, poll_interval=1
+        "build-dataset/build-dataset", parameters=parameters(folder, "news"), timeout=300, poll_interval=1
     )
     assert run.state.is_completed(), run.state
     (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
@@ -71,7 +71,7 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
     assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
     assert_all_say_what_was_done(run, version, folder)
     asked = {"reference": f"{folder}/store/news", "deep": True}
-    checked: Any = run_deployment("verify-dataset/verify-dataset", parameters=asked, timeout=120, poll_interval=1)
+    checked: Any = run_deployment("verify-dataset/verify-dataset", parameters=asked, timeout=300, poll_interval=1)
     assert checked.state.is_completed(), checked.state
     assert "nothing is damaged" in artifact("news-verification").data
 
@@ -101,7 +101,7 @@ def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tu
     asked = parameters(folder, "again")
     states = []
     for _ in range(2):
-        run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
+        run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
         states.append(run.state)
     assert [state.is_completed() for state in states] == [True, True]
     assert states[0].message.startswith("published ")
@@ -115,7 +115,7 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     folder, _, _ = up
     wrong = parameters(folder, "wrong")
     wrong["spec"]["splits"] = [{"name": "train", "share": 0.5}]
-    run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=120, poll_interval=1)
+    run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=300, poll_interval=1)
     assert run.state.is_failed()
     line = "invalid parameters: spec.splits: shares must add up to 1, not 0.5"
     assert_state_says(run, line)
@@ -141,7 +141,7 @@ def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, s
     folder, _, _ = up
     asked = parameters(folder, "missing")
     asked["spec"]["sources"][0]["path"] = str(folder / "nothing" / "*.parquet")
-    run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
+    run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
     assert run.state.is_failed()
     told = event("tokenloom.dataset.failed", "missing")
     assert (told["state"], told["error"]) == ("failed", "InputError")
@@ -281,7 +281,7 @@ def test_a_typed_name_of_a_run_is_kept(up: tuple[Path, str, str]) -> None:
     folder, _, _ = up
     asked = parameters(folder, "named")
     run: Any = run_deployment(
-        "build-dataset/build-dataset", flow_run_name="for the paper", parameters=asked, timeout=120, poll_interval=1
+        "build-dataset/build-dataset", flow_run_name="for the paper", parameters=asked, timeout=300, poll_interval=1
     )
     assert run.state.is_completed(), run.state
     with get_client(sync_client=True) as client:

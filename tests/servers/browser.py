@@ -33,7 +33,7 @@ return [...(arguments[0] || document).querySelectorAll(arguments[1])]
     .find(each => each.innerText.trim() === arguments[2] && each.getClientRects().length) || null
 """
 _WIDTH, _HEIGHT = 1280, 900  # of the window, in pixels
-WAIT_SECONDS = 90  # pages are slow while other tests run
+WAIT_SECONDS = 300  # guards against a hang; pages are slow while other tests run
 
 
 class Page:
@@ -169,13 +169,28 @@ class Page:
         self.press(item, "menuitem")
 
     def submit(self) -> str:
-        """Press Submit until the form answers, and return what it says: Prefect's form now and then wants it twice."""
+        """Press Submit until the form answers, and return what it says: Prefect's form now and then wants it twice.
+
+        The form of a run that was started gives way to the page of its deployment, whose note of it soon vanishes.
+        """
         answers = ("scheduled to start", "Error creating flow run", "Error validating")
+        form = self.driver.current_url
+
+        def answer() -> str | None:
+            if self.driver.current_url != form:
+                return answers[0]
+            return next((text for text in answers if text in self.text()), None)
+
         for _ in range(4):
             self.press("Submit")
             with suppress(TimeoutException):
-                return self.wait("answer", lambda: next((t for t in answers if t in self.text()), None), 10)
+                return self.wait("answer", answer, 30)
         raise AssertionError(f"no answer to Submit: {self.text()}")
+
+    def view_run(self) -> None:
+        """Open the run that a form has started, by the first link of the runs of its deployment: the newest one."""
+        self.follow("/deployments/deployment/")
+        self.follow("/runs/flow-run/")
 
     def tabs(self, field: WebElement) -> list[str]:
         """Return the names of the first row of tabs in a field."""

@@ -112,7 +112,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
     )
 

@@ -76,8 +76,8 @@ def build_from_the_form(page: Page, folder: Path) -> None:
     page.type("name", "first try")
     page.screenshot("ui-form", 1500, page.field("spec"))
     page.submit()
-    page.press("View run")
-    page.press("Logs", "tab")  # and away from the note that has this button
+    page.view_run()
+    page.press("Logs", "tab")
     page.await_line("Completed")
     assert len(published_versions(dataset_store(str(folder / "store"), "first"))) == 1
     page.await_text("first try")
