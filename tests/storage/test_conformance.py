@@ -252,6 +252,7 @@ def fresh_container() -> None:
     fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
 
 
+@pytest.mark.slow
 class TestGoogle(ObjectStoreConformance):
     """Google's store, by an emulator that knows no conditional writes."""
 
