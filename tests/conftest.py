@@ -160,7 +160,7 @@ def _group(item: pytest.Item) -> tuple[str, int]:
 
 
 #: Fixtures that start a server or a browser: the tests that use them are slow.
-SERVERS = {"azure", "browser", "google", "migrated", "prefect_server", "s3_proxy", "s3_url", "shared_up"}
+SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "s3_proxy", "s3_url", "shared_up"}
 
 
 @pytest.hookimpl(tryfirst=True)

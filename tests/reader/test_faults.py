@@ -449,6 +449,7 @@ def read_with_workers(folder: str) -> None:
             assert [as_lists(batch) for batch in loader] == expected
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_named_by_workers_of_a_dataloader(tmp_path: Path) -> None:
     program = f"from tests.reader.test_faults import read_with_workers; read_with_workers({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

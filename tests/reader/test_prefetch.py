@@ -214,6 +214,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_a_child_of_a_fork_waits_for_no_lock_of_the_thread_it_has_not(reference: str) -> None:
     command = [sys.executable, "-c", _FORK_WHILE_PLANNING, reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)

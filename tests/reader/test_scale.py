@@ -170,6 +170,7 @@ def read_with_few_files(reference: str, packing: str, fields: list[str], access:
     return most if access == "mmap" else len(data.shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize(("access", "prefetch"), [("mmap", 0), ("mmap", 8), ("pread", 4)])
 def test_few_file_descriptors_are_enough(
@@ -178,6 +179,7 @@ def test_few_file_descriptors_are_enough(
     assert 1 < children.run(read_with_few_files, reference, packing, fields, access, prefetch) < 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packing", "most"), [("concat", 4), ("document", 4)])
 def test_the_first_batch_opens_the_shards_it_touches(
     packing: str, most: int, reference: str, monkeypatch: pytest.MonkeyPatch
