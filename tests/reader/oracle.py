@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tests.builders.synthetic_store import EOT, random_documents, write_store
 from tests.storage.test_packing import expected as expected_pieces
-from tests.synthetic_store import EOT, random_documents, write_store
 from tokenloom.storage import open_shard
 
 PACKINGS = ("concat", "document", "document_padded", "best_fit")

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.counts import count
 from tests.reader.oracle import Oracle, make_store
-from tests.support import count
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.order import Order
 

@@ -20,9 +20,9 @@ import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from tests.builders.synthetic_store import EOT, write_store
+from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, shard_paths
-from tests.support import count
-from tests.synthetic_store import EOT, write_store
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
@@ -449,6 +449,7 @@ def read_with_workers(folder: str) -> None:
             assert [as_lists(batch) for batch in loader] == expected
 
 
+@pytest.mark.slow
 def test_workers_of_a_dataloader_name_a_damaged_shard(tmp_path: Path) -> None:
     program = f"from tests.reader.test_faults import read_with_workers; read_with_workers({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

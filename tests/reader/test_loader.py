@@ -15,6 +15,7 @@ import torch.distributed
 import torch.utils.dlpack
 from torch.nn.attention.flex_attention import create_block_mask
 
+from tests.builders.synthetic_store import EOT
 from tests.reader.oracle import (
     FIELDS,
     PACKINGS,
@@ -24,7 +25,6 @@ from tests.reader.oracle import (
     copied,
     make_store,
 )
-from tests.synthetic_store import EOT
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.evaluation import EvaluationPass
@@ -112,7 +112,7 @@ def test_these_rows_do_contain_several_documents_and_padding(reference: str, pac
 
 @pytest.mark.parametrize("vocab_size", [200, 5000, 70_000])
 def test_tokens_of_every_stored_type_arrive_unchanged(tmp_path: Path, vocab_size: int) -> None:
-    from tests.synthetic_store import random_documents, write_store
+    from tests.builders.synthetic_store import random_documents, write_store
 
     tokens, lengths = random_documents(600, 9.0, 1, vocab_size)
     tokens[3] = vocab_size - 1

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.builders.synthetic_store import random_documents, write_store
+from tests.counts import count
 from tests.reader.oracle import assert_same, copied, make_store
-from tests.support import count
-from tests.synthetic_store import random_documents, write_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permutation, permute
 from tokenloom.storage.formats.keys import Purpose
 

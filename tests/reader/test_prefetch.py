@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.counts import count
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
-from tests.support import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feeding.host_feed import HostFeed
@@ -214,6 +214,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_waits_for_no_lock_of_the_thread_that_it_lacks(reference: str) -> None:
     command = [sys.executable, "-c", _FORK_DURING_WINDOW, reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)

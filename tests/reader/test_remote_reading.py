@@ -23,10 +23,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store, shard_paths
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, put, upload
-from tests.support import count
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader

@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.builders.synthetic_store import random_documents, write_store
+from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same, copied, make_store
-from tests.support import count
-from tests.synthetic_store import random_documents, write_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader import streams as streams_module
 from tokenloom.reader.dataset import TokenDataset

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builders.synthetic_store import write_sparse_store
+from tests.counts import count
 from tests.reader.oracle import FIELDS
-from tests.support import count
-from tests.synthetic_store import write_sparse_store
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.shards import split_samples
@@ -170,6 +170,7 @@ def read_with_few_files(reference: str, packing: str, fields: list[str], access:
     return most if access == "mmap" else len(data.shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize(("access", "prefetch"), [("mmap", 0), ("mmap", 8), ("pread", 4)])
 def test_reading_works_with_few_file_descriptors(
@@ -178,6 +179,7 @@ def test_reading_works_with_few_file_descriptors(
     assert 1 < children.run(read_with_few_files, reference, packing, fields, access, prefetch) < 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packing", "most"), [("concat", 4), ("document", 4)])
 def test_the_first_batch_opens_only_the_shards_that_it_reads(
     packing: str, most: int, reference: str, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import build, make_spec
+from tests.builders.datasets import build, make_spec
 from tokenloom import TokenDataset, TokenLoader
 
 

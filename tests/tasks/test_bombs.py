@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests import raw_parquet as raw
-from tests.good_files import zstd
-from tests.mutants import MAX_BYTES, Case, Children, Outcome, count_as_built
-from tests.support import count
+from tests.builders import raw_parquet as raw
+from tests.builders.good_files import zstd
+from tests.counts import count
+from tests.drivers.mutants import MAX_BYTES, Case, Children, Outcome, count_as_built
 
 pytestmark = pytest.mark.slow
 MILLION = 1_000_000

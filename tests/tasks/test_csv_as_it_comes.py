@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.refusals import assert_refused
-from tests.support import build, make_spec, stored_documents
+from tests.builders.datasets import build, make_spec, stored_documents
+from tests.builders.refusals import assert_refused
 from tests.tasks.test_sources import Row, read_file
 from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, InputError

@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import assert_nothing_visible, assert_refused, spec_of
-from tests.support import build, count, write_jsonl, write_parquet
+from tests.builders.datasets import build, write_jsonl, write_parquet
+from tests.builders.refusals import assert_nothing_visible, assert_refused, spec_of
+from tests.counts import count
 from tests.tasks import test_sources
 from tokenloom.errors import BadRow, InputError, TokenloomError
 from tokenloom.tasks.sources import FileRange, make_reader

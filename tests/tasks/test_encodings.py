@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import assert_refused
-from tests.support import build, count, make_spec, stored_documents
+from tests.builders.datasets import build, make_spec, stored_documents
+from tests.builders.refusals import assert_refused
+from tests.builds.test_skips import listed_rows
+from tests.counts import count
 from tests.tasks.test_sources import read_file
-from tests.test_skips import listed_rows
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import load_manifest, open_store

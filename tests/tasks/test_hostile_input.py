@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
-from tests.support import build, write_jsonl, write_parquet
+from tests.builders.datasets import build, write_jsonl, write_parquet
+from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
 from tokenloom.errors import CheckError, TokenloomError
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.assign import assign_shards

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
-from tests.support import build, count, make_spec, stored_documents, write_parquet
+from tests.builders.datasets import build, make_spec, stored_documents, write_parquet
+from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
+from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running.workers import WorkerPool

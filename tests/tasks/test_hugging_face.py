@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import build, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.builders.datasets import build, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet

@@ -10,9 +10,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.refusals import assert_refused
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.support import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.builders.refusals import assert_refused
+from tests.servers.faulty_proxy import FaultyProxy
 from tests.tasks import test_source_kinds
 from tests.tasks.source_conformance import make_rows
 from tests.tasks.test_remote_glob import put_all

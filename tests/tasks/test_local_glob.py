@@ -13,7 +13,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources.files.finding import find_files
 from tokenloom.tasks.sources.files.local_glob import local_glob

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.tasks.sources import jsonl
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def encode(store: Path, url: str | Path, options: dict[str, Any], **case: Any) -
     """Encode a file in a process of its own; return what the driver prints, and its error."""
     given = {"store": str(store), "url": str(url), "options": {"max_bytes": 2**28, **options}, **case}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.memory_driver", json.dumps(given)],
+        [sys.executable, "-m", "tests.drivers.memory_driver", json.dumps(given)],
         cwd=ROOT,
         capture_output=True,
         text=True,

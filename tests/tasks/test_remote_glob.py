@@ -12,9 +12,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, put
-from tests.support import count
+from tests.counts import count
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, put
 from tests.tasks.test_local_glob import make_tree
 from tokenloom.errors import InputError
 from tokenloom.storage.stores import remote_calls

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import count
+from tests.counts import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import SourceReader, make_reader

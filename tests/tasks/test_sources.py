@@ -22,7 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import count, write_parquet
+from tests.builders.datasets import write_parquet
+from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module

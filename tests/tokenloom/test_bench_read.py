@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.synthetic_store import random_documents, write_store
+from tests.builders.synthetic_store import random_documents, write_store
 from tokenloom.cli import bench_rank, bench_read
 from tokenloom.cli.bench_plot import draw
 from tokenloom.cli.main import main

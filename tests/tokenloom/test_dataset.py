@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
-from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
 from tokenloom.reader.shards import open_shards as open_shards_module

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.spec.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
 from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.sources.rows.columns import Columns
