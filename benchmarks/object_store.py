@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from figures import Figure, print_table, write_json
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server and the proxy of the tests
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, put, s3_server
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, put, s3_server
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import dataset_store

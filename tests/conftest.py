@@ -1,21 +1,26 @@
-"""Fixtures that many tests share; plain helpers are in support.py."""
+"""Fixtures that many tests share; plain helpers are in builders, servers and drivers."""
 
 from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.prefect_servers import migrated_home, send_all, serving_flows
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import s3_server
-from tests.support import SUMMARY
+from tests.counts import SUMMARY
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.prefect_servers import migrated_home, send_all, serving_flows
+from tests.servers.s3_server import s3_server
 from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.tasks.running.retries import RETRY_SECONDS
+
+if TYPE_CHECKING:
+    from tests.servers.browser import Page
+    from tests.servers.running import Up
 
 ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
 
@@ -79,8 +84,32 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def shared_up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A running `tokenloom up` for all tests that leave its processes alive; see TOGETHER."""
+    from tests.servers.running import Up, processes_with, running_up, wait_until_gone
+
+    folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
+    with running_up(folder, mark, migrated) as (_, url):
+        assert len(processes_with(mark)) >= 3  # itself, the server, the worker
+        yield Up(folder, url, mark)
+    assert wait_until_gone(mark) == []
+    logs = {path.name: path.read_text() for path in (folder / "up").glob("*.log")}
+    assert "worker.log" in logs
+    assert [name for name, log in logs.items() if "Fatal" in log or "database is locked" in log] == []
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Page]:
+    """A browser that reaches nothing but this machine."""
+    from tests.servers.browser import chromium
+
+    with chromium("http://127.0.0.1") as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
-    """The URL of an S3 server with a bucket `corpora`; upload to it with tests.storage.s3_server."""
+    """The URL of an S3 server with a bucket `corpora`; upload to it with tests.servers.s3_server."""
     pytest.importorskip("moto")
     pytest.importorskip("s3fs")
     with s3_server() as url:
@@ -105,6 +134,47 @@ def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyPro
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("AWS_PROFILE", raising=False)
         yield proxy
+
+
+#: Files that share a server run one after another in one process, which is where a fixture of the session lives.
+TOGETHER = {
+    "up": ("flows/test_up.py", "flows/test_browser.py", "walks/test_ui.py"),
+    "prefect_server": (
+        "flows/test_build_dataset.py",
+        "flows/test_dask.py",
+        "flows/test_blocks.py",
+        "flows/test_progress.py",
+        "flows/test_rebuild_dataset.py",
+        "flows/test_verify_dataset.py",
+    ),
+}
+#: What takes longest starts first, so that no process has a long file left when the others have nothing to do.
+FIRST = ("up", "flows/test_up_faults.py", "prefect_server", "builds/test_kills.py", "builds/test_round_trip.py")
+
+
+def _group(item: pytest.Item) -> tuple[str, int]:
+    """Return the group that an item runs in, which is its file unless that is TOGETHER with others; and its place."""
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    found = ((name, files.index(path)) for name, files in TOGETHER.items() if path in files)
+    return next(found, (path, 0))
+
+
+#: Fixtures that start a server or a browser: the tests that use them are slow.
+SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "s3_proxy", "s3_url", "shared_up"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow, put what takes longest first, and say to pytest-xdist what runs in one process."""
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+    places = {id(item): _group(item) for item in items}
+    order = dict(zip(FIRST, range(len(FIRST)), strict=True))
+    items.sort(key=lambda item: (order.get(places[id(item)][0], len(FIRST)), places[id(item)][1]))
+    if config.getoption("dist", "no") == "loadgroup":
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(places[id(item)][0]))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import (
+from tests.builders.datasets import (
     build,
-    count,
     listed_files,
     local_store,
     make_spec,
@@ -25,6 +24,7 @@ from tests.support import (
     write_jsonl,
     write_parquet,
 )
+from tests.counts import count
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import open_shard

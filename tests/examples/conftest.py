@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import build, make_spec, write_jsonl
+from tests.builders.datasets import build, make_spec, write_jsonl
 
 _ROOT = Path(__file__).parents[2]
 

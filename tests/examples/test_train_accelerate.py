@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 from examples.train_accelerate import BATCH_SIZE, SEQ_LEN, train
-from tests.support import FULL
+from tests.counts import FULL
 from tokenloom import TokenDataset, TokenLoader
 
 _ROOT = Path(__file__).parents[2]

@@ -15,10 +15,10 @@ from prefect.blocks.system import Secret
 from prefect.filesystems import LocalFileSystem
 from prefect.settings import PREFECT_HOME
 
-from tests.prefect_servers import all_told
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, download, put, s3_server
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.prefect_servers import all_told
+from tests.servers.s3_server import BUCKET, download, put, s3_server
 from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +10,24 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.flows.browser import Page, chromium
-from tests.flows.running import command, running_up
-from tests.support import write_parquet
+from tests.builders.datasets import write_parquet
+from tests.servers.browser import Page
+from tests.servers.running import Up, command
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.base import NAME_PATTERN
 from tokenloom.storage.versions.versions import dataset_store, published_versions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _SCHEMA = build_dataset.parameters.model_dump()
 _TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
 
 
 @pytest.fixture(scope="module")
-def ui(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Page]]:
+def ui(shared_up: Up, browser: Page) -> tuple[Path, Page]:
     """A running `tokenloom up`, in whose folder lies a Parquet file, and a browser on its UI."""
-    folder = tmp_path_factory.mktemp("up")
-    write_parquet(folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
-    with chromium("http://127.0.0.1") as page, running_up(folder, f"mark-{uuid.uuid4()}", migrated) as (_, api):
-        page.url = api.removesuffix("/api")
-        yield folder, page
+    write_parquet(shared_up.folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
+    browser.url = shared_up.url.removesuffix("/api")
+    return shared_up.folder, browser
 
 
 def open_form(page: Page) -> None:
@@ -58,14 +54,14 @@ def fill_form(page: Page, dataset: str) -> None:
 def test_tiktoken_as_the_form_presets_it_builds(ui: tuple[Path, Page]) -> None:
     folder, page = ui
     open_form(page)
-    fill_form(page, "news")
+    fill_form(page, "headlines")
     page.press("tiktoken", "tab", page.field("Tokenizer"))
     page.submit()
-    page.press("View run")
-    page.press("Logs", "tab")  # and away from the note that has this button
+    page.view_run()
+    page.press("Logs", "tab")
     page.await_line("Completed")
-    (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
-    page.await_text(f"news {version}")
+    (version,) = published_versions(dataset_store(str(folder / "store"), "headlines"))
+    page.await_text(f"headlines {version}")
     assert page.errors() == []
 
 
@@ -128,7 +124,7 @@ def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_li
     page.fill("Share", "0.5", page.field("Splits"))
     page.choose("byte", page.field("Tokenizer"))
     page.submit()
-    page.press("View run")
+    page.view_run()
     page.await_line("Failed")
     page.press("Details", "tab")
     page.await_text(words_of_the_command_line(folder, "abcdef0123456789"))

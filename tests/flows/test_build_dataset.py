@@ -23,10 +23,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
-from tests.busy_server import serving
-from tests.flows.running import log_lines
-from tests.prefect_servers import send_all, use_migrated
-from tests.support import build, listed_files, local_store, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.servers.busy_server import serving
+from tests.servers.prefect_servers import send_all, use_migrated
+from tests.servers.running import log_lines
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, upload
-from tests.support import build, count, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
+from tests.counts import count
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import FULL, count
+from tests.counts import count, full_only
 from tokenloom.tasks.running.grouping import Weighted, grouped
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "orchestration.py"
@@ -26,10 +26,11 @@ def measured(folder: Path, *options: str) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("at_once", [1, 4] if FULL else [3])
+@full_only
+@pytest.mark.parametrize("at_once", [1, 4])
 def test_many_builds_through_one_server_lock_nothing_and_leave_the_worker_small(tmp_path: Path, at_once: int) -> None:
-    num_builds = count(9, 50)  # growth is counted from the turn with the fifth on: here, in the third of three
-    figures = measured(tmp_path, "builds", "--builds", str(num_builds), "--at-once", str(at_once))
+    """In the reduced run, the tests that share one server show that it locks nothing."""
+    figures = measured(tmp_path, "builds", "--builds", "50", "--at-once", str(at_once))
     assert figures["builds that did not complete"] == [0]
     assert figures["builds that published no version"] == [0]
     assert figures["'database is locked' in logs and states"] == [0]
@@ -39,7 +40,7 @@ def test_many_builds_through_one_server_lock_nothing_and_leave_the_worker_small(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_build_of_many_tiny_partitions_is_some_hundred_task_runs_and_holds_little(tmp_path: Path) -> None:
-    num_partitions, most = count(1000, 10_000), count(200, 500)  # a task for each checked file would be too many
+    num_partitions, most = count(300, 10_000), count(100, 500)  # a task for each checked file would be too many
     figures = measured(tmp_path, "partitions", "--partitions", str(num_partitions), "--rounds", "1")
     assert 10 < figures["task runs"][0] <= most
     assert figures["flow: growth after the first tokenize task"][0] <= 50

@@ -18,8 +18,8 @@ from prefect.client.orchestration import get_client
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.flows.running import artifact, event, parameters
-from tests.support import build
+from tests.builders.datasets import build
+from tests.servers.running import artifact, event, parameters
 from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import dataset_store, published_versions

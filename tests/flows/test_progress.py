@@ -13,17 +13,17 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
 
-from tests.flows.running import log_lines, wait_until
-from tests.prefect_servers import send_all
-from tests.support import make_spec, write_jsonl
-from tokenloom.errors import CheckError, InputError
+from tests.builders.datasets import make_spec, write_jsonl
+from tests.builders.failing import fail_at_the_third_shard
+from tests.servers.prefect_servers import send_all
+from tests.servers.running import log_lines, wait_until
+from tokenloom.errors import InputError
 from tokenloom.flows import run_log
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.progress_page import progress_page, summary_line
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.progress import Advanced, Reused, StepStarted, WorkKnown
-from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
 needs_server = [
     pytest.mark.slow,
@@ -93,15 +93,7 @@ class TestRuns:
     def test_a_retry_goes_on_in_the_same_artifact_from_what_is_done(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made: list[ShuffleJob] = []
-
-        def fail_at_the_third(job: ShuffleJob) -> dict[str, Any]:
-            made.append(job)
-            if len(made) == 3:
-                raise CheckError("a failure half way")
-            return shuffle_shard(job)
-
-        monkeypatch.setattr("tokenloom.flows.build_steps.shuffle_shard", fail_at_the_third)
+        fail_at_the_third_shard(monkeypatch)
         monkeypatch.setattr(run_log, "_SECONDS", 0.01)
         spec = _spec(tmp_path).with_workers(0)
         state = build_dataset.with_options(retries=1)(spec, return_state=True)  # else Prefect raises the first failure

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 

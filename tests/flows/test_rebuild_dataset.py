@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from prefect.utilities.callables import parameter_schema
 
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, upload
-from tests.support import write_jsonl
+from tests.builders.datasets import write_jsonl
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import SpecError
 from tokenloom.flows.rebuild_dataset import rebuild_dataset
 from tokenloom.storage.versions.tags import newest

@@ -9,8 +9,8 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 
-from tests.flows.running import artifact
-from tests.storage.damaging import Made, make_version
+from tests.builders.damaging import Made, make_version
+from tests.servers.running import artifact
 from tokenloom.errors import CheckError, SpecError
 from tokenloom.flows.verify_dataset import verify_dataset
 from tokenloom.flows.verify_direct import verify_directly

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import uploads
 from tokenloom.storage.stores.remote import AnyStore

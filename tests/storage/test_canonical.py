@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sha256_of, sign
 

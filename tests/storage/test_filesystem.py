@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import local as filesystem
 from tokenloom.storage.stores.local import TMP, Store, make_folder

@@ -11,8 +11,8 @@ from typing import IO
 
 import pytest
 
-from tests.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused
-from tests.support import build, make_spec, write_parquet
+from tests.builders.datasets import build, make_spec, write_parquet
+from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import local as filesystem

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.storage.formats.keys import (
     KEY_SPACE,
     SEED_SPACE,

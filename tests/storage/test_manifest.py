@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.manifests import empty_manifest
+from tests.builders.manifests import empty_manifest
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.manifest import FORMAT_VERSION, read_manifest, version_name

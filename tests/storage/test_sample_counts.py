@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import build, make_spec, write_jsonl
+from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard

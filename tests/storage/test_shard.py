@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.errors import FormatError
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.shard import ALIGNMENT, MAGIC, ShardWriter, token_dtype

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
 from tokenloom.storage.stores.local import Store

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.storage.damaging import Damager, Made, make_version, restored
-from tests.storage.faulty_proxy import FaultyProxy
-from tests.storage.s3_server import BUCKET, upload
-from tests.support import SUMMARY, build, count, make_spec, write_jsonl
+from tests.builders.damaging import Damager, Made, make_version, restored
+from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.counts import SUMMARY, count
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import StoreError
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.storage.verification import verification

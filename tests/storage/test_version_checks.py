@@ -16,7 +16,7 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from tests.storage.damaging import Made, make_version, restored
+from tests.builders.damaging import Made, make_version, restored
 from tokenloom.errors import FormatError
 from tokenloom.flows.verify_direct import verify_directly
 from tokenloom.storage.formats import shard as shard_module

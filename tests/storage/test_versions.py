@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.storage.manifests import empty_manifest
-from tests.support import count, local_store
+from tests.builders.datasets import local_store
+from tests.builders.manifests import empty_manifest
+from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.stores.local import Store

@@ -6,7 +6,8 @@ import random
 import shutil
 from pathlib import Path
 
-from tests.support import SUMMARY, build, count, listed_files, local_store, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.counts import SUMMARY, count
 from tokenloom.tasks.running import progress
 
 

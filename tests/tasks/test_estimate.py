@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.refusals import NEXT_STEP, assert_nothing_visible
-from tests.support import build, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
+from tests.builders.refusals import NEXT_STEP, assert_nothing_visible
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
 from tokenloom.flows import build_steps as order

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.tasks.sources import jsonl
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def encode(store: Path, url: str | Path, options: dict[str, Any], **case: Any) -
     """Encode a file in a process of its own; return what the driver prints, and its error."""
     given = {"store": str(store), "url": str(url), "options": {"max_bytes": 2**28, **options}, **case}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.memory_driver", json.dumps(given)],
+        [sys.executable, "-m", "tests.drivers.memory_driver", json.dumps(given)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -112,7 +112,7 @@ def test_a_line_of_100_mb_is_a_document_like_any_other(tmp_path: Path) -> None:
     path.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": "after"}) + "\n")
     reader = jsonl.Reader({"text": "text", "max_bytes": 2**28})
     parts = reader.partitions(str(path))
-    texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part.start, part.end)]
+    texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part)]
     assert [line for batch in texts for line in batch] == [text, "after"]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support import build, make_spec, write_jsonl
+from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.failing import fail_at_the_third_shard
 from tokenloom.errors import CheckError
 from tokenloom.tasks.running import meter as module
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter, step_label
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
-from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
 _WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
 
@@ -101,16 +100,8 @@ def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, mon
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of many" for i in range(300)])
     source = {"kind": "jsonl", "path": str(tmp_path / "input" / "a.jsonl")}
     spec = make_spec(tmp_path / "store", [source], tokenizer={"kind": "byte"}, shard_tokens=1000)
-    made: list[ShuffleJob] = []
-
-    def fail_at_the_third(job: ShuffleJob) -> dict[str, Any]:
-        made.append(job)
-        if len(made) == 3:
-            raise CheckError("a failure half way")
-        return shuffle_shard(job)
-
     with monkeypatch.context() as patch, pytest.raises(CheckError):
-        patch.setattr("tokenloom.flows.build_steps.shuffle_shard", fail_at_the_third)
+        fail_at_the_third_shard(patch)
         build(spec)
     meter = Meter()
     shares: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import build, make_spec, write_jsonl
+from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.messages.outcome import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
 from tokenloom.errors import FormatError, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.spill import Spill

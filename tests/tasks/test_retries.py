@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.busy_server import serving
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
+from tests.servers.busy_server import serving
 from tokenloom.errors import InputError, StoreError, WorkerLost
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running import progress, retries

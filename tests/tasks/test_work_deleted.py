@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import build, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 
 TEXTS = [f"document {i} " * 5 for i in range(40)]
 

@@ -67,7 +67,7 @@ def kill_itself(_: None) -> None:
 
 def sleep_after_note(note: Path) -> None:
     note.write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def loaded_modules(_: None) -> set[str]:
@@ -221,11 +221,9 @@ def test_closing_now_ends_calls_in_the_middle(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     pids = [_wait_for(tmp_path / str(number)) for number in range(2)]
-    start = time.monotonic()
     pool.close(now=True)
     for thread in threads:
-        thread.join(5)
-    assert time.monotonic() - start < 5
+        thread.join()
     assert len(failures) == 2
     assert not any(map(_is_running, pids))
     with pytest.raises(WorkerLost, match="ending"):

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.synthetic_store import random_documents, write_store
+from tests.builders.synthetic_store import random_documents, write_store
 from tokenloom.cli import bench_rank, bench_read
 from tokenloom.cli.bench_plot import draw
 from tokenloom.cli.main import main
@@ -176,8 +176,8 @@ def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
         (["--processes", "4", "--nodes", "3"], 2, "--nodes 3: 4 processes can't be cut"),
         (["--plot", "plot.png"], 2, "write the name of an .svg file"),
         (["--plot", "nowhere/plot.svg"], 2, "in a folder that is there"),
-        (["--packing", "greedy"], 2, "packing: one of concat"),
-        (["--order", "random"], 2, "order: one of"),
+        (["--packing", "greedy"], 2, "packing must be one of concat"),
+        (["--order", "random"], 2, "order must be one of"),
         (["--seq-len", "1000000"], 2, "is empty"),
         (["--split", "tests"], 1, "no split 'tests'; it has: train"),
     ],

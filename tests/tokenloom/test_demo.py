@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support import build  # noqa: E402
+from tests.builders.datasets import build  # noqa: E402
 from tokenloom.cli import demo  # noqa: E402
 from tokenloom.examples.train_small import loss_of, make_model  # noqa: E402
 from tokenloom.tasks.running import progress  # noqa: E402

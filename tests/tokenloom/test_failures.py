@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.support import write_jsonl, write_parquet
+from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli import commands
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError
@@ -33,6 +33,7 @@ sources:
     path: PATH
     name: second
 tokenizer: {kind: byte}
+runner: {kind: process, workers: 0}
 """
 
 
@@ -302,7 +303,13 @@ def test_plan_refuses_what_holds_no_document_as_build_does(
     (tmp_path / f"a.{kind}").write_bytes(data)
     options = yaml.safe_load(lines) or {}
     rules = {"documents": options.pop("documents", {})}
-    spec = {"dataset": "news", "store": "./store", "tokenizer": "byte", **rules}
+    spec = {
+        "dataset": "news",
+        "store": "./store",
+        "tokenizer": "byte",
+        "runner": {"kind": "process", "workers": 0},
+        **rules,
+    }
     spec["sources"] = [{"kind": kind, "path": f"a.{kind}", **options}]
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     planned = _refused(capsys, "plan", str(tmp_path / "spec.yaml"))

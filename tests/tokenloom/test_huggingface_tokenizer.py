@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.support import count
+from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import Tokenizer, load_tokenizer, long_texts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import build, local_store, make_spec, write_jsonl
+from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, shares_of
 from tokenloom.storage.packing.sample_counts import read_offsets, sample_counts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import write_parquet
+from tests.builders.datasets import write_parquet
 from tokenloom.cli.main import main
 
 _PLANTED = "planted-3e9f51c07a"

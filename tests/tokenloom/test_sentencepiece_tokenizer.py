@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from tests.support import count
+from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import Tokenizer, load_tokenizer

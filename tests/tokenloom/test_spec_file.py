@@ -10,7 +10,7 @@ import pytest
 from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
-from tests.busy_server import serving
+from tests.servers.busy_server import serving
 from tokenloom.cli.starter import STARTER_SPEC
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prefect.utilities.schema_tools.validation import validate
 
-from tests.support import make_spec
+from tests.builders.datasets import make_spec
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tests.support import write_jsonl
+from tests.builders.datasets import write_jsonl
 from tokenloom.cli.live_display import LiveDisplay
 from tokenloom.tasks.running.progress import Advanced, Event, Message, Reused, StepStarted, WorkKnown
 

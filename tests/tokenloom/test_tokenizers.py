@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
-from tests.support import count
+from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each
 from tokenloom.errors import TokenizerError
 from tokenloom.tasks import tokenization

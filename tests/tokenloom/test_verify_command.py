@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.storage.damaging import Made, make_version, restored
+from tests.builders.damaging import Made, make_version, restored
 from tokenloom.cli.main import main
 
 

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support import count
+from tests.counts import count
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 

@@ -1,6 +1,6 @@
 """A newcomer's walk: README.md's sections Build and Train, then docs/training.md, from top to bottom.
 
-    python -m tests.walks.pages FOLDER
+    python -m tests.walks.pages FOLDER [--readme-only]
 
 Commands run in FOLDER as a shell would run them; all Python blocks of both pages run in this one process, one after the
 other. FOLDER/data holds the Parquet files of the pages. Raises AssertionError where a page shows other output.
@@ -58,7 +58,7 @@ def run_python(code: str, page: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def walk(folder: Path) -> None:
+def walk(folder: Path, *, readme_only: bool) -> None:
     """Follow both pages in `folder`."""
     os.chdir(folder)
     names: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def walk(folder: Path) -> None:
             printed = run_python(text, "README.md", names)
         elif language == "text":
             assert printed == text, f"README.md shows {text!r}, its code printed {printed!r}"
-    for language, text in blocks("docs/training.md"):
+    for language, text in () if readme_only else blocks("docs/training.md"):
         if language == "console":
             run_commands(text)
         elif language == "python":
@@ -80,4 +80,4 @@ def walk(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    walk(Path(sys.argv[1]))
+    walk(Path(sys.argv[1]), readme_only="--readme-only" in sys.argv[2:])

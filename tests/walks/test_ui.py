@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.counts import FULL
+from tests.servers.browser import Page
+from tests.servers.running import Up
 from tests.walks.ui import walk
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_page_on_operating_can_be_followed_by_clicks(migrated: Path, tmp_path: Path) -> None:
-    walk(tmp_path, migrated)
+@pytest.mark.timeout(1800)
+def test_the_page_on_operating_can_be_followed_by_clicks(shared_up: Up, browser: Page) -> None:
+    """In the reduced run without the runs of a schedule: tests/flows/test_up_faults.py has those of a schedule."""
+    walk(browser, shared_up.folder, shared_up.url, watch_runs=FULL)

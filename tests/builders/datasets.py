@@ -1,0 +1,102 @@
+"""Plain helpers for tests: specs, small inputs, builds, and what stands in a version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenloom.flows.direct import build_directly
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
+from tokenloom.tasks.publish import BuildResult
+
+
+def make_spec(store: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
+    """Return a spec of dataset `data` with the byte tokenizer, unless `fields` say otherwise."""
+    required = {"dataset": "data", "store": str(store), "sources": list(sources), "tokenizer": {"kind": "byte"}}
+    return BuildSpec.model_validate(required | fields)
+
+
+def build(spec: BuildSpec, num_workers: int = 0) -> BuildResult:
+    """Build without Prefect, in this process unless `num_workers` says otherwise."""
+    return build_directly(spec, num_workers)
+
+
+def write_parquet(path: Path, texts: Sequence[str | None], column: str = "text", group_rows: int = 1000) -> Path:
+    """Write one text column, with a number column beside it."""
+    table = pa.table({column: pa.array(texts, pa.string()), "number": pa.array(range(len(texts)), pa.int64())})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=group_rows)
+    return path
+
+
+def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
+    """Write JSON lines with one key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({key: text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def small_spec(folder: Path) -> BuildSpec:
+    """Return a spec of a few documents of three kinds of sources, in three splits, whose files it writes."""
+    texts = [f"document {i}, said {i % 7} times" * (1 + i % 5) for i in range(40)]
+    write_parquet(folder / "a.parquet", [*texts[:20], "twice"], group_rows=8)
+    write_jsonl(folder / "b.jsonl", texts[15:])
+    (folder / "c.txt").write_text("one text file\n")
+    sources = [
+        {"kind": "parquet", "path": str(folder / "a.parquet")},
+        {"kind": "jsonl", "path": str(folder / "b.jsonl")},
+        {"kind": "text", "path": str(folder / "c.txt")},
+    ]
+    splits = {"train": 0.6, "validation": 0.2, "test": 0.2}
+    return make_spec(folder / "store", sources, splits=splits, shard_tokens=800)
+
+
+def local_store(store: str, dataset: str) -> Store:
+    """Return the folder of a dataset in a local store."""
+    found = dataset_store(store, dataset)
+    assert isinstance(found, Store)
+    return found
+
+
+def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:
+    """Return {name: SHA-256} of every file that the version's manifest lists, and the manifest itself."""
+    store = dataset_store(spec.store, spec.dataset)
+    manifest = load_manifest(store, version)
+    names = ["manifest.json", *manifest["files"]]
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            names += [shard["name"], shard["name"].removesuffix(".tok") + ".docs"]
+    hashes = {name: hashlib.sha256(store.read(version_path(version, name))).hexdigest() for name in names}
+    return {name: value for name, value in hashes.items() if name.endswith(suffix)}
+
+
+def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
+    """Return every document of a version, read with the shards alone: {"split", "ids", "source", "path", "row"}.
+
+    `ids` is an array without the end-of-text id at its end.
+    """
+    store = local_store(spec.store, spec.dataset)
+    manifest = load_manifest(store, version)
+    inputs = json.loads(store.read(version_path(version, "inputs.json")))["inputs"]
+    documents = []
+    for split, entry in manifest["splits"].items():
+        for item in entry["shards"]:
+            path = store.local(version_path(version, item["name"]))
+            shard = open_shard(path, verify="full")
+            offsets = shard.document_offsets.tolist()
+            for i, row in enumerate(open_documents(path.with_suffix(".docs")).to_pylist()):
+                ids = shard.tokens[offsets[i] : offsets[i + 1] - 1]
+                source = inputs[row["input"]]
+                place = {"source": source["source"], "path": source["path"], "row": row["row"]}
+                documents.append({"split": split, "ids": ids, **place})
+    return documents

@@ -1,0 +1,53 @@
+"""Helpers for tests of builds that must fail: the error, what it says, and what is left in the store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, make_spec, stored_documents
+from tokenloom.errors import InputError, TokenloomError
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import dataset_store, published_versions
+
+TEXTS = [f"text {i} " + "ab" * (i % 17) for i in range(60)]
+NEXT_STEP = re.compile(
+    r"[Rr]epair |rename |leave_out|correct |[Ss]et text:|leave (it |the file )?out|[Cc]heck |build again"
+    r"|make (it|the file) again|write .+/\*|choose another|cut the|free space|give this user|raise "
+)
+
+
+def assert_nothing_visible(spec: BuildSpec) -> None:
+    """No version, no manifest, no tag, and no temporary file in the store."""
+    store = dataset_store(spec.store, spec.dataset)
+    assert published_versions(store) == []
+    assert not list(Path(spec.store).rglob("manifest.json"))
+    assert store.names("tags") == []
+    assert store.names("work/tmp") == []
+
+
+def assert_refused(spec: BuildSpec, *parts: str, error: type[TokenloomError] = InputError) -> str:
+    """A build fails with an error that holds `parts` and a next step; nothing is visible. Return its message."""
+    with pytest.raises(error) as caught:
+        build(spec)
+    message = str(caught.value)
+    assert [part for part in parts if part not in message] == [], message
+    assert NEXT_STEP.search(message), message
+    assert_nothing_visible(spec)
+    return message
+
+
+def assert_builds(spec: BuildSpec, texts: list[str]) -> None:
+    """A build gives exactly these documents, all distinct."""
+    result = build(spec)
+    stored = sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, result.version))
+    assert result.published
+    assert stored == sorted(texts)
+
+
+def spec_of(path: Path, kind: str = "parquet", **fields: Any) -> BuildSpec:
+    """Return a spec of one source whose store lies beside it."""
+    return make_spec(path.parent / "store", [{"kind": kind, "path": str(path)}], **fields)

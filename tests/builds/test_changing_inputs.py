@@ -1,0 +1,128 @@
+"""Input files that change while a build reads them: an error that names the file, and nothing visible."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.refusals import TEXTS, assert_nothing_visible
+from tests.counts import FULL
+from tokenloom.errors import TokenloomError
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running import progress
+
+_LONG = [f"{text} {'x' * 10_000}" for text in TEXTS]  # several batches of small ones
+_WRITERS: dict[str, Callable[..., Path]] = {"jsonl": write_jsonl, "parquet": write_parquet}
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"text": "one more"}\n')
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _rewrite(path: Path) -> None:
+    """Change a byte in the middle and set the time of change back: only the system's own time tells."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _replace(path: Path) -> None:
+    """Put another file of the same length and time in its place: only the inode tells."""
+    other = path.with_suffix(".new")
+    shutil.copy2(path, other)
+    _rewrite(other)
+    other.replace(path)
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+_CHANGES = [_append, _truncate, _rewrite, _replace, _delete]
+_MOMENTS = ["cut", "tokenize", "in tokenize", "assign", "shuffle", "in shuffle", "validate"]
+_CASES = [
+    pytest.param(change, moment, kind, id=f"{change.__name__.strip('_')}-{moment}-{kind}")
+    for change in _CHANGES
+    for moment in _MOMENTS
+    for kind in _WRITERS
+    if FULL or (kind == "jsonl" and moment in ("tokenize", "assign", "validate")) or moment == "in tokenize"
+]
+
+
+class _Disturber:
+    """Changes a file once, when a step begins or, for "in tokenize", when the first text of it was encoded."""
+
+    def __init__(self, moment: str, change: Callable[[], None]) -> None:
+        self._moment, self._change = moment, change
+        self.done = False
+        self._step = ""
+
+    def listen(self, event: progress.Event) -> None:
+        """Follow the build."""
+        if isinstance(event, progress.StepStarted):
+            self._step = event.step
+        inside = isinstance(event, progress.Advanced) and f"in {self._step}" == self._moment
+        if not self.done and (inside or (isinstance(event, progress.StepStarted) and event.step == self._moment)):
+            self.done = True
+            self._change()
+
+
+def _spec(path: Path, kind: str) -> BuildSpec:
+    return make_spec(path.parent.parent / "store", [{"kind": kind, "path": str(path)}], shard_tokens=1_000_000)
+
+
+@pytest.mark.parametrize(("change", "moment", "kind"), _CASES)
+def test_an_input_that_changes_at_any_step_is_named(
+    change: Callable[[Path], None], moment: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.sources.base.BATCH_BYTES", 30_000)
+    path = tmp_path / "data" / f"a.{kind}"
+    _WRITERS[kind](path, _LONG)
+    whole = path.read_bytes()
+    spec = _spec(path, kind)
+    disturber = _Disturber(moment, lambda: change(path))
+    with progress.listening(disturber.listen), pytest.raises(TokenloomError) as caught:
+        build(spec)
+    assert disturber.done
+    assert str(path) in str(caught.value)
+    assert_nothing_visible(spec)
+    path.write_bytes(whole)
+    alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
+    assert listed_files(spec, build(spec).version) == listed_files(alone, build(alone).version)
+
+
+@pytest.mark.parametrize("change", [_append, _rewrite, _replace], ids=lambda change: change.__name__.strip("_"))
+def test_a_change_with_workers_is_named_too(change: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "data" / "a.jsonl", _LONG)
+    spec = _spec(path, "jsonl")
+    disturber = _Disturber("in tokenize", lambda: change(path))
+    with progress.listening(disturber.listen), pytest.raises(TokenloomError, match="changed while"):
+        build(spec, num_workers=1)
+    assert disturber.done
+    assert_nothing_visible(spec)
+
+
+@pytest.mark.parametrize("change", [_append, _rewrite, _replace], ids=lambda change: change.__name__.strip("_"))
+def test_a_change_between_builds_makes_another_version(change: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "data" / "a.jsonl", _LONG)
+    spec = _spec(path, "jsonl")
+    first = build(spec)
+    change(path)
+    second = build(spec)
+    assert second.published
+    assert second.version != first.version
+    alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
+    assert listed_files(spec, second.version) == listed_files(alone, build(alone).version)

@@ -1,0 +1,798 @@
+"""Which rows become documents: filters, lengths, transforms, exclusion; and the ids they carry."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import string
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders.datasets import (
+    build,
+    listed_files,
+    local_store,
+    make_spec,
+    stored_documents,
+    write_jsonl,
+    write_parquet,
+)
+from tests.builders.refusals import NEXT_STEP, assert_nothing_visible, assert_refused
+from tests.counts import count
+from tokenloom.cli.main import main
+from tokenloom.errors import CheckError, InputError, SpecError
+from tokenloom.reader import TokenDataset
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, open_documents
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.versions.versions import load_manifest, version_path
+from tokenloom.tasks import shuffle
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.sources.files import opening
+
+Row = dict[str, Any]
+
+LANGUAGES = ("en", "de", "zh")
+
+
+def make_rows(num_rows: int = 300) -> list[Row]:
+    """Return rows with some nulls, scores ascending."""
+    return [
+        {
+            "text": None if i % 29 == 28 else f"text {i} é漢 " + "ab" * (i % 17),
+            "score": None if i % 11 == 10 else i / num_rows,
+            "label": None if i % 13 == 12 else i % 5,
+            "lang": None if i % 7 == 6 else LANGUAGES[i % 3],
+        }
+        for i in range(num_rows)
+    ]
+
+
+def write_rows(path: Path, rows: Sequence[Row], group_rows: int = 10) -> Path:
+    """Write rows as the kind that the file's name says: parquet, jsonl or csv."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=group_rows)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
+    return path
+
+
+def source(path: Path, **options: Any) -> dict[str, Any]:
+    """Return a source of the kind that the file's name says."""
+    return {"kind": path.suffix[1:], "path": str(path), **options}
+
+
+def texts_of(spec: BuildSpec, result: BuildResult) -> list[str]:
+    """Return the texts of a byte dataset, sorted."""
+    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, result.version))
+
+
+def build_json(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
+    """Return the version's build.json."""
+    value = json.loads(local_store(spec.store, spec.dataset).read(version_path(result.version, "build.json")))
+    assert isinstance(value, dict)
+    return value
+
+
+def versions_of(specs: Sequence[BuildSpec]) -> list[str]:
+    """Build each spec and return the versions' names."""
+    return [build(spec).version for spec in specs]
+
+
+# Filters
+
+
+class _Counting(io.FileIO):
+    """A file that counts the bytes that are read."""
+
+    num_bytes = 0
+
+    def readinto(self, buffer: Any) -> int:
+        found = super().readinto(buffer) or 0
+        _Counting.num_bytes += found
+        return found
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(-1 if size is None else size) or b""
+        _Counting.num_bytes += len(data)
+        return data
+
+
+def test_a_filter_on_a_sorted_column_reads_only_the_row_groups_that_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = random.Random(1)
+    rows: list[Row] = [{"text": f"{i} " + letters.randbytes(400).hex(), "score": i / 10_000} for i in range(10_000)]
+    path = write_rows(tmp_path / "a.parquet", rows, group_rows=500)
+    groups: set[int] = set()
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def spying(self: pq.ParquetFile, *arguments: Any, **options: Any) -> Any:
+        groups.update(options["row_groups"])
+        return iter_batches(self, *arguments, **options)
+
+    def counting(url: str) -> IO[bytes]:
+        return io.BufferedReader(_Counting(url))
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spying)
+    monkeypatch.setattr(opening, "open_file", counting)
+    _Counting.num_bytes = 0
+    spec = make_spec(tmp_path / "store", [source(path, filter="score >= 0.8")])
+    result = build(spec)
+    assert pq.read_metadata(path).num_row_groups == 20
+    assert groups == {16, 17, 18, 19}
+    assert 0 < _Counting.num_bytes < 0.6 * path.stat().st_size  # for the spills, and again for the check
+    assert build_json(spec, result)["measured"]["rows_not_read"] == 8_000
+    assert texts_of(spec, result) == sorted(row["text"] for row in rows if row["score"] >= 0.8)
+    assert result.rows == {
+        "read": 10_000,
+        "kept": 2_000,
+        "duplicates": 0,
+        "filtered": 8_000,
+        "excluded": 0,
+        "quarantined": 0,
+    }
+
+    _Counting.num_bytes = 0
+    build(make_spec(tmp_path / "all", [source(path)]))
+    assert _Counting.num_bytes > path.stat().st_size
+    assert groups == set(range(20))
+
+
+FILTERS: dict[str, Callable[[Row], bool]] = {
+    "score >= 0.8": lambda row: row["score"] is not None and row["score"] >= 0.8,
+    "label in [1, 4]": lambda row: row["label"] in (1, 4),
+    "label not in [1, 4]": lambda row: row["label"] is not None and row["label"] not in (1, 4),
+    "label != 3": lambda row: row["label"] is not None and row["label"] != 3,
+    'lang == "zh"': lambda row: row["lang"] == "zh",
+    'lang == "en" and score < 0.3 or label == 2': lambda row: (
+        (row["lang"] == "en" and row["score"] is not None and row["score"] < 0.3) or row["label"] == 2
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_the_same_rows_are_kept_of_parquet_json_lines_and_csv(text: str, tmp_path: Path) -> None:
+    rows = make_rows()
+    paths = [write_rows(tmp_path / f"a.{kind}", rows) for kind in ("parquet", "jsonl", "csv")]
+    if text.startswith("lang"):  # to csv an empty text is one, to the others a null
+        assert all(row["lang"] != "" for row in rows)
+    wanted = sorted(row["text"] for row in rows if row["text"] and FILTERS[text](row))
+    spec = make_spec(
+        tmp_path / "store", [source(path, filter=text) for path in paths], documents={"deduplicate": False}
+    )
+    result = build(spec)
+    found: dict[str, list[str]] = {}
+    for document in stored_documents(spec, result.version):
+        found.setdefault(document["source"], []).append(document["ids"].tobytes().decode())
+    assert {name: sorted(texts) for name, texts in found.items()} == {
+        "parquet-0": wanted,
+        "jsonl-1": wanted,
+        "csv-2": wanted,
+    }
+    assert 0 < len(wanted) < len(rows) / 2 + len(rows) / 3
+    assert result.rows["read"] == 3 * len(rows)
+    assert result.rows["filtered"] == 3 * (len(rows) - len(wanted))
+
+
+def test_a_filter_on_a_nested_or_a_coded_column_keeps_what_it_says(tmp_path: Path) -> None:
+    rows = make_rows()
+    flat = pa.Table.from_pylist(rows)
+    nested = flat.append_column("meta", pa.array([{"lang": row["lang"], "n": i} for i, row in enumerate(rows)]))
+    coded = flat.set_column(3, "lang", flat["lang"].combine_chunks().dictionary_encode())
+    pq.write_table(nested, tmp_path / "nested.parquet", row_group_size=10)
+    pq.write_table(coded, tmp_path / "coded.parquet", row_group_size=10)
+    for name, text, column in [
+        ("nested", 'meta.lang != "en" and meta.n >= 250', "meta"),
+        ("coded", 'lang not in ["en", "de"]', "lang"),
+    ]:
+        spec = make_spec(tmp_path / name, [source(tmp_path / f"{name}.parquet", filter=text)])
+        result = build(spec)
+        wanted = [
+            row["text"]
+            for i, row in enumerate(rows)
+            if row["text"]
+            and row["lang"] is not None
+            and ((row["lang"] != "en" and i >= 250) if column == "meta" else row["lang"] == "zh")
+        ]
+        assert texts_of(spec, result) == sorted(wanted) != []
+        assert (build_json(spec, result)["measured"]["rows_not_read"] == 250) is (name == "nested")
+
+
+def test_row_groups_are_skipped_though_they_hold_nulls_or_coded_text(tmp_path: Path) -> None:
+    rows = make_rows()
+    table = pa.Table.from_pylist([row | {"part": f"{i // 30}" if i % 4 else None} for i, row in enumerate(rows)])
+    table = table.set_column(4, "part", table["part"].combine_chunks().dictionary_encode())
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    for text, num_not_read in (("score >= 0.5", 150), ('part == "3"', 270)):
+        spec = make_spec(tmp_path / text[:5], [source(tmp_path / "a.parquet", filter=text)])
+        assert build_json(spec, build(spec))["measured"]["rows_not_read"] == num_not_read
+
+
+def test_without_statistics_nothing_is_skipped_and_the_same_is_kept(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([row | {"index": i} for i, row in enumerate(make_rows())])
+    found = []
+    for name, options in [("with", {}), ("without", {"write_statistics": False})]:
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10, **options)
+        spec = make_spec(tmp_path / name, [source(tmp_path / f"{name}.parquet", filter="index >= 155")])
+        result = build(spec)
+        found.append((texts_of(spec, result), result.rows, build_json(spec, result)["measured"]["rows_not_read"]))
+    assert found[0][:2] == found[1][:2]
+    assert found[0][1]["filtered"] >= 155
+    assert (found[0][2], found[1][2]) == (150, 0)
+
+
+def test_what_is_no_number_is_unlike_every_number_in_any_row_group(tmp_path: Path) -> None:
+    scores = [1.0, float("nan"), 1.0, 1.0, 2.0, None]
+    table = pa.table({"text": [f"text {i}" for i in range(6)], "score": scores})
+    for group_rows in (1, 2, 6):
+        pq.write_table(table, tmp_path / "a.parquet", row_group_size=group_rows)
+        spec = make_spec(tmp_path / f"store-{group_rows}", [source(tmp_path / "a.parquet", filter="score != 1")])
+        assert texts_of(spec, build(spec)) == ["text 1", "text 4"]
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "kind"),
+    [
+        (pa.array([1, 2]), 'c == "1"', "int64"),
+        (pa.array(["a", "b"]), "c >= 1", "string"),
+        (pa.array([1, 2]), "c == True", "int64"),
+        (pa.array([1, 2], pa.timestamp("s")), 'c >= "2020-01-01"', "timestamp"),
+        (pa.array([[1], [2]]), "c == 1", "list"),
+        (pa.array([{"a": 1}, {"a": 2}]), "c == 1", "struct"),
+    ],
+    ids=lambda item: item if isinstance(item, str) else None,
+)
+def test_a_column_that_the_filter_cant_compare_is_refused_by_name(
+    column: pa.Array, text: str, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one", "two"], "c": column}), path)
+    spec = make_spec(tmp_path / "store", [source(path, filter=text)])
+    assert_refused(spec, str(path), "filter", "'c'", kind)
+    assert InputError.exit_code == 1
+
+
+def test_a_value_that_the_filter_cant_compare_is_refused_by_its_row(tmp_path: Path) -> None:
+    for kind in ("jsonl", "csv"):
+        path = write_rows(tmp_path / f"a.{kind}", [{"text": "one", "c": 1}, {"text": "two", "c": "many"}])
+        assert_refused(make_spec(tmp_path / kind, [source(path, filter="c >= 1")]), str(path), "'c'", "'many'")
+
+
+def test_filter_and_text_column_each_make_another_version_and_spills_of_their_own(tmp_path: Path) -> None:
+    rows = [row | {"title": f"title {i}"} for i, row in enumerate(make_rows())]
+    path = write_rows(tmp_path / "a.parquet", rows)
+    options: list[dict[str, Any]] = [
+        {},
+        {"filter": "score >= 0.5"},
+        {"filter": "score >= 0.25"},
+        {"text": "title"},
+        {"id": "title"},
+    ]
+    specs = [make_spec(tmp_path / "store", [source(path, **item)]) for item in options]
+    results = [build(spec) for spec in specs]
+    assert len({result.version for result in results}) == len(specs)
+    assert [result.num_encoded for result in results] == [1] * len(specs)
+    for spec, result, item in zip(specs, results, options, strict=True):
+        fresh = make_spec(tmp_path / "fresh" / result.version, [source(path, **item)])
+        assert listed_files(fresh, build(fresh).version) == listed_files(spec, result.version)
+        manifest = load_manifest(local_store(spec.store, spec.dataset), result.version)
+        assert item.items() <= manifest["spec"]["sources"][0].items()
+    assert build(specs[1]).published is False
+
+
+# Ids
+
+
+def carried_ids(spec: BuildSpec, version: str) -> list[str | None]:
+    """Return the id of every document, in the order of stored_documents."""
+    store = local_store(spec.store, spec.dataset)
+    folder = store.local(version_path(version))
+    return [
+        found
+        for split in load_manifest(store, version)["splits"].values()
+        for shard in split["shards"]
+        for found in open_documents((folder / shard["name"]).with_suffix(".docs")).column("id").to_pylist()
+    ]
+
+
+def ids_by_text(spec: BuildSpec, version: str) -> dict[str, str | None]:
+    """Return {text: id} of a version without duplicates."""
+    found = {
+        document["ids"].tobytes().decode(): found
+        for document, found in zip(stored_documents(spec, version), carried_ids(spec, version), strict=True)
+    }
+    assert len(found) == len(stored_documents(spec, version))
+    return found
+
+
+def id_sources(folder: Path, with_ids: bool = True) -> tuple[list[dict[str, Any]], dict[str, str | None]]:
+    """Write three sources, of text ids, integer ids and none; return them and {text: id}."""
+    texts = [f"document {i} é " + "word " * (i % 23) for i in range(900)]
+    wanted: dict[str, str | None] = {}
+    rows: list[Row] = []
+    for i, text in enumerate(texts):
+        name = None if i % 10 == 9 else f"doc-{i}-漢" if i < 300 else i * 10**12 if i < 600 else None
+        rows.append({"text": text, "key": name})
+        wanted[text] = None if name is None or not with_ids else str(name)
+    for part in range(3):
+        write_rows(folder / f"a{part}.parquet", rows[100 * part : 100 * part + 100], group_rows=7)
+    write_rows(folder / "b.parquet", rows[300:600], group_rows=50)
+    write_jsonl(folder / "c.jsonl", texts[600:])
+    has_id = {"id": "key"} if with_ids else {}
+    paths = [folder / "a*.parquet", folder / "b.parquet"]
+    return [*(source(path, **has_id) for path in paths), source(folder / "c.jsonl")], wanted
+
+
+SHARDS: dict[str, Any] = {"shard_tokens": 9_000, "splits": {"train": 0.6, "validation": 0.3, "test": 0.1}}
+
+
+@pytest.mark.slow
+def test_every_document_has_the_id_of_its_row_however_the_work_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, wanted = id_sources(tmp_path / "data")
+    plain = make_spec(tmp_path / "plain", sources, **SHARDS)
+    result = build(plain)
+    assert sum(split["shards"] for split in result.splits.values()) > 6
+    assert ids_by_text(plain, result.version) == wanted
+    assert {None, "doc-5-漢", str(304 * 10**12)} <= set(wanted.values())
+
+    workers = make_spec(tmp_path / "workers", sources, **SHARDS)
+    assert listed_files(workers, build(workers, 2).version) == listed_files(plain, result.version)
+    for num_documents in (4, 33):
+        monkeypatch.setattr(shuffle, "_PIECE_DOCUMENTS", num_documents)
+        pieces = make_spec(tmp_path / f"pieces-{num_documents}", sources, **SHARDS)
+        assert listed_files(pieces, build(pieces).version) == listed_files(plain, result.version)
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 2_000)
+    cut = make_spec(tmp_path / "cut", sources, **SHARDS)
+    cut_result = build(cut)
+    assert cut_result.num_encoded > result.num_encoded + 10
+    assert listed_files(cut, cut_result.version) == listed_files(plain, result.version)
+
+
+def test_ids_change_no_token_and_without_one_the_table_has_no_such_column(tmp_path: Path) -> None:
+    schemas = []
+    hashes = []
+    for with_ids in (True, False):
+        sources, _ = id_sources(tmp_path / "data", with_ids)
+        spec = make_spec(tmp_path / f"store-{with_ids}", sources, **SHARDS)
+        result = build(spec)
+        tables = Path(result.reference.split("@")[0], "versions", result.version).rglob("*.docs")
+        schemas.append({tuple(open_documents(table).schema) for table in tables})
+        hashes.append(listed_files(spec, result.version, ".tok"))
+    assert hashes[0] == hashes[1]
+    assert schemas == [{tuple(SCHEMA_WITH_ID)}, {tuple(SCHEMA)}]
+    assert SCHEMA.names == ["start", "num_tokens", "input", "row", "content", "key"]
+
+
+_TEXTS = st.sampled_from(["a", "b", "c", "longer " * 9, "é", "漢", "x y z"])
+_IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=8)
+
+
+@settings(max_examples=count(10, 300), deadline=None)
+@given(
+    rows=st.lists(st.tuples(_TEXTS, _IDS), min_size=1, max_size=30),
+    at=st.integers(0, 30),
+    piece=st.integers(1, 5),
+    shard_tokens=st.integers(5, 200),
+)
+def test_a_document_that_stands_twice_has_the_id_of_the_first(
+    rows: list[tuple[str, str | None]], at: int, piece: int, shard_tokens: int
+) -> None:
+    wanted: dict[str, str | None] = {}
+    for text, name in rows:
+        wanted.setdefault(text, name or None)  # an id of no characters is none
+    first, second = rows[:at], rows[at:]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "_PIECE_DOCUMENTS", piece)
+        paths = []
+        for name, part in (("a.parquet", first), ("b.jsonl", second)):
+            if part:
+                paths.append(write_rows(Path(folder, name), [{"text": t, "key": i} for t, i in part], group_rows=3))
+        if first and all(name is None for _, name in first):  # a column of nulls alone has no type
+            schema = pa.schema([("text", pa.string()), ("key", pa.string())])
+            table = pa.Table.from_pylist([{"text": t, "key": None} for t, _ in first], schema)
+            pq.write_table(table, Path(folder, "a.parquet"))
+        spec = make_spec(Path(folder, "store"), [source(path, id="key") for path in paths], shard_tokens=shard_tokens)
+        assert ids_by_text(spec, build(spec).version) == wanted
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
+def test_an_id_may_have_1024_bytes_and_no_more(kind: str, tmp_path: Path) -> None:
+    rows = [{"text": "one", "key": "é" * 512}, {"text": "two", "key": "k"}]
+    spec = make_spec(tmp_path / "good", [source(write_rows(tmp_path / f"a.{kind}", rows), id="key")])
+    assert ids_by_text(spec, build(spec).version) == {"one": "é" * 512, "two": "k"}
+    path = write_rows(tmp_path / f"b.{kind}", [rows[1], {"text": "one", "key": "é" * 513}])
+    assert_refused(make_spec(tmp_path / "bad", [source(path, id="key")]), str(path), "id", "1,024 bytes")
+
+
+def test_a_version_with_ids_is_read_like_any_other(tmp_path: Path) -> None:
+    sources, _ = id_sources(tmp_path / "data")
+    spec = make_spec(tmp_path / "store", sources, **SHARDS)
+    result = build(spec)
+    data = TokenDataset(result.reference, split="train", seq_len=16)
+    folder = Path(spec.store, "data", "versions", result.version)
+    tokens = [open_shard(path).tokens.tolist() for path in sorted(folder.glob("train/*.tok"))]
+    wanted = [part[i : i + 16] for part in tokens for i in range(0, len(part) - 16, 16)]
+    assert [data[i]["input_ids"].tolist() for i in range(len(data))] == wanted != []
+
+
+# Lengths
+
+
+def test_lengths_are_of_characters_and_what_they_leave_out_is_counted(tmp_path: Path) -> None:
+    texts = [letter * length for letter in "aé漢😀" for length in range(12)]
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    for least, most in ((0, None), (1, None), (3, 7), (5, 5), (0, 1)):
+        rules = {"min_chars": least} | ({} if most is None else {"max_chars": most})
+        spec = make_spec(tmp_path / f"store-{least}-{most}", [source(path)], documents=rules | {"deduplicate": False})
+        result = build(spec)
+        wanted = [text for text in texts if least <= len(text) <= (100 if most is None else most)]
+        assert texts_of(spec, result) == sorted(wanted)
+        assert result.rows["filtered"] == len(texts) - len(wanted)
+        assert result.rows["read"] == len(texts)
+
+
+# Exclusion
+
+EXCLUDED_TEXTS = ["text 7", "é\n漢\t", 'say "x"', "# no comment", "text 7"]
+SMALL_TEXTS = [*(f"text {i}" for i in range(60)), *EXCLUDED_TEXTS, *(f"text {i}" for i in range(20))]
+
+
+def content_of(text: str) -> str:
+    """Return the content hash of a text, as the document table has it."""
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def with_exclusions(folder: Path, lines: Sequence[str], name: str = "exclude.txt", **rules: Any) -> dict[str, Any]:
+    """Write a file of excluded contents and return the document rules."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join(lines), encoding="utf-8")
+    return {"documents": {"exclude": str(folder / name), **rules}}
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_no_excluded_text_is_in_a_shard_and_all_are_counted(deduplicate: bool, tmp_path: Path) -> None:
+    paths = [
+        write_parquet(tmp_path / "a.parquet", SMALL_TEXTS, group_rows=9),
+        write_jsonl(tmp_path / "b.jsonl", SMALL_TEXTS),
+    ]
+    lines = [
+        "\ufeff# removal requests",
+        "",
+        content_of("text 7"),
+        json.dumps("é\n漢\t"),
+        json.dumps({"text": 'say "x"', "why": "asked"}),
+        json.dumps({"content": content_of("# no comment").upper()}),
+        content_of("not in the data"),
+        "   ",
+    ]
+    rules = with_exclusions(tmp_path, lines, deduplicate=deduplicate)
+    spec = make_spec(tmp_path / "store", [source(path) for path in paths], **rules, shard_tokens=100)
+    result = build(spec)
+    kept = [text for text in SMALL_TEXTS * 2 if text not in EXCLUDED_TEXTS]
+    wanted = sorted(set(kept) if deduplicate else kept)
+    assert texts_of(spec, result) == wanted
+    assert result.rows["excluded"] == 2 * len(SMALL_TEXTS) - len(kept)
+    assert result.rows["duplicates"] == (len(kept) - len(set(kept)) if deduplicate else 0)
+    assert result.rows["read"] == sum(result.rows.values()) - result.rows["read"] == 2 * len(SMALL_TEXTS)
+    assert not [text for text in EXCLUDED_TEXTS if any(text.encode() == found.encode() for found in wanted)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "text 7",
+        "12ab",
+        content_of("a")[:-1] + "g",
+        " ".join(["ab"] * 11),  # 32 characters, 11 bytes
+        '"no end',
+        '"half \\ud800"',
+        "{}",
+        '{"text": 5}',
+        '{"content": "12"}',
+        "[1]",
+    ],
+)
+def test_a_line_that_excludes_nothing_is_told_with_its_number(line: str, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
+    rules = with_exclusions(tmp_path, ["# list", "", content_of("text 7"), line, content_of("text 8")])
+    assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "exclude.txt, line 4:")
+
+
+def test_a_line_of_exclusions_that_is_no_utf_8_is_told_with_its_number(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
+    rules = with_exclusions(tmp_path, [])
+    (tmp_path / "exclude.txt").write_bytes(b"# list\n\xff\xfe\n")
+    assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "exclude.txt, line 2:")
+
+
+def test_a_missing_file_of_exclusions_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
+    spec = make_spec(tmp_path / "store", [source(path)], documents={"exclude": str(tmp_path / "none.txt")})
+    assert "gone" not in assert_refused(spec, "none.txt: can't be read: No such file")
+
+
+def test_what_is_excluded_counts_for_the_version_and_not_how_it_is_written(tmp_path: Path) -> None:
+    sources = [source(write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS))]
+    hashes = [content_of("text 3"), content_of("text 5")]
+    same = [
+        hashes,
+        ["", "# why", hashes[1].upper(), "  " + hashes[0] + "\r", "", hashes[1]],
+        [json.dumps("text 5"), json.dumps({"text": "text 3"})],
+    ]
+    specs = [
+        make_spec(tmp_path / f"store-{i}", sources, **with_exclusions(tmp_path / str(i), lines, f"list-{i}.txt"))
+        for i, lines in enumerate(same)
+    ]
+    found = [listed_files(spec, build(spec).version) for spec in specs]
+    assert found[0] == found[1] == found[2]
+    others: list[dict[str, Any]] = [
+        {},
+        with_exclusions(tmp_path / "y", hashes[:1]),
+        with_exclusions(tmp_path / "z", [*hashes, content_of("text 6")]),
+    ]
+    names = versions_of([specs[0], *(make_spec(tmp_path / "store-0", sources, **item) for item in others)])
+    assert len(set(names)) == len(names)
+    empty = make_spec(tmp_path / "store-0", sources, **with_exclusions(tmp_path / "x", ["# none yet"]))
+    assert versions_of([empty]) == [names[1]]
+
+
+def test_the_path_of_the_exclusions_is_in_no_listed_file(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
+    rules = with_exclusions(tmp_path / "confidential", [content_of("text 3")], "requests-of-may.txt")
+    spec = make_spec(tmp_path / "store", [source(path)], **rules)
+    result = build(spec)
+    folder = Path(spec.store, "data", "versions", result.version)
+    for name in listed_files(spec, result.version):
+        data = (folder / name).read_bytes()
+        assert b"requests-of-may" not in data
+        assert b"confidential" not in data
+    assert "exclude" in load_manifest(local_store(spec.store, spec.dataset), result.version)["spec"]["documents"]
+
+
+def test_a_build_after_a_removal_request_encodes_nothing(tmp_path: Path) -> None:
+    sources = [source(write_parquet(tmp_path / "a.parquet", SMALL_TEXTS, group_rows=9))]
+    assert build(make_spec(tmp_path / "store", sources)).num_encoded == 1
+    for i in range(2):
+        rules = with_exclusions(tmp_path / str(i), [content_of(f"text {j}") for j in range(i + 1)])
+        spec, fresh = (make_spec(tmp_path / name, sources, **rules) for name in ("store", f"fresh-{i}"))
+        result = build(spec)
+        assert (result.published, result.num_encoded) == (True, 0)
+        assert listed_files(spec, result.version) == listed_files(fresh, build(fresh).version)
+
+
+def test_a_build_of_excluded_documents_alone_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two", "one"])
+    rules = with_exclusions(tmp_path, [content_of("one"), content_of("two")])
+    assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "documents.exclude")
+
+
+# Transforms
+
+MODULE = """
+import random
+MADE = random.Random(5)
+
+def change(text):
+    if "drop" in text:
+        return None
+    return text.upper().replace("É", "漢")
+
+def fail(text):
+    if text == "text 9":
+        raise KeyError("no such thing")
+    return text
+
+def number(text):
+    return 5
+
+def half(text):
+    return "\\ud800"
+
+def chance(text):
+    return text + str(MADE.random())
+
+NOTHING = 5
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with functions that change texts, importable here and in workers."""
+    name = "changes_" + "".join(random.Random(str(tmp_path)).choices(string.ascii_lowercase, k=12))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / f"{name}.py").write_text(MODULE)
+    (tmp_path / "modules" / f"{name}_broken.py").write_text("raise RuntimeError('a bad day')\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=":")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return name
+
+
+def transform(function: str, version: str = "1") -> dict[str, Any]:
+    """Return document rules with a transform."""
+    return {"documents": {"transform": {"function": function, "version": version}}}
+
+
+CHANGED_TEXTS = [f"text {i} é" if i % 4 else f"drop {i}" for i in range(80)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_documents_are_what_the_transform_returns(num_workers: int, module: str, tmp_path: Path) -> None:
+    paths = [
+        write_parquet(tmp_path / "a.parquet", [*CHANGED_TEXTS[:40], None]),
+        write_jsonl(tmp_path / "b.jsonl", CHANGED_TEXTS[40:]),
+    ]
+    spec = make_spec(tmp_path / "store", [source(path) for path in paths], **transform(f"{module}:change"))
+    result = build(spec, num_workers)
+    assert texts_of(spec, result) == sorted(f"TEXT {i} 漢" for i in range(80) if i % 4)
+    assert (result.rows["kept"], result.rows["filtered"], result.rows["read"]) == (60, 21, 81)
+
+
+def test_the_version_of_a_transform_makes_another_version_and_encodes_again(module: str, tmp_path: Path) -> None:
+    sources = [source(write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS))]
+    specs = [
+        make_spec(tmp_path / "store", sources, **options)
+        for options in ({}, transform(f"{module}:change"), transform(f"{module}:change", "2"))
+    ]
+    results = [build(spec) for spec in specs]
+    assert len({result.version for result in results}) == 3
+    assert [result.num_encoded for result in results] == [1, 1, 1]
+    assert listed_files(specs[1], results[1].version, ".tok") == listed_files(specs[2], results[2].version, ".tok")
+    documents = load_manifest(local_store(specs[2].store, "data"), results[2].version)["spec"]["documents"]
+    assert documents == {"transform": {"function": f"{module}:change", "version": "2"}}
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize(
+    ("function", "said"), [("fail", "KeyError: 'no such thing'"), ("number", "int, not str"), ("half", "surrogates")]
+)
+def test_a_transform_that_fails_is_told_with_file_row_and_function(
+    function: str, said: str, on_error: str, module: str, tmp_path: Path
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["text 8", "text 9"] if function == "fail" else ["text 9"])
+    options = transform(f"{module}:{function}")
+    options["documents"]["on_error"] = on_error
+    row = 1 if function == "fail" else 0
+    spec = make_spec(tmp_path / "store", [source(path)], **options)
+    assert_refused(spec, f"{path}, row {row}:", f"{module}:{function}", said)
+
+
+@pytest.mark.parametrize("function", ["{}_nowhere:change", "{}:nothing", "{}:NOTHING", "{}_broken:change"])
+def test_a_transform_that_cant_be_imported_is_an_error_of_the_spec(
+    function: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS)
+    name = function.format(module)
+    spec = make_spec(tmp_path / "store", [source(tmp_path / "a.jsonl")], **transform(name))
+    with pytest.raises(SpecError, match=r"documents\.transform\.function: ") as caught:
+        build(spec)
+    assert name in str(caught.value)
+    assert_nothing_visible(spec)
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
+        f'documents: {{transform: {{function: "{name}", version: "1"}}}}\n'
+    )
+    assert main(["build", str(tmp_path / "spec.yaml"), "--direct", "--workers", "0"]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_a_transform_that_does_not_repeat_itself_publishes_nothing(module: str, tmp_path: Path) -> None:
+    spec = make_spec(
+        tmp_path / "store", [source(write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS))], **transform(f"{module}:chance")
+    )
+    message = assert_refused(spec, "a.jsonl", "differs", error=CheckError)
+    assert NEXT_STEP.search(message)
+
+
+def test_exclusion_is_of_the_texts_that_the_transform_returns(module: str, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one é", "two"])
+    options = transform(f"{module}:change")
+    options["documents"] |= with_exclusions(tmp_path, [json.dumps("ONE 漢"), json.dumps("two")])["documents"]
+    spec = make_spec(tmp_path / "store", [source(path)], **options)
+    result = build(spec)
+    assert texts_of(spec, result) == ["TWO"]
+    assert result.rows["excluded"] == 1
+
+
+def test_bytes_under_a_null_id_never_come_back(tmp_path: Path) -> None:
+    """Arrow lets a null slot have bytes: of an id that was taken out, say."""
+    offsets, data = b"\0\0\0\0\6\0\0\0\14\0\0\0", b"secretpublic"
+    buffers = [pa.py_buffer(bytes([0b10])), pa.py_buffer(offsets), pa.py_buffer(data)]
+    table = pa.table({"text": ["one", "two"], "id": pa.Array.from_buffers(pa.string(), 2, buffers)})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    spec = make_spec(tmp_path / "store", [{"kind": "arrow", "path": str(tmp_path / "a.arrow"), "id": "id"}])
+    version = build(spec).version
+    folder = Path(spec.store) / spec.dataset / "versions" / version
+    ids = [i for path in folder.rglob("*.docs") for i in open_documents(path)["id"].to_pylist()]
+    assert sorted(map(str, ids)) == ["None", "public"]
+    assert not any(b"secret" in path.read_bytes() for path in Path(spec.store).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_views_categories_and_structs_are_filtered_like_plain_columns(kind: str, tmp_path: Path) -> None:
+    """As polars writes them: string_view, and dictionaries of it."""
+    views = pa.array(["one", "two", "three and longer than twelve bytes", None], pa.string_view())
+    categories = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 1]), pa.array(["x", "y"], pa.string_view()))
+    table = pa.table({"text": views, "part": categories, "label": pa.array(["a", "b", "a", "b"], pa.string_view())})
+    path = tmp_path / f"a.{kind}"
+    if kind == "arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    else:  # Arrow writes no dictionary of views
+        pq.write_table(table.set_column(1, "part", categories.cast(pa.dictionary(pa.int64(), pa.string()))), path)
+    for text in ('part == "x"', 'label == "a"'):
+        spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text, "id": "label"}])
+        result = build(spec)
+        assert texts_of(spec, result) == ["one", "three and longer than twelve bytes"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_large_integers_are_compared_with_fractions_exactly(kind: str, tmp_path: Path) -> None:
+    numbers = [0, 1, 2**62, -(2**62), 2**53 + 1]
+    rows = [{"text": f"text {n}", "n": n} for n in numbers]
+    path = tmp_path / "a"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cases: list[tuple[str, Callable[[int], bool]]] = [
+        ("n < 0.5", lambda n: n < 0.5),
+        ("n >= 0.5", lambda n: n >= 0.5),
+        ("n <= 0.5", lambda n: n <= 0.5),
+        ("n > 0.5", lambda n: n > 0.5),
+        ("n == 1.0", lambda n: n == 1),
+    ]
+    for text, keeps in cases:
+        spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text}])
+        assert sorted(texts_of(spec, build(spec))) == sorted(f"text {n}" for n in numbers if keeps(n))
+
+
+@pytest.mark.parametrize("body", ["import sys\n\ndef fn(text):\n    sys.exit(0)\n", "import sys\n\nsys.exit(0)\n"])
+def test_a_transform_that_exits_fails_the_build(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"leaving_{len(body)}"
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = write_jsonl(tmp_path / "a.jsonl", ["one"])
+    rules = {"documents": {"transform": {"function": f"{name}:fn", "version": "1"}}}
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], **rules)
+    with pytest.raises((InputError, SpecError), match=f"{name}:fn.*SystemExit"):
+        build(spec)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"filter": "n < 3 or lable == 2"}, {"id": "idd"}, {"filter": "meta.n in [1, 2] or n >= 0"}]
+)
+def test_a_key_that_no_row_of_a_source_has_is_refused(fields: dict[str, str], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [{"text": f"text {name} {n}", "n": n, "meta": {}} for n in range(10)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "jsonl", "path": str(tmp_path / "*.jsonl"), **fields}
+    with pytest.raises(
+        InputError, match=r"source jsonl-0: no row has the key '(lable|idd|meta\.n)'.*check the spelling"
+    ):
+        build(make_spec(tmp_path / "store", [source]))
+    with (tmp_path / "b.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "one", "n": 5, "lable": 2, "idd": "x", "meta": {"n": 2}}) + "\n")
+    assert build(make_spec(tmp_path / "store", [source])).published

@@ -1,0 +1,298 @@
+"""A build that is killed, in any process at any moment, goes on where it stopped and ends in the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_parquet
+from tests.counts import FULL, SUMMARY, full_only
+from tests.drivers.kill_driver import what_is_wrong
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.running import progress
+
+pytestmark = pytest.mark.slow
+STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
+_ROOT = Path(__file__).parents[2]
+_REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
+
+
+def _print_table(title: str, kills: Counter[tuple[str, str]]) -> None:
+    """Print kills by step (rows) and by what was killed (columns) at the end of the test run."""
+    columns = sorted({column for _, column in kills})
+    SUMMARY.append(f"{title}\n  " + "step".ljust(9) + "".join(f"{name:>12}" for name in columns))
+    for step in [*STEPS, "done"]:
+        cells = [kills[step, column] for column in columns]
+        if step in STEPS or any(cells):
+            SUMMARY.append("  " + step.ljust(9) + "".join(f"{cell:>12}" for cell in cells))
+
+
+def _driver(command: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.drivers.kill_driver", command, str(folder)],
+        cwd=_ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@contextlib.contextmanager
+def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A driver that is surely gone after the block, its workers too."""
+    process = _driver(command, folder)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
+    time.sleep(_REMEMBERED_SECONDS)
+    with _running("every", tmp_path) as driver:
+        output, _ = driver.communicate()
+    kills = [json.loads(line) for line in output.splitlines()]
+    _print_table("kills before an operation", Counter((kill["step"], kill["operation"]) for kill in kills))
+    assert driver.returncode == 0
+    problems = [
+        f"kill {n} ({k['step']}, {k['operation']}): {k['problem']}" for n, k in enumerate(kills) if k["problem"]
+    ]
+    assert problems == []
+    assert {kill["step"] for kill in kills} == set(STEPS)
+    operations = {kill["operation"] for kill in kills}
+    assert operations == {"start", "create", "write", "torn write", "fsync", "replace", "link", "mkdir", "unlink"}
+
+
+class _LargerBuild:
+    """A build of some MB with two workers: its spec, its true bytes, and how long each step takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        generator = random.Random(7)
+        words = [f"{generator.getrandbits(30):x}" for _ in range(500)]
+        for number in range(4):
+            texts = [" ".join(generator.choices(words, k=generator.randrange(1, 120))) for _ in range(2500)]
+            write_parquet(folder / "input" / f"{number}.parquet", texts)
+        source = {"kind": "parquet", "path": str(folder / "input" / "*.parquet")}
+        self.spec = make_spec(folder / "store", [source], shard_tokens=1_000_000)
+        (folder / "spec.json").write_text(self.spec.model_dump_json())
+        with _running("run", folder) as driver:
+            assert driver.wait() == 0
+        self.hashes = listed_files(self.spec, (folder / "version").read_text())
+        steps = self.steps()
+        names = [name for _, name in steps]
+        self.seconds = {name: steps[i + 1][0] - at for i, (at, name) in enumerate(steps[:-1])}
+        assert names == [*STEPS, "done"]
+
+    @property
+    def dataset(self) -> Path:
+        """The folder of the dataset."""
+        return Path(self.spec.store) / self.spec.dataset
+
+    def forget(self) -> None:
+        """Go back to before the first build."""
+        shutil.rmtree(self.spec.store, ignore_errors=True)
+        (self.folder / "steps").unlink(missing_ok=True)
+
+    def steps(self) -> list[tuple[float, str]]:
+        """Return (time, name) of each step that began since `forget`."""
+        try:
+            lines = (self.folder / "steps").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [(float(line.split()[0]), line.split()[1]) for line in lines]
+
+    def wait_for(self, step: str, driver: subprocess.Popen[str]) -> None:
+        """Return when the running build has begun `step`, or has ended."""
+        while step not in [name for _, name in self.steps()] and driver.poll() is None:
+            time.sleep(0.001)
+
+    def finish(self) -> None:
+        """Run the build until it is complete, and compare its bytes."""
+        with _running("run", self.folder) as driver:
+            assert driver.wait(timeout=120) == 0
+        self.compare()
+
+    def compare(self) -> None:
+        """Compare every listed file with the build that nobody disturbed."""
+        assert listed_files(self.spec, (self.folder / "version").read_text()) == self.hashes
+        assert what_is_wrong(self.dataset, must_be_visible=True) is None
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> _LargerBuild:
+    return _LargerBuild(tmp_path_factory.mktemp("larger"))
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that `pid` started and that still run."""
+    children = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = path.read_text().rpartition(") ")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                children.append(int(path.parent.name))
+    return children
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) -> str:
+    """Kill the build's main process, one of its workers or all; return what was killed."""
+    if victim == "worker" and (workers := _children(driver.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(generator.choice(workers), signal.SIGKILL)
+        return "worker"
+    with contextlib.suppress(ProcessLookupError):
+        if victim == "group":
+            os.killpg(driver.pid, signal.SIGKILL)
+        else:
+            driver.kill()
+    return victim if victim == "group" else "main"
+
+
+def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBuild) -> None:
+    generator = random.Random(20)
+    kills: Counter[tuple[str, str]] = Counter()
+    steps = (STEPS * 8)[:50] if FULL else ("tokenize", "shuffle", "validate")
+    for step in steps:
+        larger.forget()
+        with _running("run", larger.folder) as driver:
+            larger.wait_for(step, driver)
+            time.sleep(generator.uniform(0, 0.8 * larger.seconds[step]))  # of it, some is gone in noticing
+            at = larger.steps()[-1][1]
+            victim = _kill(driver, generator.choice(["main", "worker", "group"]), generator)
+            kills[at, victim] += 1
+            status = driver.wait(timeout=120)
+            assert status == 0 if victim == "worker" else status in (0, -signal.SIGKILL)
+            assert what_is_wrong(larger.dataset) is None
+        larger.finish()
+    _print_table("kills at random moments", kills)
+    assert sum(kills.values()) == len(steps)
+    assert sum(n for (step, _), n in kills.items() if step == "done") <= max(1, len(steps) // 5)
+    if FULL:
+        assert {step for step, _ in kills} >= set(STEPS)
+
+
+@pytest.mark.parametrize("step", ["tokenize", "shuffle"])
+def test_build_goes_on_by_itself_when_a_worker_is_killed(larger: _LargerBuild, step: str) -> None:
+    larger.forget()
+    with _running("run", larger.folder) as driver:
+        larger.wait_for(step, driver)
+        while not (workers := _children(driver.pid)):
+            time.sleep(0.001)
+        os.kill(workers[0], signal.SIGKILL)
+        assert driver.wait(timeout=120) == 0
+    larger.compare()
+
+
+def test_workers_end_when_the_build_is_killed(larger: _LargerBuild) -> None:
+    larger.forget()
+    with _running("run", larger.folder) as driver:
+        larger.wait_for("tokenize", driver)
+        while len(workers := _children(driver.pid)) < 2 and driver.poll() is None:
+            time.sleep(0.001)
+        assert len(workers) == 2
+        driver.kill()
+        driver.wait()
+        deadline = time.monotonic() + 30
+        while any(map(_is_running, workers)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [pid for pid in workers if _is_running(pid)] == []
+    larger.finish()
+
+
+def _build_disturbed(spec: BuildSpec, step: str, disturb: Callable[[], None], num_workers: int) -> BuildResult:
+    """Build, with `disturb` called once as `step` begins."""
+    waiting = [disturb]
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == step and waiting:
+            waiting.pop()()
+
+    with progress.listening(listen):
+        result = build(spec, num_workers)
+    assert not waiting
+    return result
+
+
+@pytest.mark.parametrize(
+    ("step", "num_workers"),
+    [pytest.param(step, n, marks=[full_only] if n and step != "shuffle" else []) for step in STEPS[1:] for n in (0, 2)],
+)
+def test_work_may_be_deleted_while_a_build_runs(tmp_path: Path, step: str, num_workers: int) -> None:
+    spec = small_spec(tmp_path)
+    expected = listed_files(spec, build(spec).version)
+    shutil.rmtree(spec.store)
+    work = Path(spec.store) / spec.dataset / "work"
+    result = _build_disturbed(spec, step, lambda: shutil.rmtree(work, ignore_errors=True), num_workers)
+    assert result.published
+    assert listed_files(spec, result.version) == expected
+
+
+def _flip_a_byte(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("step", "place", "num_workers"),
+    [
+        pytest.param(step, place, n, marks=[full_only] if n and (step, place) != ("shuffle", "tokens") else [])
+        for step in ("assign", "shuffle")
+        for place in ("magic", "header", "table", "tokens", "cut short", "missing")
+        for n in (0, 2)
+    ],
+)
+def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, num_workers: int) -> None:
+    spec = small_spec(tmp_path)
+    expected = listed_files(spec, build(spec).version)
+    shutil.rmtree(spec.store)
+
+    def damage() -> None:
+        path = sorted((Path(spec.store) / spec.dataset / "work" / "spills").glob("*.spill"))[0]
+        size = path.stat().st_size
+        if place == "missing":
+            path.unlink()
+        elif place == "cut short":
+            os.truncate(path, size - 1)
+        else:
+            _flip_a_byte(path, {"magic": 0, "header": 60, "table": size // 2, "tokens": size - 1}[place])
+
+    messages: list[str] = []
+
+    def listen(event: Any) -> None:
+        if isinstance(event, progress.Message):
+            messages.append(event.text)
+
+    with progress.listening(listen):
+        result = _build_disturbed(spec, step, damage, num_workers)
+    assert listed_files(spec, result.version) == expected
+    assert len(messages) == 1
+    assert "spill" in messages[0]

@@ -1,0 +1,202 @@
+"""Try-outs: a build of the first documents of each source, beside the real versions and never instead of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.counts import count
+from tokenloom.cli.main import main
+from tokenloom.errors import InputError, SpecError
+from tokenloom.flows.direct import plan_directly
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.spec_file import load_spec
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import dataset_store, load_manifest
+
+TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
+
+
+def source(path: Path, **options: Any) -> dict[str, Any]:
+    """Return a source of the kind that the file's name says."""
+    return {"kind": path.suffix[1:], "path": str(path), **options}
+
+
+def texts_of(spec: BuildSpec, version: str) -> list[str]:
+    """Return the texts of a byte dataset, sorted."""
+    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, version))
+
+
+def tagged(spec: BuildSpec) -> dict[str, str]:
+    """Return {tag: version} of all tags of a dataset."""
+    store = dataset_store(spec.store, spec.dataset)
+    return {tag: entry.version for tag in store.names("tags") if (entry := tags.newest(store, tag))}
+
+
+def small_files(folder: Path, texts: Sequence[str | None], file_rows: int, group_rows: int = 3) -> Path:
+    """Write texts into parquet files of some rows each; return their glob."""
+    for i, start in enumerate(range(0, len(texts), file_rows)):
+        write_parquet(folder / f"{i:04d}.parquet", texts[start : start + file_rows], group_rows=group_rows)
+    return folder / "*.parquet"
+
+
+def two_sources(folder: Path) -> list[dict[str, Any]]:
+    """Write 300 texts as many small parquet files and 100 as JSON lines."""
+    return [source(small_files(folder / "a", TEXTS[:300], 17)), source(write_jsonl(folder / "b.jsonl", TEXTS[300:]))]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50, 120, 1000])
+def test_a_try_out_holds_the_first_documents_of_each_source(limit: int, tmp_path: Path) -> None:
+    sources = two_sources(tmp_path)
+    spec = make_spec(tmp_path / "store", sources, limit=limit)
+    result = build(spec)
+    assert texts_of(spec, result.version) == sorted([*TEXTS[:300][:limit], *TEXTS[300:][:limit]])
+    workers = make_spec(tmp_path / "workers", sources, limit=limit)
+    if limit == 50:
+        assert listed_files(workers, build(workers, 2).version) == listed_files(spec, result.version)
+
+
+_WORDS = st.sampled_from(["", "a", "b", "c", "dd", "é", "some text", "漢字"])
+
+
+@settings(max_examples=count(8, 300), deadline=None)
+@given(
+    texts=st.lists(st.tuples(st.none() | _WORDS, st.integers(0, 3)), min_size=1, max_size=40),
+    limit=st.integers(1, 12),
+    file_rows=st.integers(1, 15),
+    group_rows=st.integers(1, 5),
+)
+def test_the_limit_counts_documents_and_not_rows(
+    texts: list[tuple[str | None, int]], limit: int, file_rows: int, group_rows: int
+) -> None:
+    texts = [*texts, ("the last one", 2)]
+    kept = [text for text, label in texts if text and label >= 2][:limit]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 40)
+        lines = Path(folder, "a.jsonl")
+        lines.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in texts))
+        long_enough = [text if label >= 2 else "" for text, label in texts]
+        path = small_files(Path(folder, "many"), long_enough, file_rows, group_rows)
+        for one in (source(lines, filter="label >= 2"), source(path)):
+            spec = make_spec(Path(folder, one["kind"]), [one], limit=limit, documents={"deduplicate": False})
+            result = build(spec)
+            assert texts_of(spec, result.version) == sorted(kept)
+            assert result.rows["kept"] == len(kept)
+            assert result.rows["read"] == result.rows["kept"] + result.rows["filtered"] <= len(texts)
+
+
+def test_rows_that_are_left_out_before_the_last_document_are_counted(tmp_path: Path) -> None:
+    texts: list[str | None] = []
+    for i in range(100):
+        texts += [f"text {i}", "", None]
+    spec = make_spec(tmp_path / "store", [source(small_files(tmp_path, texts, 1, 1))], limit=10)
+    result = build(spec)  # a row is a file here, and the 28th holds the tenth document
+    assert result.rows == {"read": 28, "kept": 10, "duplicates": 0, "filtered": 18, "excluded": 0, "quarantined": 0}
+
+
+def test_duplicates_count_for_the_limit_and_are_dropped_afterwards(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["one", "one", "two", "three"])
+    spec = make_spec(tmp_path / "store", [source(path)], limit=3)
+    result = build(spec)
+    assert texts_of(spec, result.version) == ["one", "two"]
+    assert result.rows["duplicates"] == 1
+
+
+def test_a_try_out_moves_its_own_tag_and_never_latest(tmp_path: Path) -> None:
+    sources = two_sources(tmp_path)
+    small, larger, full = (make_spec(tmp_path / "store", sources, limit=limit) for limit in (3, 5, None))
+    first = build(small)
+    assert (first.tag, first.tag_moved) == ("tryout", True)
+    assert tagged(small) == {"tryout": first.version}
+    whole = build(full)
+    assert (whole.tag, whole.tag_moved) == ("latest", True)
+    assert tagged(small) == {"tryout": first.version, "latest": whole.version}
+    second = build(larger)
+    assert tagged(small) == {"tryout": second.version, "latest": whole.version}
+    assert build(small).published is False
+    assert tagged(small)["latest"] == whole.version
+    assert len({first.version, second.version, whole.version}) == 3
+
+
+def test_the_limit_stands_in_the_manifest_and_a_limit_above_all_is_still_a_try_out(tmp_path: Path) -> None:
+    sources = two_sources(tmp_path)
+    spec, full = (make_spec(tmp_path / "store", sources, limit=limit) for limit in (10_000, None))
+    result, whole = build(spec), build(full)
+    assert texts_of(spec, result.version) == texts_of(full, whole.version) == sorted(TEXTS)
+    assert result.version != whole.version
+    store = dataset_store(spec.store, spec.dataset)
+    assert load_manifest(store, result.version)["spec"]["limit"] == 10_000
+    assert "limit" not in load_manifest(store, whole.version)["spec"]
+    assert listed_files(spec, result.version, ".tok") == listed_files(full, whole.version, ".tok")
+
+
+def test_try_outs_and_full_builds_leave_each_other_alone(tmp_path: Path) -> None:
+    sources = [*two_sources(tmp_path), source(tmp_path / "b.jsonl", name="again")]
+    fresh = {
+        limit: listed_files(spec, build(spec).version)
+        for limit in (3, 60, None)
+        for spec in [make_spec(tmp_path / f"fresh-{limit}", sources, limit=limit)]
+    }
+    for order in ((3, 60, None), (None, 60, 3)):
+        for limit in order:
+            spec = make_spec(tmp_path / f"store-{order[0]}", sources, limit=limit)
+            assert listed_files(spec, build(spec).version) == fresh[limit]
+
+
+def test_a_try_out_reads_no_further_than_it_must(tmp_path: Path) -> None:
+    for i in range(5):
+        write_jsonl(tmp_path / f"{i}.jsonl", TEXTS[20 * i : 20 * i + 20])
+    (tmp_path / "5.jsonl").write_text("no JSON\n")
+    sources = [{"kind": "jsonl", "path": str(tmp_path / "*.jsonl")}]
+    result = build(make_spec(tmp_path / "store", sources, limit=100))
+    assert (result.num_encoded, result.rows["read"]) == (5, 100)
+    with pytest.raises(InputError, match="not valid JSON"):
+        build(make_spec(tmp_path / "store", sources, limit=101))
+
+
+def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two_sources(tmp_path)
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        "dataset: data\nstore: ./store\nsources:\n"
+        "  - {kind: parquet, path: a/*.parquet}\n  - {kind: jsonl, path: b.jsonl}\ntokenizer: {kind: byte}\n"
+    )
+    arguments = ["build", str(path), "--limit", "3", "--direct", "--workers", "0"]
+    assert main([*arguments, "--json"]) == 0
+    said = capsys.readouterr().out
+    value = json.loads(said)
+    assert said.count("\n") == 1
+    assert (value["tag"], value["tag_moved"], value["rows"]["kept"]) == ("tryout", True, 6)
+    spec = load_spec(str(path), ["limit=3"])
+    assert texts_of(spec, value["version"]) == sorted([*TEXTS[:3], *TEXTS[300:303]])
+    assert tagged(spec) == {"tryout": value["version"]}
+    assert main(arguments) == 0
+    assert "never latest" in capsys.readouterr().out
+    assert main(["plan", str(path), "--limit", "3", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["version"], planned["published"]) == (value["version"], True)
+
+
+def test_a_limit_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: data\nstore: ./s\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
+    )
+    for wrong in ("0", "-1", "many"):
+        assert main(["build", str(tmp_path / "spec.yaml"), "--limit", wrong]) == 2
+    with pytest.raises(SpecError, match="limit"):
+        load_spec(str(tmp_path / "spec.yaml"), ["limit=0"])
+
+
+def test_a_try_out_is_planned_under_its_own_version(tmp_path: Path) -> None:
+    sources = two_sources(tmp_path)
+    planned = {limit: plan_directly(make_spec(tmp_path / "s", sources, limit=limit), 0)[0] for limit in (3, 4, None)}
+    assert len({plan.version for plan in planned.values()}) == 3
+    assert build(make_spec(tmp_path / "s", sources, limit=3)).version == planned[3].version

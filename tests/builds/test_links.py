@@ -1,0 +1,264 @@
+"""Links, pipes and odd names in a store: nothing outside of it is written, deleted or waited for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
+from tokenloom import TokenDataset
+from tokenloom.cli.main import main
+from tokenloom.errors import FormatError, StoreError, TokenloomError
+from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.versions.versions import dataset_store, load_manifest, parse_reference, read_listed, resolve
+
+pytestmark = pytest.mark.timeout(60)  # who opens a pipe would wait for ever
+
+_TEXTS = [f"document {i} " * 5 for i in range(40)]
+
+
+class _Project:
+    """A spec, its dataset's folder, the files of its version built elsewhere, and a folder of others' files."""
+
+    def __init__(self, folder: Path) -> None:
+        source = {"kind": "jsonl", "path": str(write_jsonl(folder / "a.jsonl", _TEXTS))}
+        alone = make_spec(folder / "alone", [source], shard_tokens=1000)
+        self.spec = make_spec(folder / "store", [source], shard_tokens=1000)
+        self.version = build(alone).version
+        self.hashes = listed_files(alone, self.version)
+        self.alone = folder / "alone" / "data"
+        self.dataset = folder / "store" / "data"
+        self.outside = folder / "outside"
+        for name in ("precious", "000000.tok", "manifest.json", "00000001.json"):
+            path = self.outside / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"precious {name}")
+            os.utime(path, (1, 1))  # so old that a temporary would be stale
+
+    def assert_outside_is_untouched(self) -> None:
+        """No file was added, changed or removed there."""
+        found = {path.name: path.read_text() for path in self.outside.iterdir()}
+        assert found == {name: f"precious {name}" for name in found}
+        assert len(found) == 4
+
+    def assert_builds(self) -> None:
+        """The build ends in the version and the bytes that it should."""
+        assert build(self.spec).version == self.version
+        assert listed_files(self.spec, self.version) == self.hashes
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> _Project:
+    return _Project(tmp_path)
+
+
+def _read_all(reference: str) -> int:
+    data = TokenDataset(reference, seq_len=16)
+    return sum(int(data[i]["input_ids"].sum()) for i in range(len(data)))
+
+
+@pytest.mark.parametrize("place", ["store", "store/data"])
+def test_a_store_or_dataset_that_is_a_link_is_written_and_read(project: _Project, place: str, tmp_path: Path) -> None:
+    there = tmp_path / "another disk"
+    there.mkdir()
+    link = tmp_path / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(there, target_is_directory=True)
+    project.assert_builds()
+    assert link.is_symlink()
+    assert list(there.rglob("manifest.json"))
+    assert _read_all(str(project.dataset)) == _read_all(str(project.alone))
+
+
+@pytest.mark.parametrize(
+    "name", ["train/000000.tok", "train/000001.docs", "validation/000000.tok", "inputs.json", "build.json"]
+)
+@pytest.mark.parametrize("target", ["precious", "nothing"])
+def test_a_link_where_a_file_of_the_version_goes_is_replaced_and_not_followed(
+    project: _Project, name: str, target: str
+) -> None:
+    path = project.dataset / "versions" / project.version / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to(project.outside / target)
+    project.assert_builds()
+    assert not path.is_symlink()
+    project.assert_outside_is_untouched()
+
+
+@pytest.mark.parametrize("target", ["manifest.json", "nothing"])
+@pytest.mark.parametrize("name", ["versions/{}/manifest.json", "tags/latest/00000001.json"])
+def test_a_link_where_a_name_is_made_once_is_an_error_and_not_followed(
+    project: _Project, name: str, target: str
+) -> None:
+    path = project.dataset / name.format(project.version)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(project.outside / target)
+    with pytest.raises(TokenloomError, match=project.version if "versions" in name else "tags/latest"):
+        build(project.spec)
+    project.assert_outside_is_untouched()
+    path.unlink()
+    project.assert_builds()
+
+
+def test_links_among_the_work_files_are_replaced_and_not_followed(project: _Project) -> None:
+    build(project.spec)
+    for path in [*(project.dataset / "work").rglob("*.*")]:
+        path.unlink()
+        path.symlink_to(project.outside / "precious")
+    (project.dataset / "versions" / project.version / "manifest.json").unlink()
+    project.assert_builds()
+    project.assert_outside_is_untouched()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["versions", "versions/{}", "versions/{}/train", "tags", "tags/latest", "work", "work/tmp", "work/spills"],
+)
+def test_a_folder_that_is_a_link_out_of_the_dataset_is_refused(project: _Project, name: str) -> None:
+    link = project.dataset / name.format(project.version)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if name in ("tags", "tags/latest"):  # else the old file there is no tag
+        (project.outside / "00000001.json").rename(project.outside / "other.json")
+        (project.outside / "other.json").write_text("precious other.json")
+    link.symlink_to(project.outside, target_is_directory=True)
+    with pytest.raises(TokenloomError) as caught:
+        build(project.spec)
+    if name not in ("versions/{}",):  # a manifest seems to be there, which is damaged
+        assert isinstance(caught.value, StoreError)
+        assert "leads out of it" in str(caught.value)
+    assert str(link) in str(caught.value)
+    project.assert_outside_is_untouched()
+    link.unlink()
+    project.assert_builds()
+
+
+def test_old_files_behind_a_link_are_not_deleted_as_stale(project: _Project) -> None:
+    store = dataset_store(project.spec.store, project.spec.dataset)
+    (project.dataset / "work").mkdir(parents=True)
+    (project.dataset / "work" / "tmp").symlink_to(project.outside, target_is_directory=True)
+    with pytest.raises(StoreError, match="leads out of it"):
+        store.remove_stale_temporaries()
+    (project.dataset / "work" / "tmp").unlink()
+    (project.dataset / "work" / "tmp").mkdir()
+    link = project.dataset / "work" / "tmp" / "link"
+    link.symlink_to(project.outside / "precious")
+    (project.dataset / "work" / "tmp" / "folder").mkdir()
+    os.utime(project.dataset / "work" / "tmp" / "folder", (1, 1))
+    store.remove_stale_temporaries()
+    project.assert_outside_is_untouched()
+
+
+def test_files_of_a_version_may_be_links_to_where_they_are_kept(project: _Project, tmp_path: Path) -> None:
+    """As git-annex and DVC keep files: reading follows links, since what they lead to must match the manifest."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for number, path in enumerate(sorted(project.alone.glob("versions/*/**/*.*"))):
+        shutil.move(path, kept / str(number))
+        path.symlink_to(kept / str(number))
+    assert _read_all(str(project.alone)) > 0
+    assert main(["peek", str(project.alone)]) == 0
+
+
+def _damage(path: Path, how: str, outside: Path) -> None:
+    path.unlink()
+    if how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"a device": Path("/dev/zero"), "another file": outside, "itself": path}[how])
+
+
+@pytest.mark.parametrize("how", ["pipe", "folder", "a device", "another file", "itself"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tags/latest/00000001.json",
+        "versions/{}/manifest.json",
+        "versions/{}/inputs.json",
+        "versions/{}/train/000000.tok",
+    ],
+)
+def test_what_is_no_file_of_the_version_is_named_and_never_waited_for(project: _Project, name: str, how: str) -> None:
+    path = project.alone / name.format(project.version)
+    _damage(path, how, project.outside / "precious")
+    with pytest.raises((StoreError, FormatError)) as caught:
+        _read_all(str(project.alone))
+        resolved = resolve(parse_reference(str(project.alone)))
+        read_listed(*resolved, "inputs.json")
+    assert str(path) in str(caught.value)
+    assert "precious" not in str(caught.value).replace(str(project.outside), "")
+
+
+@pytest.mark.parametrize("how", ["pipe", "folder", "a device", "another file", "itself"])
+def test_a_document_table_that_is_none_is_named(project: _Project, how: str) -> None:
+    path = project.alone / "versions" / project.version / "train" / "000000.docs"
+    _damage(path, how, project.outside / "precious")
+    with pytest.raises(FormatError, match=r"000000\.docs"):
+        open_documents(path)
+
+
+_NAMES = [
+    "../../../outside/x",
+    "/etc/passwd",
+    "",
+    ".",
+    "..",
+    "train/../../x",
+    "a\\..\\b",
+    "nul\0",
+    "x" * 5000,
+    "a" * 300,
+]
+
+
+def _sign_manifest(project: _Project, change: Any) -> None:
+    path = project.alone / "versions" / project.version / "manifest.json"
+    value = read_signed(path.read_bytes(), "")
+    change(value)
+    path.write_bytes(sign(value))
+
+
+@pytest.mark.parametrize("name", _NAMES, ids=lambda name: name[:20] or "empty")
+def test_a_shard_with_an_odd_name_is_an_error(project: _Project, name: str) -> None:
+    def change(value: dict[str, Any]) -> None:
+        value["splits"]["train"]["shards"][0]["name"] = name
+
+    _sign_manifest(project, change)
+    with pytest.raises((StoreError, FormatError)):
+        _read_all(str(project.alone))
+    assert main(["peek", str(project.alone)]) == 1
+
+
+@pytest.mark.parametrize("folder", ["", "tokenizer/"])
+@pytest.mark.parametrize("name", _NAMES, ids=lambda name: name[:20] or "empty")
+def test_a_listed_file_with_an_odd_name_is_an_error(project: _Project, folder: str, name: str) -> None:
+    wanted = hashlib.sha256((project.outside / "precious").read_bytes()).hexdigest()
+    _sign_manifest(project, lambda value: value["files"].update({folder + name: wanted}))
+    store = dataset_store(str(project.alone.parent), "data")
+    with pytest.raises((StoreError, FormatError)):
+        read_listed(store, load_manifest(store, project.version), folder + name)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../outside/precious", "/../../../outside/precious", "x/../../../../outside/precious"]
+)
+def test_a_listed_name_never_reads_a_file_outside_though_its_checksum_is_right(project: _Project, name: str) -> None:
+    wanted = hashlib.sha256((project.outside / "precious").read_bytes()).hexdigest()
+    for folder in ("", "tokenizer/"):
+        _sign_manifest(project, lambda value, listed=folder + name: value["files"].update({listed: wanted}))
+        assert json.loads((project.alone / "versions" / project.version / "manifest.json").read_text())
+        store = dataset_store(str(project.alone.parent), "data")
+        with pytest.raises(FormatError, match="files must be names of files in the version"):
+            read_listed(store, load_manifest(store, project.version), folder + name)
+
+
+def test_the_version_has_the_files_that_are_named_here(project: _Project) -> None:
+    assert {"train/000000.tok", "train/000001.docs", "validation/000000.tok"} <= set(project.hashes)

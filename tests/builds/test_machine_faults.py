@@ -1,0 +1,323 @@
+"""Faults of the machine: a full or read-only disk, few file descriptors, no memory, a clock that goes back."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_jsonl
+from tests.builders.refusals import assert_nothing_visible
+from tests.counts import FULL, SUMMARY, count
+from tests.drivers.kill_driver import what_is_wrong
+from tokenloom.errors import TokenloomError, WorkerLost
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import Store
+from tokenloom.storage.versions import tags
+
+pytestmark = pytest.mark.slow
+_ROOT = Path(__file__).parents[2]
+_TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
+
+
+@pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT", "EIO", "EROFS"] if FULL else ["ENOSPC"])
+def test_a_disk_that_fails_from_any_operation_on_shows_nothing_and_the_build_resumes(
+    tmp_path: Path, number: str
+) -> None:
+    (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
+    time.sleep(2.1)  # a younger input's fingerprint is not remembered, so the plan would write nothing
+    step = count(37, 1 if number == "ENOSPC" else 10)
+    command = [sys.executable, "-m", "tests.drivers.enospc_driver", str(tmp_path), number, str(step)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    tries = [json.loads(line) for line in done.stdout.splitlines()]
+    problems = [f"{t['step']}, {t['operation']}: {t['problem']}" for t in tries if t["problem"]]
+    assert problems == []
+    operations = Counter(item["operation"] for item in tries)
+    if step == 1:
+        assert set(operations) == {"create", "write", "torn write", "fsync", "replace", "link", "mkdir"}
+    assert operations["link"] == 2
+    assert len(tries) > 15
+    SUMMARY.append(f"{number} from an operation on, {len(tries)} times: {dict(sorted(operations.items()))}")
+
+
+# By the command line
+
+
+def _build(spec: Path, *options: str, limits: dict[int, int] | None = None) -> subprocess.CompletedProcess[str]:
+    def set_limits() -> None:
+        for limit, value in (limits or {}).items():
+            resource.setrlimit(limit, (value, value))
+
+    command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--direct", "--json", *options]
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False, preexec_fn=set_limits)
+
+
+def _written(spec: BuildSpec, folder: Path) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(spec.model_dump_json())
+    return path
+
+
+def _with_transform(spec: BuildSpec, name: str) -> BuildSpec:
+    transform = {"function": f"tests.builders.machine_transforms:{name}", "version": "1"}
+    return BuildSpec.model_validate(spec.model_dump() | {"documents": {"transform": transform}})
+
+
+def _assert_same_bytes(spec: BuildSpec, version: str, folder: Path) -> None:
+    """Compare a version with a build in another store that nothing disturbs."""
+    alone = spec.model_copy(update={"store": str(folder / "alone")})
+    assert build(alone).version == version
+    assert listed_files(spec, version) == listed_files(alone, version)
+    assert what_is_wrong(Path(spec.store) / spec.dataset, must_be_visible=True) is None
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the transforms' notes."""
+    monkeypatch.setenv("TOKENLOOM_TEST_NOTES", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def mounted(notes: Path) -> Iterator[Path]:
+    """A file system in memory of 8 MB; skips where mounting is not allowed."""
+    folder = notes / "mounted"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"), [("fill_disk", "No space left on device"), ("make_read_only", "Read-only file system")]
+)
+def test_a_disk_that_fails_in_the_middle_is_named_and_the_same_command_goes_on(
+    transform: str, said: str, tmp_path: Path, mounted: Path
+) -> None:
+    write_jsonl(tmp_path / "data" / "a.jsonl", _TEXTS)
+    source = {"kind": "jsonl", "path": str(tmp_path / "data" / "*.jsonl")}
+    spec = _with_transform(make_spec(mounted / "store", [source], shard_tokens=5000), transform)
+    path = _written(spec, tmp_path)
+    done = _build(path, "--workers", "1")
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["error"]["exit_code"] == 1
+    for part in (str(mounted / "store" / "data"), said, f"file system {mounted}, ", " bytes free"):
+        assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    subprocess.run(["mount", "-o", "remount,rw", str(mounted)], check=True)
+    assert_nothing_visible(spec)
+    (mounted / "ballast").unlink(missing_ok=True)
+    (mounted / "ballast").mkdir()  # so that it is not filled again
+    plain = _with_transform(spec, "fill_disk")
+    done = _build(_written(plain, tmp_path), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    _assert_same_bytes(plain, json.loads(done.stdout)["version"], tmp_path)
+
+
+def test_a_disk_without_room_for_one_more_file_says_so(tmp_path: Path, mounted: Path) -> None:
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", _TEXTS))}
+    spec = make_spec(mounted / "store", [source], shard_tokens=5000)
+    subprocess.run(["mount", "-o", "remount,nr_inodes=16", str(mounted)], check=True)
+    with pytest.raises(TokenloomError, match=f"file system {mounted}, [0-9,]+ bytes free and none left for files"):
+        build(spec)
+    assert_nothing_visible(spec)
+    subprocess.run(["mount", "-o", "remount,nr_inodes=1000", str(mounted)], check=True)
+    _assert_same_bytes(spec, build(spec).version, tmp_path)
+
+
+# File descriptors
+
+
+@pytest.mark.parametrize("one_file", [True, False] if FULL else [False])
+def test_64_file_descriptors_are_enough_for_any_number_of_files_and_shards(one_file: bool, tmp_path: Path) -> None:
+    num_files = 1 if one_file else 100
+    for number in range(num_files):
+        texts = [f"{number} {text}" for text in _TEXTS[:: max(1, num_files // 5)]]
+        write_jsonl(tmp_path / "data" / f"{number}.jsonl", texts)
+    source = {"kind": "jsonl", "path": str(tmp_path / "data" / "*.jsonl")}
+    num_tokens = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
+    spec = make_spec(tmp_path / "store", [source], shard_tokens=num_tokens // 120, splits={"train": 1.0})
+    done = _build(_written(spec, tmp_path), "--workers", "2", limits={resource.RLIMIT_NOFILE: 64})
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["splits"]["train"]["shards"] > 70
+    assert len(list((tmp_path / "store").rglob("*.spill"))) == num_files
+    _assert_same_bytes(spec, result["version"], tmp_path)
+
+
+def test_too_few_file_descriptors_are_named(tmp_path: Path) -> None:
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", _TEXTS))}
+    spec = make_spec(tmp_path / "store", [source])
+    held: list[int] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    build(make_spec(tmp_path / "warm", [source]))  # all is imported
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(held.pop())
+        with pytest.raises(TokenloomError, match="Too many open files") as caught:
+            build(spec)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in held:
+            os.close(descriptor)
+    assert str(tmp_path) in str(caught.value)
+    assert_nothing_visible(spec)
+    _assert_same_bytes(spec, build(spec).version, tmp_path)
+
+
+# Memory
+
+
+def _one_file(folder: Path, transform: str, texts: list[str]) -> BuildSpec:
+    source = {"kind": "jsonl", "path": str(write_jsonl(folder / "a.jsonl", texts))}
+    return _with_transform(make_spec(folder / "store", [source]), transform)
+
+
+def test_a_worker_killed_for_memory_is_replaced_and_said(notes: Path) -> None:
+    spec = _one_file(notes, "die_once", _TEXTS)
+    done = _build(_written(spec, notes), "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert f"a worker process ended while encoding {notes / 'a.jsonl'}" in done.stderr
+    assert "often by the system for lack of memory" in done.stderr
+    _assert_same_bytes(spec, json.loads(done.stdout)["version"], notes)
+
+
+def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", (0, 0, 0))
+    spec = _one_file(notes, "die", _TEXTS)
+    with pytest.raises(WorkerLost, match=r"encoding .*a\.jsonl.*lack of memory; fewer --workers"):
+        build(spec, num_workers=1)
+    assert_nothing_visible(spec)
+
+
+@pytest.mark.parametrize("megabytes", [1, 40, 80, 160] if FULL else [1, 80])
+def test_a_worker_without_memory_ends_the_build_and_names_the_file(
+    megabytes: int, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", (0, 0, 0))
+    spec = _one_file(notes, "leave_little_memory", ["short", "long " * 12_000_000])
+    (notes / "bytes").write_text(str(megabytes * 10**6))
+    with pytest.raises(WorkerLost, match=r"no memory left while .*a\.jsonl"):
+        build(spec, num_workers=1)
+    assert_nothing_visible(spec)
+
+
+# The clock
+
+
+class _Clock:
+    """The system's clock as this process sees it: `offset` seconds off, and `backward` seconds more with every look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.offset = self.backward = 0.0
+        self.looks = 0
+        true_time = time.time
+        self._time = true_time
+        monkeypatch.setattr(time, "time", self.now)
+        monkeypatch.setattr(time, "time_ns", lambda: int(self.now() * 1e9))
+        dates = SimpleNamespace(now=lambda zone: datetime.datetime.fromtimestamp(self.now(), zone))
+        stand_in = SimpleNamespace(UTC=datetime.UTC, datetime=dates)
+        monkeypatch.setattr("tokenloom.storage.versions.tags.datetime", stand_in)
+
+    def now(self) -> float:
+        """What time.time returns."""
+        self.looks += 1
+        self.offset -= self.backward
+        return self._time() + self.offset
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    """A clock that may be moved."""
+    return _Clock(monkeypatch)
+
+
+def test_a_clock_that_goes_back_while_a_build_runs_changes_no_byte(tmp_path: Path, clock: _Clock) -> None:
+    spec = small_spec(tmp_path)
+    expected = build(spec.model_copy(update={"store": str(tmp_path / "before")})).version
+    clock.looks, clock.backward = 0, 3600.0
+    version = build(spec).version
+    assert clock.looks > 3
+    assert version == expected
+    _assert_same_bytes(spec, version, tmp_path)
+
+
+def test_tags_are_ordered_by_their_numbers_whatever_the_clock_says(tmp_path: Path, clock: _Clock) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", _TEXTS)
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
+    versions = []
+    for number in range(4):
+        clock.offset = -86_400.0 * number
+        versions.append(build(spec.model_copy(update={"seed": number})).version)
+    log = tags.log(Store(Path(spec.store) / spec.dataset), "latest")
+    assert [entry.version for entry in log] == versions
+    times = [entry.at for entry in log]
+    assert times == sorted(times, reverse=True)
+    assert times[0] != times[-1]
+
+
+@pytest.mark.parametrize("offset", [-1e8, -3600.0, -1.0, 0.0] if FULL else [-3600.0, -1.0])
+def test_a_clock_that_is_behind_the_files_hides_no_change(tmp_path: Path, clock: _Clock, offset: float) -> None:
+    clock.offset = offset
+    path = write_jsonl(tmp_path / "a.jsonl", _TEXTS)
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
+    before, data = path.stat(), path.read_bytes()
+    versions = [build(spec).version]
+    for word in (b"Document", b"dOcument", b"doCument"):
+        path.write_bytes(data.replace(b"document", word))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        versions.append(build(spec).version)
+    assert len(set(versions)) == 4
+    assert not (tmp_path / "store" / "data" / "work" / "fingerprints.json").exists()
+
+
+def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
+    tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another build takes the temporaries of this one for those of a day ago, and removes them."""
+    spec = small_spec(tmp_path)
+    store = Store(Path(spec.store) / spec.dataset)
+    rename = os.replace
+    removed: list[bool] = []
+
+    def replace(source: Any, target: Any) -> None:
+        if not removed and str(target).endswith(".tok"):
+            clock.offset = 2 * 86_400.0
+            store.remove_stale_temporaries()
+            clock.offset = 0.0
+            removed.append(not Path(source).exists())
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    version = build(spec).version
+    assert removed == [True]
+    _assert_same_bytes(spec, version, tmp_path)
+
+
+def test_a_clock_that_was_ahead_leaves_temporaries_that_harm_nothing(tmp_path: Path, clock: _Clock) -> None:
+    spec = small_spec(tmp_path)
+    store = Store(Path(spec.store) / spec.dataset)
+    store.replace("work/tmp/left.by.a.kill", b"half", durable=False)
+    os.utime(store.local("work/tmp/left.by.a.kill"), (time.time() + 1e8,) * 2)
+    _assert_same_bytes(spec, build(spec).version, tmp_path)
+    assert store.names("work/tmp") == ["left.by.a.kill"]

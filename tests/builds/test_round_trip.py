@@ -1,0 +1,471 @@
+"""Round trip over real corpora: what stands in the shards is what stands in the source.
+
+The sources are read again here with pyarrow, datasets, array_record, json, csv, gzip and zipfile, never through the
+build's own readers; ids are compared with those of each tokenizer's library, called here document by document.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import unicodedata
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, reduce
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sentencepiece
+import tiktoken
+import tokenizers
+
+from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_parquet
+from tests.counts import FULL
+from tests.tasks import test_source_kinds as kinds
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.versions import load_manifest, version_path
+
+pytestmark = pytest.mark.slow
+Place = tuple[str, int]
+
+
+# Corpora
+
+
+def _udhr(data: Path, folder: Path) -> None:
+    with zipfile.ZipFile(data / "multilingual" / "udhr2.zip") as archive:
+        archive.extractall(folder)
+
+
+def _csv(data: Path, folder: Path) -> None:
+    for name in ("wikitext-2/valid", "nltk/movie_reviews_pos"):
+        rows = pq.read_table(data / f"{name}.parquet", columns=["id", "text"]).to_pylist()
+        with (folder / f"{Path(name).name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "text"])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _array_records(data: Path, folder: Path) -> None:
+    for path in sorted((data / "ag_news").glob("*.parquet")):
+        records = [json.dumps(row, ensure_ascii=False).encode() for row in pq.read_table(path).to_pylist()]
+        kinds.TestArrayRecordOfJson().write_records(folder, records).rename(folder / f"{path.stem}.array_record")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A source as a spec writes it, and with which tokenizers it is built.
+
+    Its paths start at the folder of real data, or at a new one if `write` fills that first. With `limit` only the first
+    documents are taken. `keeps` is its filter in Python.
+    """
+
+    options: dict[str, str]
+    tokenizers: str = "byte"
+    full: str = "gpt2"  # used too with TOKENLOOM_FULL=1
+    limit: int | None = None
+    write: Callable[[Path, Path], None] | None = None
+    keeps: Callable[[dict[str, Any]], bool] = field(default=lambda row: True)
+
+    def source(self, folder: Path) -> dict[str, str]:
+        """Return the source of a spec."""
+        key = "name" if self.options["kind"] == "huggingface" else "path"
+        return self.options | {key: str(folder / self.options[key])}
+
+
+def _is_english(row: dict[str, Any]) -> bool:
+    return bool(row["language_id_whole_page_fasttext"]["en"] > 0.9)
+
+
+_EVERY = "byte gpt2 gpt-neox mistral sentencepiece"
+_STORIES = "tinystories/stories"
+_SAVED = "hf_arrow/{}/validation"
+
+CORPORA = {
+    "ag_news": Corpus({"kind": "parquet", "path": "ag_news/*.parquet", "id": "id"}, "gpt2", full="byte o200k_base"),
+    "ag_news_hf": Corpus({"kind": "huggingface", "name": "ag_news", "id": "id"}),
+    "ag_news_records": Corpus(
+        {"kind": "arrayrecord", "path": "*.array_record", "text": "text", "id": "id"}, write=_array_records
+    ),
+    "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, write=_csv),
+    "gutenberg": Corpus({"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, full="gpt2 o200k_base gpt-neox"),
+    "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "byte", full="gpt2 o200k_base"),
+    "movie_reviews": Corpus(
+        {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet", "id": "id"}, full="gpt2 o200k_base"
+    ),
+    "nsmc": Corpus(
+        {"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"},
+        full="gpt2 o200k_base",
+        limit=None if FULL else 5000,
+    ),
+    "tang_poems": Corpus(
+        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"}
+    ),
+    "tang_poems_first": Corpus(
+        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
+        "sentencepiece",
+        full="gpt2 gpt-neox mistral",
+        limit=4000,
+    ),
+    "stories_lines": Corpus(
+        {"kind": "jsonl", "path": f"{_STORIES}.jsonl.gz", "text": "story", "id": "id"}, full=_EVERY
+    ),
+    "stories_separated": Corpus(
+        {"kind": "text", "path": f"{_STORIES}_endoftext.txt", "separator": "<|endoftext|>"}, full=_EVERY
+    ),
+    "stories_array": Corpus({"kind": "jsonl", "path": f"{_STORIES}_first500.json", "text": "story"}, _EVERY),
+    "scisummnet": Corpus(
+        {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"}, full="gpt2 o200k_base"
+    ),
+    "c4": Corpus({"kind": "jsonl", "path": "webtext/c4-*.json.gz", "id": "url"}, full=_EVERY),
+    "dclm": Corpus(
+        {
+            "kind": "jsonl",
+            "path": "webtext/dclm_sample.jsonl",
+            "filter": "language_id_whole_page_fasttext.en > 0.9",
+            "id": "url",
+        },
+        full=_EVERY,
+        keeps=_is_english,
+    ),
+    "boolq": Corpus({"kind": "arrow", "path": _SAVED.format("boolq/none"), "text": "passage"}),
+    "sciq": Corpus({"kind": "arrow", "path": _SAVED.format("sciq/none"), "text": "support"}),
+    "openbookqa": Corpus(
+        {"kind": "arrow", "path": _SAVED.format("openbookqa/main"), "text": "choices.text", "id": "id"}, full=_EVERY
+    ),
+    "udhr": Corpus({"kind": "text", "path": "udhr2/*.txt"}, full=_EVERY, write=_udhr),
+    "wagahaiwa": Corpus({"kind": "text", "path": "multilingual/wagahaiwa_*.txt"}, "gpt2", full="byte"),
+    "botchan": Corpus({"kind": "text", "path": "longdocs/botchan.txt"}),
+    "tinyshakespeare": Corpus(
+        {"kind": "text", "path": "tinyshakespeare/input.txt"}, "o200k_base", full="byte gpt2 gpt-neox"
+    ),
+}
+
+
+def _chosen(corpus: Corpus) -> list[str]:
+    names = f"{corpus.tokenizers} {corpus.full if FULL else ''}".split()
+    return list(dict.fromkeys(names))
+
+
+# Sources, read again
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a source; no text if it is null, empty or left out by the filter."""
+
+    text: str | None
+    id: str | None = None
+
+
+def _text_rows(path: Path, separator: str | None) -> Iterator[tuple[int, str]]:
+    """Yield what stands between separators, without line ends around it, with its offset in bytes."""
+    data = path.read_bytes()
+    if separator is None:
+        yield 0, data.decode("utf-8")
+        return
+    parts, mark = data.split(separator.encode()), len(separator.encode())
+    for part, end in zip(parts, accumulate(len(part) + mark for part in parts), strict=True):
+        if text := part.decode("utf-8").strip("\r\n"):
+            yield end - len(part) - mark, text
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the objects of an array by their position, of lines by their offset in bytes, decompressed."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if path.suffix == ".json":
+        yield from enumerate(json.loads(data))
+        return
+    lines = data.split(b"\n")
+    for line, end in zip(lines, accumulate(len(line) + 1 for line in lines), strict=True):
+        if line:
+            yield end - len(line) - 1, json.loads(line)
+
+
+def _file_rows(path: Path, options: dict[str, str]) -> Iterator[tuple[int, Any]]:
+    """Yield (row, value) of a file."""
+    kind = options["kind"]
+    if kind in ("parquet", "huggingface"):
+        yield from enumerate(pq.read_table(path).to_pylist())
+    elif kind == "arrow":
+        datasets = pytest.importorskip("datasets")
+        yield from enumerate(datasets.load_from_disk(str(path.parent)))
+    elif kind == "arrayrecord":
+        module = pytest.importorskip("array_record.python.array_record_module")
+        reader = module.ArrayRecordReader(str(path))
+        yield from enumerate(map(json.loads, reader.read_all()))
+        reader.close()
+    elif kind == "csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from enumerate(csv.DictReader(file))
+    elif kind == "text":
+        yield from _text_rows(path, options.get("separator"))
+    else:
+        yield from _json_rows(path)
+
+
+def _pick(value: Any, key: str) -> Any:
+    return reduce(lambda inner, part: inner[part], key.split("."), value)
+
+
+def read_source(folder: Path, corpus: Corpus) -> dict[Place, Row]:
+    """Return all rows of a corpus by their place."""
+    options = corpus.options
+    pattern = options.get("path") or f"{options['name']}/*"
+    csv.field_size_limit(2**27)
+    rows: dict[Place, Row] = {}
+    for path in sorted(folder.glob(pattern + "/*.arrow" if options["kind"] == "arrow" else pattern)):
+        name = f"{path.parent.name}/{path.name}" if options["kind"] == "arrow" else path.name
+        for number, value in _file_rows(path, options):
+            text = value if isinstance(value, str) else _pick(value, options.get("text", "text"))
+            text = "\n".join(text) if isinstance(text, list) else text
+            found = Row(text) if isinstance(value, str) else Row(text, _id(value, options))
+            rows[name, number] = found if isinstance(value, str) or corpus.keeps(value) else Row(None)
+    return rows
+
+
+def _id(value: Any, options: dict[str, str]) -> str | None:
+    return str(_pick(value, options["id"])) if "id" in options else None
+
+
+# Tokenizers, called as their libraries say
+
+
+def tokenizer_fields(name: str, data_dir: Path) -> dict[str, Any]:
+    """Return the `tokenizer` part of a spec."""
+    folder = data_dir / "tokenizers"
+    return {
+        "byte": {"kind": "byte"},
+        "gpt-neox": {"kind": "huggingface", "path": str(folder / "gpt-neox-20b" / "tokenizer.json")},
+        "mistral": {"kind": "sentencepiece", "path": str(folder / "mistral" / "tokenizer.model.v1")},
+        "sentencepiece": {"kind": "sentencepiece", "path": str(folder / "sentencepiece" / "test_model.model")},
+    }.get(name, {"kind": "tiktoken", "name": name})
+
+
+@dataclass(frozen=True)
+class Library:
+    """A tokenizer as its library has it; `decode` is None where ids do not say all of a text."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str] | None
+    normalize: Callable[[str], str] = str  # what becomes of a text before it is encoded
+
+
+@lru_cache(maxsize=1)
+def library(name: str, data_dir: Path) -> Library:
+    """Return a tokenizer's library."""
+    path = tokenizer_fields(name, data_dir).get("path")
+    if name == "byte":
+        return Library(lambda text: list(text.encode()), lambda ids: bytes(ids).decode("utf-8"))
+    if path is None:
+        encoding = tiktoken.get_encoding(name)
+        return Library(encoding.encode_ordinary, lambda ids: encoding.decode_bytes(ids).decode("utf-8"))
+    if path.endswith(".json"):
+        loaded = tokenizers.Tokenizer.from_file(path)
+        loaded.encode_special_tokens = True
+        return Library(
+            lambda text: list(loaded.encode(text, add_special_tokens=False).ids),
+            lambda ids: loaded.decode(ids, skip_special_tokens=False),
+            lambda text: unicodedata.normalize("NFC", text),  # the one normalizer of this file
+        )
+    return Library(sentencepiece.SentencePieceProcessor(model_file=path).EncodeAsIds, None)
+
+
+# Versions
+
+
+@dataclass(frozen=True)
+class Built:
+    """A published version of one corpus: its manifest and documents, and every row of the source by its place."""
+
+    library: Library
+    manifest: dict[str, Any]
+    documents: list[dict[str, Any]]
+    source: dict[Place, Row]
+    limit: int | None = None
+
+    @cached_property
+    def texts(self) -> dict[Place, str]:
+        """The texts that may become documents by their places, in order; of a try-out the first ones."""
+        texts = [(place, row.text) for place, row in sorted(self.source.items()) if row.text]
+        return dict(texts[: self.limit])
+
+    @cached_property
+    def kept(self) -> dict[str, Place]:
+        """The first place of every distinct text."""
+        places: dict[str, Place] = {}
+        for place, text in self.texts.items():
+            places.setdefault(text, place)
+        return places
+
+
+def _stored_ids(spec: BuildSpec, version: str, manifest: dict[str, Any]) -> Iterator[str | None]:
+    """Yield the id of every document, in the order of stored_documents."""
+    folder = local_store(spec.store, spec.dataset).local(version_path(version))
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            with pa.memory_map(str((folder / shard["name"]).with_suffix(".docs"))) as file:
+                table = pa.ipc.open_file(file).read_all()
+                yield from table["id"].to_pylist() if "id" in table.column_names else [None] * len(table)
+
+
+def load_built(
+    spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
+) -> Built:
+    """Return what stands in a version beside its source; documents have their `id` too."""
+    manifest = load_manifest(local_store(spec.store, spec.dataset), version)
+    pairs = zip(stored_documents(spec, version), _stored_ids(spec, version, manifest), strict=True)
+    return Built(used, manifest, [document | {"id": found} for document, found in pairs], source, limit)
+
+
+def _place(document: dict[str, Any]) -> Place:
+    return document["path"], document["row"]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(name, tokenizer) for name, corpus in CORPORA.items() for tokenizer in _chosen(corpus)],
+    ids=lambda param: f"{param[0]}-{param[1]}",
+)
+def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Every corpus with its tokenizers, built once."""
+    name, tokenizer = request.param
+    corpus, fields = CORPORA[name], tokenizer_fields(tokenizer, data_dir)
+    if fields["kind"] == "tiktoken":
+        request.getfixturevalue("tiktoken_cache")
+    folder = data_dir
+    if corpus.write is not None:
+        folder = tmp_path_factory.mktemp("corpus")
+        corpus.write(data_dir, folder)
+    sources, store = [corpus.source(folder)], tmp_path_factory.mktemp("store")
+    spec = make_spec(store, sources, tokenizer=fields, shard_tokens=500_000, limit=corpus.limit)
+    result = build(spec, num_workers=0 if tokenizer == "byte" else 2)
+    used = library(tokenizer, data_dir)
+    return load_built(spec, result.version, used, read_source(folder, corpus), corpus.limit)
+
+
+def test_the_documents_are_exactly_the_distinct_ones_of_the_input(built: Built) -> None:
+    assert len(built.kept) > 0
+    assert Counter(map(_place, built.documents)) == Counter(built.kept.values())
+    if built.library.decode is not None:
+        normalize, decode = built.library.normalize, built.library.decode
+        for document in built.documents:
+            place = _place(document)
+            assert decode(document["ids"].tolist()) == normalize(built.texts[place]), place
+
+
+def test_every_document_carries_the_id_of_its_row(built: Built) -> None:
+    for document in built.documents:
+        assert document["id"] == built.source[_place(document)].id
+
+
+def test_ids_are_those_of_the_library_document_by_document(built: Built) -> None:
+    for document in built.documents:
+        place = _place(document)
+        expected = np.array(built.library.encode(built.texts[place]), np.uint32)
+        assert np.array_equal(document["ids"], expected), place
+
+
+def test_the_manifest_counts_every_row_of_the_input_once(built: Built) -> None:
+    num_texts, num_kept = len(built.texts), len(built.kept)
+    rows = {"kept": num_kept, "duplicates": num_texts - num_kept, "excluded": 0, "quarantined": 0}
+    if built.limit is None:
+        rows |= {"read": len(built.source), "filtered": len(built.source) - num_texts}
+    assert built.manifest["rows"] | rows == built.manifest["rows"]
+    assert built.manifest["rows"]["read"] == sum(built.manifest["rows"].values()) - built.manifest["rows"]["read"]
+    splits = built.manifest["splits"]
+    for name, split in splits.items():
+        mine = [document for document in built.documents if document["split"] == name]
+        assert split["documents"] == len(mine) == sum(shard["documents"] for shard in split["shards"])
+        assert split["tokens"] == sum(len(document["ids"]) + 1 for document in mine)
+        assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"])
+    assert sum(split["documents"] for split in splits.values()) == num_kept
+    assert sum(split["duplicates"] for split in splits.values()) == num_texts - num_kept
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_a_large_vocabulary_is_stored_in_four_bytes(data_dir: Path, tmp_path: Path) -> None:
+    corpus = CORPORA["wagahaiwa"]
+    spec = make_spec(tmp_path, [corpus.source(data_dir)], tokenizer=tokenizer_fields("o200k_base", data_dir))
+    (document,) = stored_documents(spec, build(spec).version)
+    assert document["ids"].dtype == np.dtype("<u4")
+    assert document["ids"].max() > 65_535
+    (row,) = read_source(data_dir, corpus).values()
+    assert document["ids"].tolist() == tiktoken.get_encoding("o200k_base").encode_ordinary(row.text or "")
+
+
+HARD_TEXTS = [
+    "<|endoftext|>",
+    "a<|endoftext|>b",
+    "<|endoftext|><|endoftext|>",
+    "<|fim_prefix|>x<|fim_middle|>y<|fim_suffix|>z<|endofprompt|>",
+    "<|endoftext",
+    "endoftext|>",
+    "<|",
+    "|>",
+    "\0",
+    "a\0b\0",
+    "".join(map(chr, range(32))),
+    "\x7f\x80\x85\x9f\ufeff\ufffe\uffff",
+    "\ufefftext behind a byte order mark",
+    " ",
+    "\n",
+    "\r\n\r\n \t \v\f\u2028\u2029\u3000 end",
+    "👩‍👩‍👧‍👦 🇪🇺 👍🏽 ❤️ \U0001f9d1\u200d\U0001f680",
+    "多言語のテキスト。한국어 텍스트、漢字かな交じり文。",
+    "Ǆ ﬁ İ ß e\u0301 क्षि مرحبا \u202eabc\u202c \u200b \u00ad",
+    "\U00100000\U0010ffff\ue000",
+    "it's IT'S we'Ve l'été 1234567890 ٠١٢٣ ²³",
+    *(character * 1_000_000 for character in "a \n-0é"),
+    " " * 1_000_000 + "x",
+    "words before" + "\n" * 999_999 + " x and after",
+]
+
+
+def _expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
+    """Return the ids of `encode_ordinary`; of the unbounded engine where tiktoken panics."""
+    try:
+        return encoding.encode_ordinary(text)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return list(encoding._encode_only_native_bpe(text))
+
+
+@pytest.fixture(scope="module", params=["byte", "o200k_base", *(["gpt2", "cl100k_base"] if FULL else [])])
+def hard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The hard texts in one dataset: as they are, and between two plain words."""
+    if request.param != "byte":
+        request.getfixturevalue("tiktoken_cache")
+    folder = tmp_path_factory.mktemp("hard")
+    texts = HARD_TEXTS + [f"before {text} after" for text in HARD_TEXTS if len(text) < 1000]
+    path = write_parquet(folder / "hard.parquet", texts, group_rows=16)
+    fields = tokenizer_fields(request.param, folder)
+    spec = make_spec(folder / "store", [{"kind": "parquet", "path": str(path)}], tokenizer=fields)
+    result = build(spec)
+    used = library(request.param, folder)
+    if request.param != "byte":
+        encoding = tiktoken.get_encoding(request.param)
+        used = Library(lambda text: _expected_ids(encoding, text), used.decode)
+    return load_built(spec, result.version, used, {("hard.parquet", row): Row(text) for row, text in enumerate(texts)})
+
+
+def test_hard_texts_come_back_as_they_went_in(hard: Built) -> None:
+    decode = hard.library.decode
+    assert decode is not None
+    texts = [decode(document["ids"].tolist()) for document in hard.documents]
+    assert Counter(texts) == Counter(dict.fromkeys(hard.kept, 1))
+
+
+def test_hard_texts_get_the_ids_of_the_library(hard: Built) -> None:
+    for document in hard.documents:
+        text = hard.texts[_place(document)]
+        assert document["ids"].tolist() == hard.library.encode(text), text[:40]

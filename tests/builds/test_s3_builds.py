@@ -1,0 +1,346 @@
+"""Builds from S3 to S3 make the bytes of a local build, whatever the network, the store and kills do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.counts import count
+from tests.drivers.s3_kill_driver import wrong_in_store
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, keys, put, upload
+from tokenloom.errors import InputError, StoreError
+from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.stores import remote_calls
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.versions import dataset_store
+from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.running import progress
+
+_ROOT = Path(__file__).parents[2]
+_REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little wait between tries."""
+    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+
+
+def write_inputs(folder: Path, num_documents: int = 300) -> list[str]:
+    """Write a file of several kinds each; return their names."""
+    texts = [f"document {i}, said {i % 7} times. " * (1 + i % 50) for i in range(num_documents)]
+    write_parquet(folder / "a.parquet", [*texts[: num_documents // 2], "twice"], group_rows=60)
+    write_jsonl(folder / "b.jsonl", texts[num_documents // 3 :])
+    packed = folder / "c.jsonl.gz"
+    packed.write_bytes(gzip.compress((folder / "b.jsonl").read_bytes(), mtime=0))
+    (folder / "d.txt").write_text("one text file\n")
+    return ["a.parquet", "b.jsonl", "c.jsonl.gz", "d.txt"]
+
+
+def spec_of(root: str, names: list[str], store: str, **fields: Any) -> BuildSpec:
+    """Return a spec that reads the files below `root`."""
+    kinds = {".parquet": "parquet", ".txt": "text"}
+    sources = [{"kind": kinds.get(Path(name).suffix, "jsonl"), "path": f"{root}/{name}"} for name in names]
+    spec = make_spec(Path("/"), sources, **{"shard_tokens": 100_000, **fields})
+    return spec.model_copy(update={"store": store})
+
+
+def fresh_store() -> str:
+    """Return a store in the bucket that nobody used."""
+    return f"s3://{BUCKET}/builds/{uuid.uuid4().hex}"
+
+
+def tok_files(spec: BuildSpec, version: str) -> dict[str, str]:
+    """Return {name: SHA-256} of the shards."""
+    return listed_files(spec, version, ".tok")
+
+
+# ---- the same bytes
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_build_to_s3_is_the_build_to_a_folder(tmp_path: Path, s3_proxy: FaultyProxy, num_workers: int) -> None:
+    names = write_inputs(tmp_path / "in")
+    local = spec_of(str(tmp_path / "in"), names, str(tmp_path / "store"))
+    remote = local.model_copy(update={"store": fresh_store()})
+    result, expected = build(remote, num_workers), build(local)
+    assert result.version == expected.version
+    assert listed_files(remote, result.version) == listed_files(local, expected.version)
+    again = build(remote, num_workers)
+    assert (again.published, again.tag_moved, again.num_encoded) == (False, False, 0)
+
+
+def test_inputs_on_s3_give_the_shards_of_local_ones(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
+    names = write_inputs(tmp_path / "in")
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "in", key)
+    local = spec_of(str(tmp_path / "in"), names, str(tmp_path / "store"))
+    remote = spec_of(f"s3://{BUCKET}/{key}", names, fresh_store())
+    assert tok_files(remote, build(remote).version) == tok_files(local, build(local).version)
+
+
+def test_a_rebuild_encodes_only_what_is_new_and_a_reader_sees_it(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+    names = write_inputs(tmp_path / "in")
+    store = fresh_store()
+    assert build(spec_of(str(tmp_path / "in"), names[:2], store)).num_encoded == 2
+    result = build(spec_of(str(tmp_path / "in"), names, store))
+    assert (result.num_encoded, result.tag_moved) == (2, True)
+    data = TokenDataset(f"{store}/data", seq_len=32, cache=ShardCache(tmp_path / "cache"))
+    assert data.manifest["version"] == result.version
+    assert len(data[len(data) - 1]["input_ids"]) == 32
+
+
+def test_of_two_builds_that_bring_the_same_bytes_one_published(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["a text"])
+    spec = spec_of(str(tmp_path), ["a.jsonl"], fresh_store())
+    found: list[BuildResult] = []
+    begins = iter([True])
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "publish" and next(begins, False):
+            found.append(build(spec))  # the other, all of it
+
+    with progress.listening(listen):
+        found.append(build(spec))
+    assert [result.published for result in found] == [True, False]
+    assert [(result.version, result.tag_note) for result in found] == [(found[0].version, None)] * 2
+    assert len(tags.log(dataset_store(spec.store, "data"), "latest")) == 1
+
+
+# ---- the network
+
+
+def test_with_a_tenth_of_requests_failing_build_and_epoch_have_the_same_bytes(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = write_inputs(tmp_path / "in", count(2000, 9000))
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "in", key)
+    moved, found, epochs, faults = [], [], [], []
+    for rate in (0.0, 0.1):
+        s3_proxy.seen.clear()
+        s3_proxy.bytes_up = s3_proxy.num_faults = 0
+        s3_proxy.fail(rate, seed=5)
+        spec = spec_of(f"s3://{BUCKET}/{key}", names, fresh_store())
+        with caplog.at_level(logging.WARNING):
+            version = build(spec).version
+        loader = TokenLoader(
+            TokenDataset(f"{spec.store}/data", seq_len=512, cache=ShardCache(tmp_path / f"cache {rate}")),
+            8,
+            num_epochs=1,
+        )
+        epochs.append([batch["input_ids"].tolist() for batch in loader])
+        moved.append(s3_proxy.bytes_up + sum(num_bytes for _, _, num_bytes in s3_proxy.seen))
+        faults.append(s3_proxy.num_faults / len(s3_proxy.seen))
+        s3_proxy.fail(0.0, 0)
+        found.append(listed_files(spec, version))
+    assert found[0] == found[1]
+    assert epochs[0] == epochs[1]
+    assert faults[0] == 0
+    assert 0.05 < faults[1] < 0.2
+    assert moved[1] <= 1.3 * moved[0]
+    assert "try 1 of 5 failed" in caplog.text
+
+
+def test_a_store_that_stays_away_ends_the_build_with_its_name(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+    names = write_inputs(tmp_path / "in")
+    spec = spec_of(str(tmp_path / "in"), names, fresh_store())
+    s3_proxy.fail(1.0, seed=1)
+    with pytest.raises(StoreError, match=r"s3://corpora/builds/.*: the store did not answer well in \d tries"):
+        build_once(spec)
+    s3_proxy.fail(0.0, seed=1)
+    assert build(spec).published
+
+
+def build_once(spec: BuildSpec) -> None:
+    """Build without the waits between tries of a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", ())
+        build(spec)
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "c.jsonl.gz", "a.parquet"])
+def test_a_network_that_ends_while_an_input_is_read_is_no_damage_of_it(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, name: str
+) -> None:
+    write_inputs(tmp_path / "in")
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "in", key)
+    spec = spec_of(f"s3://{BUCKET}/{key}", [name], str(tmp_path / "store"))
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "tokenize":
+            s3_proxy.always = "503"
+
+    with progress.listening(listen), pytest.raises(InputError, match=rf"s3://.*/{name}: the store did not answer well"):
+        build_once(spec)
+    s3_proxy.always = "ok"
+    assert build(spec).published
+
+
+def test_a_key_with_empty_parts_is_that_object_and_no_other(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
+    key = uuid.uuid4().hex
+    put(s3_url, f"{key}/a//x.jsonl", b'{"text": "the right one"}\n')
+    put(s3_url, f"{key}/a/x.jsonl", b'{"text": "another"}\n')
+    found = build(spec_of(f"s3://{BUCKET}/{key}/a/", ["x.jsonl"], fresh_store()))
+    expected = write_jsonl(tmp_path / "x.jsonl", ["the right one"])
+    local = build(spec_of(str(tmp_path), [expected.name], str(tmp_path / "store")))
+    assert found.splits == local.splits
+
+
+def test_retries_of_workers_are_told(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+    names = write_inputs(tmp_path / "in")
+    told: list[str] = []
+    s3_proxy.faults["PUT"].extend(["ok"] * 4 + ["503"])  # the fifth write is a worker's
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.Message):
+            told.append(event.text)
+
+    with progress.listening(listen):
+        build(spec_of(str(tmp_path / "in"), names, fresh_store()), num_workers=1)
+    assert len([text for text in told if "try 1 of 5 failed" in text and "s3://" in text]) == 1
+
+
+def test_an_object_that_changes_while_it_is_read_ends_the_build(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
+) -> None:
+    names = write_inputs(tmp_path / "in")
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "in", key)
+    spec = spec_of(f"s3://{BUCKET}/{key}", names, fresh_store())
+
+    def listen(event: progress.Event) -> None:
+        if isinstance(event, progress.StepStarted) and event.step == "shuffle":
+            write_jsonl(tmp_path / "new" / "b.jsonl", ["another text"])
+            upload(s3_url, tmp_path / "new", key)
+
+    with (
+        progress.listening(listen),
+        pytest.raises(InputError, match=rf"s3://corpora/{key}/b.jsonl: .*(changed|shorter|are gone)"),
+    ):
+        build(spec)
+    assert dataset_store(spec.store, "data").names("tags/latest") == []
+
+
+def test_verify_through_a_bad_network_finds_no_damage_but_the_one_that_is_there(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
+) -> None:
+    names = write_inputs(tmp_path / "in")
+    spec = spec_of(str(tmp_path / "in"), names, fresh_store())
+    version = build(spec).version
+    s3_proxy.fail(0.1, seed=3)
+    found = verify_directly(f"{spec.store}/data", True, None, 0)
+    assert (found["damages"], found["documents_encoded_again"]) == ([], 302)
+    s3_proxy.fail(0.0, seed=3)
+    s3_proxy.plan("ok", "ok", "flip", "ok", "flip")
+    assert verify_directly(f"{spec.store}/data", False, None, 0)["damages"] == []
+    key = f"{spec.store.removeprefix(f's3://{BUCKET}/')}/data/versions/{version}/train/000000.tok"
+    put(s3_url, key, b"damaged")
+    (damage,) = verify_directly(f"{spec.store}/data", False, None, 0)["damages"]
+    assert damage["file"].endswith("train/000000.tok")
+
+
+# ---- listings
+
+
+@pytest.mark.parametrize(
+    ("end", "pattern", "number"),
+    [(".txt", "*.txt", count(1050, 100_000)), ("/x.txt", "*/x.txt", count(50, 100_000))],
+)
+def test_many_objects_are_listed_by_the_thousand(
+    s3_url: str, s3_proxy: FaultyProxy, end: str, pattern: str, number: int
+) -> None:
+    key = uuid.uuid4().hex
+    for i in range(number):
+        put(s3_url, f"{key}/{i:06d}{end}", b"text %d" % i)
+    spec = spec_of(f"s3://{BUCKET}/{key}", [pattern], fresh_store())
+    store = dataset_store(spec.store, "data")
+    s3_proxy.seen.clear()
+    inputs, _ = list_inputs(spec, store)
+    check_all_unchanged(spec, inputs)
+    assert len(inputs) == number
+    assert len(s3_proxy.seen) <= 2 * (number // 1000 + 1) + 10
+
+
+# ---- kills
+
+
+@pytest.fixture
+def s3_environment(s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of programs that go to the server itself."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("s3_environment")
+def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" * (i % 9) for i in range(60)])
+    spec = spec_of(str(tmp_path), ["a.jsonl"], str(tmp_path / "store"))
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    time.sleep(_REMEMBERED_SECONDS)
+    (tmp_path / "hashes").write_text(json.dumps(listed_files(spec, build(spec).version)))
+    number = count(6, 10_000)
+    command = [sys.executable, "-m", "tests.drivers.s3_kill_driver", "every", str(tmp_path), str(number)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [kill for kill in kills if kill["problem"]] == []
+    assert len(kills) == min(number, kills[0]["of"])
+    assert kills[0]["of"] >= 36  # eighteen writes, before and after each
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("s3_environment")
+def test_builds_to_s3_killed_at_random_moments_end_in_the_same_bytes(tmp_path: Path) -> None:
+    numbers = random.Random(4)
+    for name in "abc":
+        texts = [numbers.randbytes(numbers.randint(100, 3000)).hex() for _ in range(count(900, 2500))]
+        write_parquet(tmp_path / "in" / f"{name}.parquet", texts)
+    local = spec_of(str(tmp_path / "in"), ["*.parquet"], str(tmp_path / "store"), shard_tokens=3_000_000)
+    expected = listed_files(local, build(local, 2).version)
+    begin = time.monotonic()
+    assert run_to_s3(local, tmp_path, "timed", None) == 0
+    seconds = time.monotonic() - begin
+    for number in range(count(1, 30)):
+        key = f"{uuid.uuid4().hex}/{number}"
+        status = run_to_s3(local, tmp_path, key, numbers.uniform(0.3, 1.0) * seconds)
+        assert status in (0, -signal.SIGKILL)
+        assert wrong_in_store(key) is None
+        assert run_to_s3(local, tmp_path, key, None) == 0
+        spec = local.model_copy(update={"store": f"s3://{BUCKET}/{key}"})
+        assert listed_files(spec, (tmp_path / "version").read_text()) == expected
+        assert wrong_in_store(key, must_be_visible=True) is None
+        assert len(keys(os.environ["AWS_ENDPOINT_URL"], f"{key}/data/tags/latest/")) == 1
+
+
+def run_to_s3(spec: BuildSpec, folder: Path, key: str, kill_after: float | None) -> int:
+    """Run a build with two workers, killed with all of them after so many seconds; return its exit status."""
+    spec = spec.model_copy(update={"store": f"s3://{BUCKET}/{key}"})
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    command = [sys.executable, "-m", "tests.drivers.s3_kill_driver", "run", str(folder)]
+    with subprocess.Popen(command, cwd=_ROOT, start_new_session=True) as process:
+        try:
+            return process.wait(kill_after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.wait()

@@ -1,0 +1,229 @@
+"""The same documents and spec give the same bytes: whoever does the work, and whatever files the documents are in."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.builders.datasets import build, listed_files, make_spec, write_parquet
+from tests.counts import FULL, full_only
+from tests.tasks import source_conformance as conformance
+from tests.tasks import test_source_kinds as kinds
+from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.spec.build_spec import BuildSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def _news(folder: Path) -> str:
+    """Return a glob of parquet files of unequal row groups: real news where there are some, else made-up words."""
+    data = os.environ.get("TOKENLOOM_TEST_DATA")
+    if data and (Path(data) / "ag_news").is_dir():
+        return str(Path(data) / "ag_news" / "*.parquet")
+    generator = random.Random(3)
+    words = [f"{generator.getrandbits(24):x}" for _ in range(3000)]
+    for number in range(4):
+        texts = [" ".join(generator.choices(words, k=generator.randrange(60))) for _ in range(2000 + 700 * number)]
+        write_parquet(folder / f"{number}.parquet", texts, group_rows=500 + 300 * number)
+    return str(folder / "*.parquet")
+
+
+class _Reference:
+    """A build in one process: its spec and the bytes of all listed files."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "notes").mkdir()
+        for number in range(3):
+            (folder / "notes" / f"{number}.txt").write_text(f"note {number}\n" + "repeated line\n" * number)
+        sources: list[dict[str, Any]] = [
+            {"kind": "parquet", "path": _news(folder), "name": "news"},
+            {"kind": "text", "path": str(folder / "notes" / "*.txt"), "name": "notes"},
+        ]
+        splits = {"train": 0.9, "validation": 0.05, "test": 0.05}
+        self.spec = make_spec(folder / "store", sources, shard_tokens=700_000, splits=splits)
+        self.hashes = listed_files(self.spec, build(self.spec).version)
+
+    def elsewhere(self, folder: Path) -> BuildSpec:
+        """The same spec with an empty store."""
+        return self.spec.model_copy(update={"store": str(folder / "another")})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> _Reference:
+    return _Reference(tmp_path_factory.mktemp("same"))
+
+
+def test_reference_build_is_worth_comparing(reference: _Reference) -> None:
+    suffixes = {name.rpartition(".")[2] for name in reference.hashes}
+    assert suffixes == {"tok", "docs", "json"}
+    assert sum(name.startswith("train/") and name.endswith(".tok") for name in reference.hashes) > 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
+def test_number_of_workers_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
+    spec = reference.elsewhere(tmp_path)
+    assert listed_files(spec, build(spec, num_workers).version) == reference.hashes
+
+
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
+def test_prefect_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
+    spec = reference.elsewhere(tmp_path)
+    assert listed_files(spec, build_dataset(spec.with_workers(num_workers))["version"]) == reference.hashes
+
+
+# The same documents in other files
+
+
+_HARD = [
+    "nul \0 inside",
+    "\0",
+    "one\r\ntwo\nthree\rfour",
+    "\r",
+    "emoji \U0001f469\u200d\U0001f680 and e\u0301, \u2028 too",
+    "<|endoftext|>",
+    "a<|endoftext|>b",
+    'quotes " and , commas; \\backslash \\n',
+    " spaces around ",
+    "\ufeffmark",
+    "NA",
+    "null",
+    "2020-01-01",
+    "1.50",
+    "[]",
+    "",
+    "\U0010ffff\ue000",
+    "1 MB " * 200_000,
+]
+
+
+def _documents(folder: Path) -> list[conformance.Row]:
+    """Return rows of news and of hard texts, many of them twice and far apart."""
+    texts: list[str] = []
+    for path in sorted(Path(_news(folder)).parent.glob("*.parquet"))[:2]:
+        texts += pq.read_table(path, columns=["text"]).column("text").to_pylist()[:400]
+    generator = random.Random(5)
+    texts += _HARD + generator.sample(texts, 200)
+    generator.shuffle(texts)
+    return conformance.make_rows(texts + _HARD)
+
+
+class _JsonLinesInFrames(kinds.TestJsonLinesZstd):
+    """Several frames in one .zst, as parallel compressors write them."""
+
+    compress = staticmethod(
+        lambda data: b"".join(
+            pa.Codec("zstd").compress(data[i : i + 50_000], asbytes=True) for i in range(0, len(data), 50_000)
+        )
+    )
+
+
+_FORMS: dict[str, conformance.SourceConformance] = {
+    "parquet": kinds.TestParquet(),
+    "json lines": kinds.TestJsonLines(),
+    "json lines, gz": kinds.TestJsonLinesGzip(),
+    "json lines, bz2": kinds.TestJsonLinesBzip2(),
+    "json lines, zst": kinds.TestJsonLinesZstd(),
+    "json lines, zst in frames": _JsonLinesInFrames(),
+    "json array": kinds.TestJsonArray(),
+    "csv": kinds.TestCsv(),
+    "arrow stream": kinds.TestArrowStream(),
+    "arrow file": kinds.TestArrowFile(),
+    "arrow folder": kinds.TestArrowFolder(),
+    "array records": kinds.TestArrayRecord(),
+    "array records of json": kinds.TestArrayRecordOfJson(),
+    "huggingface json": kinds.TestHuggingFaceJson(),
+    "huggingface folder": kinds.TestHuggingFaceFolder(),
+}
+_TOKENIZERS: dict[str, dict[str, Any]] = {"byte": {"kind": "byte"}, "gpt2": {"kind": "tiktoken", "name": "gpt2"}}
+
+
+def _source(form: conformance.SourceConformance, path: Path) -> dict[str, Any]:
+    """Return the source of a spec for what a form wrote."""
+    where = form.options_for(path) or {"path": str(path)}
+    return {"kind": form.kind, **where, **({"text": "text"} if form.has_columns else {})}
+
+
+def _written(
+    form: conformance.SourceConformance, folder: Path, rows: Sequence[conformance.Row], num_files: int
+) -> list[dict[str, Any]]:
+    """Write rows into files, one source each."""
+    sources = []
+    for i in range(num_files):
+        part = folder / str(i)
+        part.mkdir()
+        start, end = i * len(rows) // num_files, (i + 1) * len(rows) // num_files
+        sources.append(_source(form, form.write(part, rows[start:end])))
+    return sources
+
+
+class _Same:
+    """The documents, and the shards that they give from one parquet file."""
+
+    def __init__(self, folder: Path, tokenizer: str) -> None:
+        self.rows = _documents(folder)
+        self._fields = {"tokenizer": _TOKENIZERS[tokenizer], "shard_tokens": 20_000}
+        path = write_parquet(folder / "all.parquet", [row["text"] for row in self.rows])
+        self.hashes = self.shards(folder, [{"kind": "parquet", "path": str(path), "name": "reference"}])
+
+    def shards(self, folder: Path, sources: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Build, return {name: SHA-256} of the shards alone: document tables name sources, files and rows."""
+        spec = make_spec(folder / "store", sources, **self._fields)
+        return listed_files(spec, build(spec).version, ".tok")
+
+
+@pytest.fixture(scope="module", params=["byte", pytest.param("gpt2", marks=full_only)])
+def same(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Same:
+    if request.param == "gpt2":
+        request.getfixturevalue("tiktoken_cache")
+    return _Same(tmp_path_factory.mktemp("forms"), request.param)
+
+
+def test_several_shards_are_compared(same: _Same) -> None:
+    assert len(same.hashes) > 5
+
+
+@pytest.mark.parametrize("num_files", [1, 3, 7] if FULL else [3])
+@pytest.mark.parametrize("form", _FORMS)
+def test_the_kind_of_source_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path, form: str, num_files: int) -> None:
+    assert same.shards(tmp_path, _written(_FORMS[form], tmp_path, same.rows, num_files)) == same.hashes
+
+
+def test_the_name_of_a_source_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path) -> None:
+    (source,) = _written(_FORMS["json lines"], tmp_path, same.rows, 1)
+    for name in ("reference", "another"):
+        assert same.shards(tmp_path, [source | {"name": name}]) == same.hashes
+
+
+def test_a_mix_of_kinds_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path) -> None:
+    sources, share = [], len(same.rows) // len(_FORMS) + 1
+    for i, form in enumerate(_FORMS.values()):
+        (tmp_path / str(i)).mkdir()
+        sources += _written(form, tmp_path / str(i), same.rows[i * share : (i + 1) * share], 1)
+    assert same.shards(tmp_path, sources[::-1]) == same.hashes
+
+
+@pytest.mark.parametrize("group_rows", [3, 100, 10**6])
+def test_row_groups_and_files_of_a_glob_change_no_byte_of_a_shard(same: _Same, tmp_path: Path, group_rows: int) -> None:
+    texts = [row["text"] for row in same.rows]
+    cuts = [0, 0, 1, 400, len(texts)]  # one file is empty, one has a single row
+    for i, (start, end) in enumerate(pairwise(cuts)):
+        write_parquet(tmp_path / f"{i}.parquet", texts[start:end], group_rows=group_rows)
+    assert same.shards(tmp_path, [{"kind": "parquet", "path": str(tmp_path / "*.parquet")}]) == same.hashes
+
+
+@pytest.mark.parametrize("form", [name for name, form in _FORMS.items() if form.is_cut])
+def test_partitions_change_no_byte_of_a_shard(
+    same: _Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    sources = _written(_FORMS[form], tmp_path, same.rows, 1)
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 50_000)
+    assert same.shards(tmp_path, sources) == same.hashes

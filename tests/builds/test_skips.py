@@ -1,0 +1,876 @@
+"""`documents.on_error: skip`: bad rows are left out, counted and listed; nothing else ever is."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import hashlib
+import json
+import platform
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise, permutations
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders.datasets import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
+from tests.builders.refusals import assert_nothing_visible
+from tests.counts import count
+from tests.tasks.test_source_kinds import raw_table
+from tokenloom.cli import main as cli
+from tokenloom.errors import BadRow, FormatError, InputError, TokenloomError
+from tokenloom.flows import build_steps as order
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.manifest import QUARANTINE as NAME
+from tokenloom.storage.versions.versions import load_manifest, version_path
+from tokenloom.tasks import tokenization
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.sources import FileRange, jsonl, make_reader, text
+from tokenloom.tasks.sources.base import REASONS
+from tokenloom.tasks.sources.files import opening
+
+GOOD = [f"good text {i} " + "ab" * (i % 7) for i in range(20)]
+Bad = tuple[int, int, str]  # row, number of rows, reason
+
+
+def spec_of(path: Path, kind: str = "jsonl", source: dict[str, Any] | None = None, **documents: Any) -> BuildSpec:
+    """Return a spec that skips, of one source whose store lies beside it."""
+    sources = [{"kind": kind, "path": str(path), "name": "rows", **(source or {})}]
+    return make_spec(path.parent / "store", sources, documents={"on_error": "skip", **documents})
+
+
+def failing(spec: BuildSpec) -> BuildSpec:
+    """Return the same spec with `on_error: fail`."""
+    return spec.model_copy(update={"documents": spec.documents.model_copy(update={"on_error": "fail"})})
+
+
+def listed_rows(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
+    """Return the lines of a version's quarantine, checked against its manifest; none if there is no such file."""
+    store = local_store(spec.store, spec.dataset)
+    manifest, path = load_manifest(store, version), store.local(version_path(version, NAME))
+    lines = []
+    if NAME in manifest["files"]:
+        data = path.read_bytes()
+        assert hashlib.sha256(data).hexdigest() == manifest["files"][NAME]
+        lines = [json.loads(line) for line in data.splitlines()]
+        assert lines
+        assert data == b"".join(canonical_json(line) + b"\n" for line in lines)
+        assert spec.store not in data.decode()
+        assert platform.node() not in data.decode()
+    else:
+        assert not path.exists()
+    for line in lines:
+        assert sorted(line) == ["num_rows", "path", "reason", "row", "source"]
+        assert not line["path"].startswith("/")
+        assert line["reason"] in REASONS
+    assert sum(line["num_rows"] for line in lines) == manifest["rows"]["quarantined"]
+    return lines
+
+
+def assert_skipped(spec: BuildSpec, result: BuildResult, texts: Sequence[str], bad: Sequence[Bad], read: int) -> None:
+    """A version holds these texts, lists these rows of its one file, and accounts for `read` rows."""
+    stored = [document["ids"].tobytes().decode() for document in stored_documents(spec, result.version)]
+    assert sorted(stored) == sorted(texts)
+    lines = listed_rows(spec, result.version)
+    assert [(line["row"], line["num_rows"], line["reason"]) for line in lines] == list(bad)
+    assert {(line["source"], line["path"]) for line in lines} <= {("rows", Path(spec.sources[0].path).name)}  # type: ignore[union-attr]
+    fates = {name: num_rows for name, num_rows in result.rows.items() if name != "read"}
+    assert result.rows["read"] == sum(fates.values()) == read
+    assert result.rows["kept"] == len(texts)
+
+
+# Every reason
+
+
+@dataclass
+class Case:
+    """An input with bad rows."""
+
+    path: Path
+    bad: list[Bad]
+    num_rows: int
+    kind: str = "jsonl"
+    source: dict[str, Any] = field(default_factory=dict)
+    documents: dict[str, Any] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=lambda: list(GOOD))
+
+    @property
+    def spec(self) -> BuildSpec:
+        return spec_of(self.path, self.kind, self.source, **self.documents)
+
+
+def lines_case(folder: Path, reason: str, *bad: bytes, good: dict[str, Any] | None = None, **fields: Any) -> Case:
+    """Good lines, with the bad ones spread between them."""
+    path, content, rows = folder / "a.jsonl", b"", []
+    waiting = list(bad)
+    for i, one in enumerate(GOOD):
+        if i % 3 == 1 and waiting:
+            rows.append((len(content), 1, reason))
+            content += waiting.pop(0) + b"\n"
+        content += json.dumps({"text": one, **(good or {})}).encode() + b"\n"
+    assert not waiting
+    path.write_bytes(content)
+    return Case(path, rows, len(GOOD) + len(bad), **fields)
+
+
+def damaged_parquet(path: Path, **options: Any) -> None:
+    """Write 60 rows in groups of 20, then flip a byte in the page of the second."""
+    texts = [f"row {i} " + "xy" * 20 for i in range(60)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=20, use_dictionary=False, **options)
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.data_page_offset + chunk.total_compressed_size - 30] ^= 0xFF
+    path.write_bytes(data)
+
+
+def page_case(folder: Path) -> Case:
+    damaged_parquet(folder / "a.parquet", write_page_checksum=True, compression="none")
+    texts = [f"row {i} " + "xy" * 20 for i in [*range(20), *range(40, 60)]]
+    return Case(folder / "a.parquet", [(20, 20, "bad_page")], 60, "parquet", texts=texts)
+
+
+def fields_case(folder: Path) -> Case:
+    lines = ["text,n", *[f"{one},1" for one in GOOD]]
+    lines[4:4] = ["too many,1,2"]
+    lines[9:9] = ["too few"]
+    (folder / "a.csv").write_text("\r\n".join(lines) + "\r\n")
+    return Case(folder / "a.csv", [(3, 1, "fields"), (8, 1, "fields")], 22, "csv")
+
+
+CASES: dict[str, Callable[[Path], Case]] = {
+    "bad_page": page_case,
+    "bad_id": lambda folder: lines_case(
+        folder,
+        "bad_id",
+        b'{"text": "a", "id": true}',
+        b'{"text": "b", "id": 1.5}',
+        b'{"text": "c", "id": ["x"]}',
+        b'{"text": "d", "id": "' + b"x" * 1025 + b'"}',
+        good={"id": "x" * 1024},
+        source={"id": "id"},
+    ),
+    "bad_filter": lambda folder: lines_case(
+        folder,
+        "bad_filter",
+        b'{"text": "a", "n": "1"}',
+        b'{"text": "b", "n": true}',
+        b'{"text": "c", "n": {}}',
+        good={"n": 2},
+        source={"filter": "n >= 1"},
+    ),
+    "fields": fields_case,
+    "invalid_json": lambda folder: lines_case(
+        folder,
+        "invalid_json",
+        b"{",
+        b'{"text": "one"} {"text": "two"}',
+        b'{"text": "trailing",}',
+        b"{'text': 'single'}",
+        b'{"n": ' + b"[" * 100_000,
+        b'{"text": "control \x01"}',
+    ),
+    "invalid_utf8": lambda folder: lines_case(
+        folder,
+        "invalid_utf8",
+        b'{"text": "\xff"}',
+        b'{"text": "\\ud800"}',
+        b'{"text": "cut \xe2\x82"}',
+        b'{"text": "\xed\xa0\x80"}',
+        "{'text': 'UTF-16'}".encode("utf-16"),
+    ),
+    "missing_key": lambda folder: lines_case(
+        folder, "missing_key", b"{}", b'{"Text": "a"}', b"[]", b'"text"', b"7", b"null"
+    ),
+    "not_text": lambda folder: lines_case(
+        folder, "not_text", b'{"text": 1}', b'{"text": true}', b'{"text": {}}', b'{"text": [1]}', b'{"text": NaN}'
+    ),
+    "too_large": lambda folder: lines_case(
+        folder,
+        "too_large",
+        b'{"text": "' + b"x" * 101 + b'"}',
+        '{"text": "é'.encode() + b"x" * 99 + b'"}',
+        b'{"text": "' + b"x" * 5_000_000 + b'"}',
+        documents={"max_bytes": 100},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", list(REASONS))
+def test_rows_of_every_reason_are_left_out_counted_and_listed(reason: str, tmp_path: Path) -> None:
+    case = CASES[reason](tmp_path)
+    assert {one for *_, one in case.bad} == {reason}
+    assert_skipped(case.spec, build(case.spec), case.texts, case.bad, case.num_rows)
+
+
+@pytest.mark.parametrize("reason", list(REASONS))
+def test_the_same_input_fails_with_its_first_bad_row_unless_they_are_skipped(reason: str, tmp_path: Path) -> None:
+    case = CASES[reason](tmp_path)
+    with pytest.raises(BadRow, match="a\\.") as told:
+        build(failing(case.spec))
+    assert (told.value.row, told.value.num_rows, told.value.reason) == case.bad[0]
+    assert str(case.path) in str(told.value)
+    assert_nothing_visible(case.spec)
+
+
+@pytest.mark.parametrize("sequence", list(permutations(["too_large", "bad_id", "invalid_json"])), ids="-".join)
+def test_the_first_bad_row_is_told_whatever_step_finds_it(sequence: Sequence[str], tmp_path: Path) -> None:
+    lines = {
+        "too_large": b'{"text": "' + b"x" * 2001 + b'"}',
+        "bad_id": b'{"text": "a", "id": "' + b"x" * 1025 + b'"}',
+        "invalid_json": b"{",
+    }
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "good"}\n' + b"\n".join(lines[reason] for reason in sequence))
+    spec = spec_of(path, source={"id": "id"}, max_bytes=2000)
+    with pytest.raises(BadRow) as told:
+        build(failing(spec))
+    assert (told.value.row, told.value.reason) == (17, sequence[0])
+    assert [line["reason"] for line in listed_rows(spec, build(spec).version)] == list(sequence)
+
+
+def test_a_broken_compressed_page_takes_its_row_group_along(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    damaged_parquet(path, compression="zstd", write_page_checksum=False)
+    spec = spec_of(path, "parquet")
+    texts = [f"row {i} " + "xy" * 20 for i in [*range(20), *range(40, 60)]]
+    assert_skipped(spec, build(spec), texts, [(20, 20, "bad_page")], 60)
+
+
+def test_nothing_skipped_is_no_list(tmp_path: Path) -> None:
+    spec = spec_of(write_jsonl(tmp_path / "a.jsonl", GOOD))
+    assert_skipped(spec, build(spec), GOOD, [], len(GOOD))
+
+
+def test_a_file_under_two_names_is_listed_under_both(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    case = CASES["invalid_json"](tmp_path / "in")
+    shutil.copy(case.path, tmp_path / "in" / "b.jsonl")
+    spec = spec_of(tmp_path / "in" / "*.jsonl")
+    result = build(spec)
+    lines = listed_rows(spec, result.version)
+    each = [row for row, *_ in case.bad]
+    assert [(line["path"], line["row"]) for line in lines] == [
+        (name, i) for name in ("a.jsonl", "b.jsonl") for i in each
+    ]
+    assert result.rows["read"] == 2 * case.num_rows
+    assert result.rows["duplicates"] == len(GOOD)
+
+
+def test_an_input_of_bad_rows_alone_is_refused_with_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{\n" * 7)
+    with pytest.raises(
+        InputError,
+        match=r"source rows: no document, and 7 bad rows .7 invalid_json.; .* first of them: .*line at byte 0",
+    ):
+        build(spec_of(path))
+    assert_nothing_visible(spec_of(path))
+
+
+# Random mixtures
+
+words = st.text(max_size=12)
+bad_lines = st.sampled_from(
+    [
+        (b"{", "invalid_json"),
+        (b'{"text": "\xff"}', "invalid_utf8"),
+        (b'{"text": "\\udc80"}', "invalid_utf8"),
+        (b'{"t": ""}', "missing_key"),
+        (b'{"text": 0}', "not_text"),
+        (b'{"text": "' + b"x" * 61 + b'"}', "too_large"),
+    ]
+)
+good_lines = st.one_of(words, st.sampled_from(["", "again", None])).map(
+    lambda one: (json.dumps({"text": one}).encode(), None)
+)
+Line = tuple[bytes, str | None]
+
+
+@settings(max_examples=count(25, 500), deadline=None)
+@given(st.lists(st.one_of(good_lines, good_lines, bad_lines), max_size=30), st.booleans(), st.booleans())
+def test_mixtures_of_lines_are_accounted_for(lines: list[Line], is_zipped: bool, deduplicates: bool) -> None:
+    content, bad, texts = b"", [], []
+    for line, reason in [(b'{"text": "first"}', None), *lines]:
+        if reason:
+            bad.append((len(content), 1, reason))
+        elif one := json.loads(line)["text"]:
+            texts.append(one)
+        content += line + b"\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl.gz" if is_zipped else "a.jsonl")
+        path.write_bytes(gzip.compress(content) if is_zipped else content)
+        spec = spec_of(path, max_bytes=60, deduplicate=deduplicates)
+        kept = sorted(set(texts)) if deduplicates else texts
+        result = build(spec)
+        assert_skipped(spec, result, kept, bad, 1 + len(lines))
+        assert result.rows["duplicates"] == len(texts) - len(kept)
+        if bad:
+            with pytest.raises(BadRow) as told:
+                build(failing(spec))
+            assert (told.value.row, 1, told.value.reason) == bad[0]
+
+
+@settings(max_examples=count(15, 300), deadline=None)
+@given(st.lists(st.one_of(words, words, st.none(), st.just("again"), st.binary(min_size=1, max_size=4)), max_size=40))
+def test_mixtures_of_parquet_rows_are_accounted_for(values: list[str | bytes | None]) -> None:
+    data = [b"first", *[value.encode() if isinstance(value, str) else value for value in values]]
+    bad, texts = [], set()
+    for row, value in enumerate(data):
+        try:
+            texts.add((value or b"").decode())
+        except UnicodeDecodeError:
+            bad.append((row, 1, "invalid_utf8"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.parquet")
+        pq.write_table(raw_table(data), path, row_group_size=7)  # type: ignore[arg-type]
+        spec = spec_of(path, "parquet")
+        assert_skipped(spec, build(spec), sorted(texts - {""}), bad, len(data))
+
+
+@settings(max_examples=count(15, 300), deadline=None)
+@given(st.lists(st.one_of(words, words, st.sampled_from(["", "again", b"\xff,1", b"a", b"a,1,2", b"x" * 61 + b",1"]))))
+def test_mixtures_of_csv_rows_are_accounted_for(values: list[str | bytes]) -> None:
+    reasons = {b"\xff,1": "invalid_utf8", b"x" * 61 + b",1": "too_large"}
+    content, bad, texts = b"text,n\n", [], set()
+    for row, value in enumerate(["first", *values]):
+        if isinstance(value, bytes):
+            bad.append((row, 1, reasons.get(value, "fields")))
+            content += value + b"\n"
+        else:
+            texts.add(value)
+            content += b'"' + value.replace('"', '""').encode() + b'",1\n'
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        path.write_bytes(content)
+        spec = spec_of(path, "csv", max_bytes=60)
+        assert_skipped(spec, build(spec), sorted(texts - {""}), bad, 1 + len(values))
+
+
+# Where a file is cut, and how long its lines and documents are
+
+sizes = st.lists(st.integers(0, 400), min_size=1, max_size=12)
+
+
+def read_parts(kind: str, path: Path, parts: Sequence[FileRange], **options: Any) -> tuple[dict[int, int], set[int]]:
+    """Return {row: length of its text} and the bad rows of ranges; fails if a row comes twice."""
+    reader = make_reader({"kind": kind, "text": "text", "on_error": "skip", **options})
+    good: dict[int, int] = {}
+    bad: set[int] = set()
+    for part in parts:
+        for batch in reader.read(str(path), part):
+            for row, one in zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True):
+                assert row not in good
+                good[row] = len(one)
+            assert not bad & {one.row for one in batch.bad}
+            bad |= {one.row for one in batch.bad}
+    return good, bad
+
+
+def ranges(bounds: Sequence[int], size: int) -> list[FileRange]:
+    """Return the ranges between bounds, from 0 to `size`."""
+    ends = [*sorted(bound for bound in bounds if 0 < bound < size), size]
+    return [FileRange(start, end) for start, end in pairwise([0, *ends])]
+
+
+@settings(max_examples=count(150, 3000), deadline=None)
+@given(sizes, st.lists(st.integers(1, 3000), max_size=6), st.booleans())
+def test_lines_that_are_far_too_long_are_left_out_whatever_the_cut(
+    lengths: list[int], cuts: list[int], ends_with_newline: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(jsonl, "_READ_BYTES", 40)
+        most, content, good, bad = 2 * 50 + 40, b"", {}, set()
+        for length in lengths:
+            line = b'{"text": "' + b"x" * length + b'"}\n'
+            if len(line) <= most:
+                good[len(content)] = length
+            else:
+                bad.add(len(content))
+            content += line
+        if not ends_with_newline and len(lengths) and len(line) != most + 1:
+            content = content[:-1]
+        path = Path(folder, "a.jsonl")
+        path.write_bytes(content)
+        found = read_parts("jsonl", path, ranges(cuts, len(content)), max_bytes=50)
+    assert found == (good, bad)
+
+
+@settings(max_examples=count(150, 3000), deadline=None)
+@given(
+    sizes,
+    st.lists(st.integers(5, 3000), max_size=6),
+    st.sampled_from(["|", "<|s|>", "ab-", "\n---\n", "\n\n"]),
+    st.integers(1, 64),
+)
+def test_documents_between_separators_are_the_same_whatever_the_cut_and_the_block(
+    lengths: list[int], cuts: list[int], separator: str, block_bytes: int
+) -> None:
+    pieces = ["x" * length for length in lengths]
+    content, good, bad, row = separator.join(pieces), {}, set(), 0
+    for piece in pieces:
+        if len(piece) > 100:
+            bad.add(row)
+        elif piece:
+            good[row] = len(piece)
+        row += len(piece) + len(separator)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(text, "_READ_BYTES", block_bytes)
+        path = Path(folder, "a.txt")
+        path.write_text(content)
+        overlaps_itself = separator[0] == separator[-1] != separator  # such a file is not cut
+        parts = ranges([] if overlaps_itself else cuts, len(content)) if content else []
+        found = read_parts("text", path, parts, max_bytes=100, separator=separator)
+        (tmp := Path(folder, "b.txt.gz")).write_bytes(gzip.compress(content.encode()))
+        zipped = read_parts("text", tmp, [FileRange(0, 1)], max_bytes=100, separator=separator)
+    assert found == zipped == (good, bad)
+
+
+def mixed_folder(folder: Path) -> BuildSpec:
+    """Several files of three kinds, most with bad rows; the spec that skips them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    large = b'{"text": "' + b"x" * 101 + b'"}'
+    cases: list[Callable[[Path], Case]] = [
+        CASES["not_text"],
+        CASES["missing_key"],
+        lambda folder: lines_case(folder, "too_large", large),
+    ]
+    for i, case in enumerate(cases):
+        case(folder).path.rename(folder / f"{i}.jsonl")
+    page_case(folder)
+    fields_case(folder)
+    kinds = {"jsonl": "*.jsonl", "parquet": "a.parquet", "csv": "a.csv"}
+    sources = [{"kind": kind, "path": str(folder / name)} for kind, name in kinds.items()]
+    return make_spec(folder / "store", sources, shard_tokens=1500, documents={"on_error": "skip", "max_bytes": 100})
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The listed files of a build of mixed_folder that nothing disturbed."""
+    spec = mixed_folder(tmp_path_factory.mktemp("wanted"))
+    result = build(spec)
+    assert result.rows["quarantined"] == len(listed_rows(spec, result.version)) + 19 == 5 + 6 + 1 + 20 + 2
+    return listed_files(spec, result.version)
+
+
+@pytest.mark.parametrize(("num_workers", "partition_bytes"), [(0, None), (2, None), (0, 90), (0, 333)])
+def test_the_list_has_the_same_bytes_for_any_number_of_workers_and_any_cut(
+    num_workers: int,
+    partition_bytes: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: dict[str, str],
+) -> None:
+    if partition_bytes is not None:
+        monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", partition_bytes)
+    spec = mixed_folder(tmp_path)
+    assert listed_files(spec, build(spec, num_workers).version) == wanted
+
+
+def test_a_build_from_spills_that_are_there_lists_the_same_rows(tmp_path: Path, wanted: dict[str, str]) -> None:
+    spec = mixed_folder(tmp_path)
+    first = build(spec)
+    other = spec.model_copy(update={"shard_tokens": 800})
+    second = build(other)
+    assert second.num_encoded == 0
+    assert second.version != first.version
+    assert listed_files(other, second.version)[NAME] == wanted[NAME]
+
+
+@pytest.mark.parametrize("limit", [1, 5, 12, 1000])
+def test_a_tryout_lists_what_it_met(limit: int, tmp_path: Path) -> None:
+    case = CASES["missing_key"](tmp_path)
+    spec = case.spec.model_copy(update={"limit": limit})
+    result = build(spec)
+    lines = listed_rows(spec, result.version)
+    assert result.rows["kept"] == min(limit, len(GOOD))
+    assert result.rows["read"] == sum(result.rows.values()) - result.rows["read"]
+    assert [(line["row"], line["num_rows"], line["reason"]) for line in lines] == case.bad[: len(lines)]
+
+
+# Interrupted builds and damaged work
+
+STEPS = ("assign_shards", "shuffle_shard", "check_documents", "validate_build", "publish_version")
+
+
+@contextmanager
+def before(step: str, do: Callable[[], Any]) -> Iterator[None]:
+    """Do something once, before a step of a build begins."""
+    original = getattr(order, step)
+    done: list[str] = []
+
+    def first(*arguments: Any) -> Any:
+        if not done:
+            done.append(step)
+            do()
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, step, first)
+        yield
+    assert done
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", ["tokenize_partition", *STEPS])
+def test_a_build_that_was_stopped_goes_on_to_the_same_list(step: str, tmp_path: Path, wanted: dict[str, str]) -> None:
+    spec = mixed_folder(tmp_path)
+    with before(step, stop), pytest.raises(KeyboardInterrupt):
+        build(spec)
+    assert_nothing_visible(spec)
+    assert listed_files(spec, build(spec).version) == wanted
+
+
+def test_a_partition_that_was_stopped_before_its_record_is_listed_once(
+    tmp_path: Path, wanted: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = mixed_folder(tmp_path)
+    for _ in range(4):  # each gets one partition further
+        calls = 0
+
+        def stopping(file: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tokenization, "check_unchanged", stopping)
+            with pytest.raises(KeyboardInterrupt):
+                build(spec)
+        assert_nothing_visible(spec)
+    assert listed_files(spec, build(spec).version) == wanted
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(b'"row":') + 6] ^= 1  # another digit: still JSON, of the same length
+    path.write_bytes(data)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _twice(path: Path) -> None:
+    path.write_bytes(path.read_bytes() * 2)
+
+
+DAMAGES: list[Callable[[Path], None]] = [_delete, _flip, _cut, _empty, _twice]
+
+
+def work_lists(spec: BuildSpec) -> list[Path]:
+    """Return the lists of skipped rows in work/."""
+    found = sorted(Path(spec.store).rglob("*.quarantine"))
+    assert len(found) == 5
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_list_that_is_damaged_between_steps_is_mended(
+    damage: Callable[[Path], None], step: str, tmp_path: Path, wanted: dict[str, str]
+) -> None:
+    spec = mixed_folder(tmp_path)
+    chosen = DAMAGES.index(damage)
+    with before(step, lambda: damage(work_lists(spec)[chosen])):
+        result = build(spec)
+    assert listed_files(spec, result.version) == wanted
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_work_that_is_deleted_between_steps_is_made_again_with_its_lists(
+    step: str, tmp_path: Path, wanted: dict[str, str]
+) -> None:
+    spec = mixed_folder(tmp_path)
+    with before(step, lambda: shutil.rmtree(Path(spec.store) / "data" / "work")):
+        result = build(spec)
+    assert listed_files(spec, result.version) == wanted
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_lists_that_are_damaged_between_builds_are_mended(
+    damage: Callable[[Path], None], tmp_path: Path, wanted: dict[str, str]
+) -> None:
+    spec = mixed_folder(tmp_path)
+    with before("publish_version", stop), pytest.raises(KeyboardInterrupt):
+        build(spec)
+    for path in work_lists(spec):
+        damage(path)
+    assert listed_files(spec, build(spec).version) == wanted
+
+
+# What is never skipped
+
+
+def _refused(spec: BuildSpec, error: type[BaseException] = InputError, match: str | None = None) -> None:
+    with pytest.raises(error, match=match) as told:
+        build(spec)
+    assert not isinstance(told.value, BadRow)
+    assert_nothing_visible(spec)
+
+
+LINES = b"".join(json.dumps({"text": f"{i} {random.Random(i).random()}"}).encode() + b"\n" for i in range(2000))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
+def test_a_truncated_compressed_file_is_never_skipped(suffix: str, share: float, tmp_path: Path) -> None:
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    }
+    data = compress[suffix](LINES)
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(data[: int(len(data) * share)])
+    _refused(spec_of(path), match="a.jsonl")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'[{"text": "a"}, {"text": "b"}',
+        b'[{"text": "a"}, {"text": "b"},]',
+        b'[{"text": "a"} {"text": "b"}]',
+        b'[{"text": "a"}, {"text": "b"]',
+        b'[{"text": "a"}, {"text": "b"}] {"text": "c"}',
+        b'[{"text": "a"}, {"text": "b", "n": ' + b"9" * 5000 + b"}]",
+        b'[{"text": "a"}, ' + b"[" * 100_000,
+    ],
+    ids=lambda data: repr(data[12:40]),
+)
+def test_a_broken_array_is_never_skipped(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(data)
+    _refused(spec_of(path), match=r"a\.json, value \d of its JSON array")
+
+
+def test_bad_values_of_a_whole_array_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(
+        b'[{"text": "a"}, 7, {"text": "\xff"}, {"t": 1}, {"text": 1}, {"text": "' + b"x" * 9 + b'"}, {"text": "b"}]'
+    )
+    bad = [
+        (1, 1, "missing_key"),
+        (2, 1, "invalid_utf8"),
+        (3, 1, "missing_key"),
+        (4, 1, "not_text"),
+        (5, 1, "too_large"),
+    ]
+    spec = spec_of(path, max_bytes=8)
+    assert_skipped(spec, build(spec), ["a", "b"], bad, 7)
+
+
+@pytest.mark.parametrize("table", [{"body": ["a"]}, {"text": [1, 2]}, {"text": [{"a": "b"}]}])
+def test_a_parquet_file_without_a_column_of_text_is_never_skipped(table: dict[str, Any], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": GOOD}), tmp_path / "a.parquet")
+    pq.write_table(pa.table(table), tmp_path / "b.parquet")
+    _refused(spec_of(tmp_path / "*.parquet", "parquet"), match=r"b\.parquet.*column 'text'")
+
+
+def test_a_truncated_parquet_file_is_never_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": GOOD}), path)
+    path.write_bytes(path.read_bytes()[:-9])
+    _refused(spec_of(path, "parquet"), match="not a readable parquet file")
+
+
+def test_a_csv_file_whose_quotes_do_not_end_is_never_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'text\ngood\n"open\nthe rest\n')
+    _refused(spec_of(path, "csv"), match="not valid CSV")
+
+
+def _raises_on_good(one: str) -> str:
+    if "text 3 " in one:
+        raise RuntimeError("not today")
+    return one
+
+
+def _out_of_memory(one: str) -> str:
+    raise MemoryError
+
+
+def test_a_transform_that_fails_is_never_skipped(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", GOOD)
+    spec = spec_of(path, transform={"function": "tests.builds.test_skips:_raises_on_good", "version": "1"})
+    _refused(spec, match="_raises_on_good failed")
+
+
+def test_a_process_without_memory_blames_no_transform(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", GOOD)
+    spec = spec_of(path, transform={"function": "tests.builds.test_skips:_out_of_memory", "version": "1"})
+    with pytest.raises(MemoryError):
+        build(spec)
+
+
+class _Failing:
+    """A file of which all but the first reads fail."""
+
+    def __init__(self, file: IO[bytes], error: Exception, num_reads: int) -> None:
+        self._file, self._error, self._left = file, error, num_reads
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise self._error
+        return getattr(self._file, name)(*arguments)
+
+    def read(self, *arguments: Any) -> Any:
+        return self._call("read", *arguments)
+
+    def read1(self, *arguments: Any) -> Any:
+        return self._call("read1", *arguments)
+
+    def readline(self, *arguments: Any) -> Any:
+        return self._call("readline", *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@contextmanager
+def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
+    """Let reads of input files fail, those behind the first of each time that one is opened."""
+    opened = opening.open_file
+
+    @contextmanager
+    def open_failing(url: str) -> Iterator[IO[bytes]]:
+        with opened(url) as file:
+            yield _Failing(file, error, num_reads)  # type: ignore[misc]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "open_file", open_failing)
+        yield
+
+
+ERRORS = [OSError(errno.EIO, "Input/output error"), OSError("Forbidden"), TimeoutError(), MemoryError("no memory")]
+INPUTS = {
+    "a.jsonl": LINES,
+    "a.jsonl.gz": gzip.compress(LINES),
+    "a.json": b"[" + LINES.replace(b"\n", b",\n")[:-2] + b"]",
+    "a.csv": b"text\n" + b"a row\n" * 100,
+    "a.txt": b"a document",
+    "a.parquet": b"",
+}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("name", list(INPUTS))
+def test_a_disk_or_network_that_fails_is_never_skipped(
+    name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", (0.0, 0.0, 0.0))
+    path = tmp_path / name
+    path.write_bytes(INPUTS[name])
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": GOOD}), path, row_group_size=5)
+    kind = {".csv": "csv", ".txt": "text", ".parquet": "parquet"}.get(path.suffix, "jsonl")
+    spec = spec_of(path, kind)
+    with ExitStack() as stack:
+        begin = partial(stack.enter_context, failing_reads(error, 0 if kind == "text" else 1))
+        stack.enter_context(before("tokenize_partition", begin))
+        _refused(spec, MemoryError if isinstance(error, MemoryError) else InputError)
+    assert build(spec).rows["quarantined"] == 0
+
+
+@pytest.mark.parametrize("error", ERRORS[:3], ids=repr)
+def test_a_read_that_fails_inside_a_row_group_is_no_bad_page(error: Exception, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": GOOD}), path, row_group_size=5)
+    reader = make_reader({"kind": "parquet", "text": "text", "max_bytes": 100, "on_error": "skip"})
+    outcomes = []
+    for num_reads in range(40):
+        batches = []
+        try:
+            with failing_reads(error, num_reads):
+                batches += list(reader.read(str(path), FileRange(0, 4)))
+        except InputError as told:
+            assert not isinstance(told, BadRow)
+            assert "can't be read" in str(told)
+        outcomes.append(len(batches))
+        assert not [one for batch in batches for one in batch.bad]
+    assert outcomes[0] == 0
+    assert outcomes[-1] == 4
+
+
+# What the user sees
+
+
+def test_a_build_says_how_many_rows_it_skipped_and_where_they_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["not_text"](tmp_path)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\n"
+        "tokenizer: {kind: byte}\ndocuments: {on_error: skip}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    command = ["build", "spec.yaml", "--direct", "--workers", "0"]
+    assert cli.main([*command]) == 0
+    shown = "".join(capsys.readouterr())
+    assert f"of {case.num_rows} rows left out: {len(case.bad)} quarantined; quarantine.jsonl lists those" in shown
+    assert cli.main([*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows == {"read": 25, "kept": 20, "quarantined": 5, "duplicates": 0, "filtered": 0, "excluded": 0}
+
+
+def test_skipping_is_part_of_what_names_a_version(tmp_path: Path) -> None:
+    spec = spec_of(write_jsonl(tmp_path / "a.jsonl", GOOD))
+    assert build(spec).version != build(failing(spec)).version
+
+
+def test_an_input_that_changes_is_never_skipped(tmp_path: Path) -> None:
+    case = CASES["invalid_json"](tmp_path)
+
+    def grow() -> None:
+        with case.path.open("ab") as file:
+            file.write(b"{\n")
+
+    with before("assign_shards", grow):
+        _refused(case.spec, TokenloomError, "changed")
+
+
+def test_a_source_of_bad_rows_alone_is_refused_beside_a_good_one(tmp_path: Path) -> None:
+    """A key that no row has is a mistake of the spec, not 700 bad rows."""
+    good, wrong = (write_jsonl(tmp_path / f"{name}.jsonl", ["one", "two"], key=name) for name in ("text", "article"))
+    sources = [{"kind": "jsonl", "path": str(good)}, {"kind": "jsonl", "path": str(wrong), "name": "papers"}]
+    spec = make_spec(tmp_path / "store", sources, documents={"on_error": "skip"})
+    with pytest.raises(
+        InputError, match=r"source papers: no document, and 2 bad rows \(2 missing_key\).*no key 'text'"
+    ):
+        build(spec)
+
+
+def test_a_damaged_list_of_a_published_version_is_named(tmp_path: Path) -> None:
+    spec = mixed_folder(tmp_path)
+    version = build(spec).version
+    path = Path(spec.store) / "data" / "versions" / version / "quarantine.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
+    with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; `tokenloom verify` says what to do"):
+        build(spec)

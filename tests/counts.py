@@ -1,0 +1,18 @@
+"""How much a test run does: reduced counts, or with TOKENLOOM_FULL=1 full ones; and what it reports at its end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+SUMMARY: list[str] = []  # lines that the test run shows at its end
+FULL = os.environ.get("TOKENLOOM_FULL") == "1"
+
+#: Mark a test, or a parameter of one, that repeats what another shows: one more kind, size or write pattern.
+full_only = pytest.mark.skipif(not FULL, reason="part of the full run: set TOKENLOOM_FULL=1")
+
+
+def count(reduced: int, full: int) -> int:
+    """Return how often a test repeats: `full` with TOKENLOOM_FULL=1, else `reduced`."""
+    return full if FULL else reduced

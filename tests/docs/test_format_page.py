@@ -1,0 +1,234 @@
+"""docs/format.md is true: its code reads what a build wrote, and its tables name what stands there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+
+from tests.builders.datasets import build, local_store, make_spec, write_jsonl
+from tokenloom.storage import open_shard
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.documents import open_documents
+from tokenloom.storage.formats.shard import ShardWriter, token_dtype
+from tokenloom.storage.versions.versions import load_manifest, version_path
+
+PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A small version: its folder, its manifest as bytes and as a value, and its store's folder."""
+
+    folder: Path
+    root: Path
+    manifest: dict[str, Any]
+
+    @property
+    def shards(self) -> list[dict[str, Any]]:
+        return [shard for split in self.manifest["splits"].values() for shard in split["shards"]]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("format")
+    source = write_jsonl(folder / "in" / "a.jsonl", [f"text {i % 900}: " + "ż" * (i % 50) for i in range(1000)])
+    with source.open("a") as file:
+        file.write("no JSON\n")
+    sources = [{"kind": "jsonl", "path": str(source), "id": "text"}]
+    spec = make_spec(folder / "store", sources, shard_tokens=20_000, documents={"on_error": "skip"})
+    version = build(spec).version
+    store = local_store(spec.store, spec.dataset)
+    built = Built(store.local(version_path(version)), store.root, load_manifest(store, version))
+    assert len(built.shards) > 3
+    return built
+
+
+def code(name: str) -> Any:
+    """Return the function `name` of the page's code blocks, run as they stand there."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    block = next(block for block in blocks if f"def {name}(" in block)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, str(PAGE), "exec"), namespace)
+    return namespace[name]
+
+
+def tables(heading: str) -> list[list[list[str]]]:
+    """Return the tables under a heading: rows of cells, without the row of names and the line."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = re.split(r"^## ", text.split(f"\n## {heading}", 1)[1], flags=re.MULTILINE)[0]
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
+        found.append(rows[2:])
+    return found
+
+
+def first_names(table: list[list[str]]) -> list[str]:
+    return [row[0].strip("`") for row in table]
+
+
+def test_strangers_reader_is_short_and_needs_numpy_alone() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_shard" in block)
+    assert len(block.splitlines()) <= 20
+    assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["json", "struct", "numpy"]
+
+
+def test_strangers_reader_reads_every_shard_of_a_build(built: Built) -> None:
+    read_shard = code("read_shard")
+    num_tokens = 0
+    for entry in built.shards:
+        path = built.folder / entry["name"]
+        info, tokens, offsets = read_shard(path)
+        shard = open_shard(path, verify="full")
+        assert info == shard.header.info
+        assert tokens.dtype == shard.tokens.dtype
+        assert np.array_equal(tokens, shard.tokens)
+        assert np.array_equal(offsets, shard.document_offsets)
+        num_tokens += len(tokens)
+    assert num_tokens == sum(split["tokens"] for split in built.manifest["splits"].values()) > 20_000
+
+
+@pytest.mark.parametrize("vocab_size", [256, 50257, 200_019])
+@pytest.mark.parametrize("num_documents", [0, 1, 3])
+def test_strangers_reader_reads_every_width_and_an_empty_shard(
+    tmp_path: Path, vocab_size: int, num_documents: int
+) -> None:
+    path = tmp_path / "shard.tok"
+    tokens = np.arange(7 * num_documents).astype(token_dtype(vocab_size))
+    with path.open("w+b") as file, ShardWriter(file, vocab_size, {"split": "train"}) as writer:
+        writer.append(tokens, np.full(num_documents, 7, np.uint32))
+    info, read, offsets = code("read_shard")(path)
+    assert info == {"split": "train"}
+    assert read.tolist() == tokens.tolist()
+    assert offsets.tolist() == [7 * i for i in range(num_documents + 1)]
+
+
+def test_strangers_reader_refuses_another_format(built: Built, tmp_path: Path) -> None:
+    data = bytearray((built.folder / built.shards[0]["name"]).read_bytes())
+    data[8] = 2
+    (tmp_path / "a.tok").write_bytes(data)
+    with pytest.raises(ValueError, match="not a shard of format 1"):
+        code("read_shard")(tmp_path / "a.tok")
+
+
+def test_table_of_the_shard_gives_every_byte_of_the_header(built: Built) -> None:
+    path = built.folder / built.shards[0]["name"]
+    data, header = path.read_bytes(), open_shard(path).header
+    kinds = {"u32": "<I", "u64": "<Q"}
+    fields: dict[str, Any] = {}
+    position = 0
+    for offset, num_bytes, kind, name, _ in tables("The shard")[0]:
+        if not offset.isdigit() or not num_bytes.isdigit():
+            continue
+        assert int(offset) == position
+        raw = data[position : position + int(num_bytes)]
+        fields[name.strip("`")] = struct.unpack(kinds[kind], raw)[0] if kind in kinds else raw
+        position += int(num_bytes)
+    assert position == 96
+    start, offsets_start, end = fields["tokens_start"], fields["offsets_start"], fields["file_bytes"]
+    assert fields == {
+        "magic": b"TOKLOOM\0",
+        "format_version": 1,
+        "header_bytes": header.tokens_start,
+        "token_bytes": header.token_bytes,
+        "json_bytes": len(json.dumps(header.info, separators=(",", ":"))),
+        "num_tokens": header.num_tokens,
+        "num_documents": header.num_documents,
+        "tokens_start": header.tokens_start,
+        "offsets_start": header.offsets_start,
+        "file_bytes": len(data),
+        "tokens_checksum": xxhash.xxh3_128_digest(data[start:offsets_start]),
+        "offsets_checksum": xxhash.xxh3_128_digest(data[offsets_start:end]),
+    }
+    info_end = 96 + fields["json_bytes"]
+    assert json.loads(data[96:info_end]) == header.info
+    assert not any(data[info_end : start - 16])
+    assert data[start - 16 : start] == xxhash.xxh3_128_digest(data[: start - 16])
+    assert offsets_start == -(-(start + header.num_tokens * header.token_bytes) // 8) * 8
+    assert not any(data[start + header.num_tokens * header.token_bytes : offsets_start])
+
+
+def test_keys_of_the_json_block_are_those_of_the_page(built: Built) -> None:
+    for entry in built.shards:
+        info = open_shard(built.folder / entry["name"]).header.info
+        assert sorted(info) == first_names(tables("The shard")[1])
+
+
+def test_columns_of_the_document_table_are_those_of_the_page(built: Built) -> None:
+    (table,) = tables("The document table")
+    for entry in built.shards:
+        path = (built.folder / entry["name"]).with_suffix(".docs")
+        documents = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        assert documents.equals(open_documents(path))
+        described = [(row[0].strip("`"), row[1]) for row in table]
+        assert [(field.name, str(field.type)) for field in documents.schema] == described
+        shard = open_shard(path.with_suffix(".tok"))
+        assert documents["start"].to_pylist() == shard.document_offsets[:-1].tolist()
+        keys = documents["key"].to_pylist()
+        assert keys == sorted(keys)
+
+
+def test_signed_files_are_read_by_the_code_of_the_page(built: Built) -> None:
+    read_signed = code("read_signed")
+    data = (built.folder / "manifest.json").read_bytes()
+    assert read_signed(data) == built.manifest
+    entry = read_signed((built.root / "tags" / "latest" / "00000001.json").read_bytes())
+    assert entry["version"] == built.manifest["version"]
+    assert sorted(entry) == sorted(first_names(tables("A tag entry")[0]))
+    with pytest.raises(ValueError, match="damaged"):
+        read_signed(data.replace(b'"rows"', b'"rowz"'))
+
+
+def test_signed_example_of_the_page_is_what_the_writer_gives() -> None:
+    lines = re.findall(r'^    (\{"a":1,"checksum".*)$', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert lines == [sign({"a": 1}).decode()]
+
+
+def test_fields_of_the_manifest_are_those_of_the_page(built: Built) -> None:
+    top, shard = tables("The manifest")
+    assert sorted(built.manifest) == sorted(first_names(top))
+    for entry in built.shards:
+        assert sorted(entry) == sorted(first_names(shard))
+    for name in ("tokenizer", "rows"):
+        cell = next(row[1] for row in top if row[0] == f"`{name}`")
+        assert sorted(built.manifest[name]) == sorted(re.findall(r"`(\w+)`", cell))
+    cell = next(row[1] for row in top if row[0] == "`splits`")
+    for split in built.manifest["splits"].values():
+        assert sorted(split) == sorted(re.findall(r"`(\w+)`", cell))
+    rows = built.manifest["rows"]
+    assert rows["read"] == sum(rows.values()) - rows["read"] == 1001
+
+
+def test_every_file_of_a_version_is_listed_but_two(built: Built) -> None:
+    listed = dict(built.manifest["files"])
+    for entry in built.shards:
+        listed[entry["name"]] = entry["sha256"]
+        listed[str(Path(entry["name"]).with_suffix(".docs"))] = entry["docs_sha256"]
+    found = {path.relative_to(built.folder).as_posix() for path in built.folder.rglob("*") if path.is_file()}
+    assert found == {*listed, "manifest.json", "build.json"}
+    for name, expected in listed.items():
+        assert hashlib.sha256((built.folder / name).read_bytes()).hexdigest() == expected
+
+
+def test_fields_of_the_inputs_are_those_of_the_page(built: Built) -> None:
+    value = json.loads((built.folder / "inputs.json").read_bytes())
+    assert list(value) == ["inputs"]
+    assert [sorted(item) for item in value["inputs"]] == [sorted(first_names(tables("The inputs")[0]))]
+    assert value["inputs"][0]["path"] == "a.jsonl"
+
+
+def test_fields_of_the_quarantine_are_those_of_the_page(built: Built) -> None:
+    (line,) = (built.folder / "quarantine.jsonl").read_bytes().splitlines()
+    assert sorted(json.loads(line)) == sorted(first_names(tables("The quarantine")[0]))
+    assert built.manifest["rows"]["quarantined"] == 1

@@ -1,0 +1,155 @@
+"""docs/training.md is true: its code runs as it stands there, and does what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.builders.datasets import build, make_spec, write_jsonl
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = (_ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+
+
+def _blocks(heading: str) -> list[str]:
+    """Return the code blocks under a heading; "" for those before the first."""
+    section = _PAGE.split(f"\n## {heading}\n", 1)[1] if heading else _PAGE
+    return re.findall(r"^```python\n(.*?)^```", section.split("\n## ", 1)[0], re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the datasets that the page names."""
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("storage", "tasks"):
+        files = [path.read_text(encoding="utf-8") for path in sorted((_ROOT / name).rglob("*.py"))]
+        texts = [text for file in files for text in file.split("\n\n\n")]
+        source = {"kind": "jsonl", "path": str(write_jsonl(folder / f"{name}.jsonl", texts))}
+        dataset = {"storage": "news", "tasks": "titles"}[name]
+        splits = {"train": 0.8, "validation": 0.2}
+        build(make_spec(folder / "store", [source], dataset=dataset, splits=splits, shard_tokens=60_000))
+    return folder
+
+
+@pytest.fixture
+def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Run sections of the page, after its first block: page("Mixtures", ...) returns what they defined."""
+    monkeypatch.chdir(folder)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(*headings: str) -> Any:
+        namespace: dict[str, Any] = {}
+        for block in [code for heading in ("", *headings) for code in _blocks(heading)]:
+            exec(compile(block, "docs/training.md", "exec"), namespace)
+        return SimpleNamespace(**namespace)
+
+    with torch.random.fork_rng(devices=[]):
+        yield run
+    torch.set_num_threads(num_threads)
+
+
+def test_every_section_with_code_has_a_test_here() -> None:
+    headings = [h for h in re.findall(r"^## (.*)$", _PAGE, re.MULTILINE) if _blocks(h)]
+    tests = Path(__file__).read_text(encoding="utf-8")
+    assert [heading for heading in headings if f'"{heading}"' not in tests] == []
+
+
+def test_evaluation_and_resuming(page: Any) -> None:
+    names = page("Evaluation", "Stop and resume")
+    assert names.state["samples"] == 80
+    assert 3 < names.total / names.num_labels < 7
+    assert names.num_labels == len(names.validation) * 128
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
+def test_processes(page: Any) -> None:
+    try:
+        names = page("Several processes: DDP, FSDP, tensor parallelism")
+        assert names.loader.ranks.origin == "mesh"
+        assert all(parameter.grad is not None for parameter in names.sharded.parameters())
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _varlen(query: Any, key: Any, value: Any, ends: Any, other: Any, longest: int, most: int, **window: Any) -> Any:
+    """What varlen_attn computes, run by run, as there is no such kernel for CPUs."""
+    assert window == {"window_size": (-1, 0)}
+    assert ends is other
+    assert longest == most == int(ends.diff().max())
+    runs = []
+    for begin, end in zip(ends.tolist(), ends.tolist()[1:], strict=False):
+        q, k, v = (x[begin:end].transpose(0, 1) for x in (query, key, value))
+        runs.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1))
+    return torch.cat(runs)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_packing_and_attention_within_documents(page: Any) -> None:
+    names = page("Packing and fields", "Attention within documents")
+    assert (names.batch["document_ids"].max(dim=1).values > 0).any()
+    assert torch.allclose(names.dense, names.flexible, atol=1e-5)
+    names.attend.__globals__["varlen_attn"] = _varlen
+    found = names.attend(names.query, names.key, names.value, names.batch)
+    assert torch.allclose(found, names.dense, atol=1e-5)
+
+
+def test_mixtures(page: Any) -> None:
+    names = page("Mixtures")
+    assert names.batch["input_ids"].shape == (8, 128)
+    assert names.mixture.schedule.counts_before(1000) == [700, 300]
+
+
+@pytest.mark.slow
+def test_data_loader_of_torch(folder: Path) -> None:
+    check = """
+loader = TokenLoader(data, batch_size=8, seed=0)
+expected = [next(loader)["input_ids"] for _ in range(11)][10]
+assert torch.equal(batch["input_ids"], expected)
+print("equal")
+"""
+    # In a process of its own: workers are forked, and what other tests have running here would be forked with them.
+    script = "\n".join([*_blocks(""), *_blocks("torch's DataLoader"), check])
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["equal"]), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::Warning:lightning")
+def test_lightning(page: Any) -> None:
+    names = page("Evaluation", "Lightning")
+    trainer = names.make_trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    assert trainer.limit_train_batches == 100
+    tokens = names.Tokens()
+    assert next(tokens.train_dataloader())["labels"].shape == (8, 128)
+    assert len(tokens.val_dataloader()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning:accelerate")
+def test_accelerate(page: Any) -> None:
+    from accelerate.state import AcceleratorState, GradientState
+
+    try:
+        names = page("Accelerate")
+        assert names.loader.state_dict()["samples"] == 8
+        assert Path("checkpoint", "custom_checkpoint_0.pkl").is_file()
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data", "ignore::FutureWarning:transformers")
+def test_trainer_of_transformers(page: Any) -> None:
+    page("The transformers Trainer")

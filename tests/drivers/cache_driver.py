@@ -1,0 +1,47 @@
+"""A process that uses a cache of shards, for tests of several at once and of killed ones.
+
+    python -m tests.drivers.cache_driver FOLDER LIMIT_BYTES URL [PATH SHA256 NUM_BYTES]...
+
+fetches the files in the order given, prints the statistics as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.stores import remote, remote_calls
+from tokenloom.storage.stores.remote import RemoteStore
+
+BLOCK_BYTES = 20_000
+
+
+def start(folder: Path, limit_bytes: int, requests: list[ShardRequest]) -> subprocess.Popen[str]:
+    """Start a process that fetches from one store."""
+    words = [str(word) for _, *rest in requests for word in rest]
+    command = [sys.executable, "-m", "tests.drivers.cache_driver", str(folder), str(limit_bytes)]
+    return subprocess.Popen([*command, requests[0].store.root, *words], stdout=subprocess.PIPE, text=True)
+
+
+def statistics(process: subprocess.Popen[str]) -> dict[str, int]:
+    """Wait for a process that `start` started; return what it did."""
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    found: dict[str, int] = json.loads(printed)
+    return found
+
+
+def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
+    remote.BLOCK_BYTES = BLOCK_BYTES
+    remote_calls.FIRST_WAIT_SECONDS = 0.01
+    cache, store = ShardCache(Path(folder), int(limit_bytes)), RemoteStore(url)
+    for path, sha256, num_bytes in zip(words[::3], words[1::3], words[2::3], strict=True):
+        cache.fetch(store, path, sha256, int(num_bytes))
+    sys.stdout.write(json.dumps(cache.stats()))
+
+
+if __name__ == "__main__":
+    _fetch_all(*sys.argv[1:])

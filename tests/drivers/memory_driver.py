@@ -1,0 +1,113 @@
+"""Encode one file in a fresh process, as a worker does, and print what it took.
+
+    python -m tests.drivers.memory_driver ARGUMENTS
+
+Arguments: JSON of {"store", "url", "options", "documents"}; "url" may be generated:N, N GB of JSON lines as one .gz
+that exists nowhere. Prints {"peak_bytes", "read", "filtered", "spills"}; an error goes to stderr.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.spec import AbstractFileSystem
+
+from tokenloom.errors import TokenloomError
+from tokenloom.storage.versions.fingerprints import stamp
+from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.rows.rules import RulesJob
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.files.finding import PINNED
+from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
+from tokenloom.tokenizers import load_tokenizer
+
+MEMBER_LINES = 40_000
+
+
+def member() -> tuple[bytes, int]:
+    """Return a gzip member of JSON lines, one in eight of them a document of 1,000 characters, and its text bytes."""
+    lines = (
+        json.dumps({"text": f"{i:09d} " + "abcdefghij " * (90 if i % 8 == 0 else 89)}) for i in range(MEMBER_LINES)
+    )
+    data = "".join(line + "\n" for line in lines).encode()
+    return gzip.compress(data, 1), len(data)
+
+
+class _Repeated(io.RawIOBase):
+    """A file of one member, `count` times; it is never in memory or on a disk."""
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self._data, self._left, self._at = data, count, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at == len(self._data):
+            self._left, self._at = self._left - 1, 0
+        if self._left <= 0:
+            return 0
+        piece = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+class GeneratedFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files generated://N.jsonl.gz: N GB of JSON lines, decompressed."""
+
+    protocol = "generated"
+
+    def _members(self, path: str) -> tuple[bytes, int]:
+        data, num_bytes = member()
+        return data, int(path.split("://")[-1].split(".")[0]) * 10**9 // num_bytes
+
+    def size(self, path: str) -> int:
+        """Return the length of the compressed file."""
+        data, count = self._members(path)
+        return len(data) * count
+
+    def open(self, path: str, *arguments: Any, **named: Any) -> Any:
+        """Open the file for reading."""
+        return io.BufferedReader(_Repeated(*self._members(path)))
+
+
+def main() -> None:
+    """Run one case."""
+    fsspec.register_implementation("generated", GeneratedFileSystem)
+    case = json.loads(sys.argv[1])
+    url, options = case["url"], {"text": "text", "on_error": "fail", "encoding_errors": "fail", **case["options"]}
+    seen = {} if "://" in url else {url: stamp(url)}
+    file = InputFile("source", "path", url, 1, "xxh3_128:0" if seen else PINNED, options, seen)
+    rules = RulesJob(1, None, options["max_bytes"], "fail", None, True, 0, [("train", 1.0)])
+    rules = RulesJob(**{**rules.__dict__, **case.get("documents", {})})
+    tokenizer = case.get("tokenizer", {"kind": "byte"})
+    fingerprint = load_tokenizer(tokenizer).fingerprint
+    totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
+    try:
+        for i, part in enumerate(make_reader(options).partitions(url)):
+            job = TokenizeJob(case["store"], f"part{i}", file, part, rules, tokenizer, fingerprint)
+            record = tokenize_partition(job)
+            totals["read"] += record["read"]
+            totals["filtered"] += record["filtered"]
+            totals["spills"] += len(record["spills"])
+            totals["documents"] += sum(sum(spill["documents"]) for spill in record["spills"])
+    except TokenloomError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(json.dumps({"peak_bytes": peak_bytes(), **totals}))
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this program had resident (getrusage counts the parent's before exec, too)."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""Mutants of good files, read as a build reads them and as plain libraries do: `python -m tests.drivers.mutants 1000`.
+
+Child processes read each mutant twice: with the steps of a build, and with tests/builders/plain_reading.py. The outcome
+is one of
+
+    right    the same rows as the plain reading: those of the good file, or what the damage made of them
+    refused  an InputError that names the file
+    lost     the worker process died of it; the error names the file, the parent goes on
+    wrong    other rows, fewer rows, rows where the plain reading finds damage, a refusal of what it reads whole,
+             an error without a name, more memory than the limit, more than a minute: a defect
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tests.builders.good_files import GoodFile, good_files
+from tests.builders.mutations import mutate
+from tests.builders.plain_reading import plain_rows
+from tests.drivers.memory_driver import peak_bytes
+from tokenloom.errors import InputError, WorkerLost
+from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.plan import cut_file
+from tokenloom.tasks.rows.rules import RulesJob
+from tokenloom.tasks.running.workers import WorkerPool
+from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.tokenization import TokenizeJob, read_documents
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.base import text_bytes
+
+SEED = 20261121
+SECONDS = 60
+MAX_BYTES = 10**6  # of a document
+MEMORY = 10**9 + 4 * MAX_BYTES
+_RARE = 3  # messages of fewer mutants share a line of the table
+
+# Where a refusal is right although a plain reading finds all rows: what stands behind or before them is not read over.
+STRICTER = (
+    "bytes after its end of stream",
+    "no end of stream after its last record batch",
+    "its first bytes are those of",
+    "codec can't decode byte",  # in the name of another column
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file on disk and how it is read."""
+
+    path: str
+    options: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What reading gave: texts of all rows that are not null and the number of rows, or why not."""
+
+    texts: list[str] | None
+    num_rows: int = 0
+    said: str = ""
+    peak: int = 0
+    is_lost: bool = False
+    is_hang: bool = False
+    fault: str = ""
+
+
+@dataclass
+class Tally:
+    """Counts of a format; `wrong` says of each defect what it is."""
+
+    right: int = 0
+    changed: int = 0  # of the right ones, those whose rows are not the good file's
+    refused: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    peak: int = 0
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _batches(case: Case) -> Iterator[Rows]:
+    options = {"text": "text", "separator": None, "max_bytes": MAX_BYTES, "on_error": "fail", **case.options}
+    file = InputFile("source", Path(case.path).name, case.path, 1, "xxh3_128:0", options, {})
+    rules = RulesJob(0, None, options["max_bytes"], options["on_error"], None, True, 0, [("train", 1.0)])
+    for part in cut_file(file):
+        job = TokenizeJob("", "", file, part, rules, {"kind": "byte"}, "")
+        yield from read_documents(job, load_tokenizer({"kind": "byte"}))
+
+
+def read_as_built(case: Case) -> Outcome:
+    """Read a file by the steps of a build, in a worker; errors other than InputError are raised."""
+    _reset_peak()
+    texts: list[str] = []
+    num_rows = 0
+    try:
+        for rows in _batches(case):
+            num_rows += rows.num_read
+            texts += rows.texts.to_pylist()
+    except InputError as error:
+        return Outcome(None, said=str(error), peak=peak_bytes())
+    return Outcome(texts, num_rows, peak=peak_bytes())
+
+
+def count_as_built(case: Case) -> Outcome:
+    """Read a file as `read_as_built` does and keep no texts; `texts` are the numbers of documents and of bytes."""
+    _reset_peak()
+    num_rows = num_documents = num_bytes = 0
+    try:
+        for rows in _batches(case):
+            num_rows += rows.num_read
+            num_documents += len(rows.rows)
+            num_bytes += int(np.diff(text_bytes(rows.texts)[1]).sum())
+            del rows
+    except InputError as error:
+        return Outcome(None, said=str(error), peak=peak_bytes())
+    return Outcome([str(num_documents), str(num_bytes)], num_rows, peak=peak_bytes())
+
+
+def read_plainly(case: Case) -> Outcome:
+    """Read a file with plain libraries, in a worker."""
+    try:
+        rows = plain_rows(case.path, Path(case.path).read_bytes(), case.options)
+    except Exception as error:  # noqa: BLE001  (whatever the libraries raise is a refusal)
+        return Outcome(None, said=f"{type(error).__name__}: {error}")
+    return Outcome([text for text in rows if text is not None], len(rows))
+
+
+class Children:
+    """A pool of one worker, made again when it has to be killed."""
+
+    def __init__(self) -> None:
+        self._pool = WorkerPool(1)
+
+    def call(self, function: Callable[[Case], Outcome], case: Case) -> Outcome:
+        """Return what a function gives in the worker within SECONDS."""
+        timer = threading.Timer(SECONDS, self._pool.close, kwargs={"now": True})
+        timer.start()
+        try:
+            return self._pool.call(function, case)
+        except WorkerLost as error:
+            if self._pool.closed:
+                self._pool = WorkerPool(1)
+                return Outcome(None, is_hang=True, said=str(error))
+            return Outcome(None, is_lost=True, said=str(error))
+        except Exception as error:  # noqa: BLE001  (an error that no user should see is counted, all of them)
+            return Outcome(None, fault=f"{type(error).__name__}: {error}")
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """End the worker."""
+        self._pool.close()
+
+
+def template(message: str, path: str) -> str:
+    """Return a message without what differs from file to file."""
+    message = " ".join(message.replace(path, "FILE").split())
+    message = re.sub(r"(?<!\w)b?'[^']*'|b?\"[^\"]*\"", "'...'", message)
+    message = re.sub(r"0x[0-9a-f]+|(?<![A-Za-z])-?\d[\d,.]*", "N", message)
+    message = re.sub(r"(?<=are: ).*?(?=\. Set)", "...", message)  # names that the file gave
+    reason = r"(?<=decoded: |be read: |et file: |ow file: |id JSON: |damaged: )[^;.]*|(?<=broken )\w+: [^;]*"
+    message = re.sub(reason, lambda found: " ".join(found[0].split()[:3]).rstrip(":(. ") + " ...", message)
+    return re.sub(r"[^\x20-\x7e]+", "?", re.sub(r" \.\.\..*", " ...", message))
+
+
+def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally) -> None:
+    """Count an outcome, or say in `tally.wrong` what is wrong with it."""
+    tally.peak = max(tally.peak, ours.peak)
+    is_whole = plain.texts is not None and (plain.texts, plain.num_rows) == (good.texts, good.num_rows)
+    if ours.is_hang:
+        tally.wrong.append(f"more than {SECONDS} s")
+    elif ours.fault:
+        tally.wrong.append(ours.fault)
+    elif ours.peak > MEMORY:
+        tally.wrong.append(f"{ours.peak:,} bytes of memory")
+    elif ours.texts is not None:
+        if plain.texts is None and (ours.texts, ours.num_rows) != (good.texts, good.num_rows):
+            tally.wrong.append(f"read, where plain reading says {plain.said}")
+        elif plain.texts is not None and (ours.texts, ours.num_rows) != (plain.texts, plain.num_rows):
+            tally.wrong.append(f"{ours.num_rows} rows, {plain.num_rows} in plain reading, or other texts")
+        else:
+            tally.right += 1
+            tally.changed += not is_whole
+    elif case.path not in ours.said:
+        tally.wrong.append(f"a message without the file: {ours.said}")
+    elif is_whole and not any(words in ours.said for words in STRICTER):
+        tally.wrong.append(f"plain reading finds all rows; {ours.said}")
+    else:
+        (tally.lost if ours.is_lost else tally.refused)[template(ours.said, case.path)] += 1
+
+
+def mutants(files: list[GoodFile], count: int, seed: int) -> Iterator[tuple[GoodFile, bytes]]:
+    """Yield `count` (good file, damaged bytes); of a compressed one the content is damaged, or what is packed."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        good = chance.choice(files)
+        plain = [other.data for other in files if other.pack is None]
+        if good.pack and chance.random() < 0.4:
+            yield good, good.pack(mutate(good.format, good.data, chance, plain))
+        else:
+            yield good, mutate(good.format, good.whole, chance, [other.whole for other in files])
+
+
+def run(count: int, folder: Path, seed: int = SEED, keep: Path | None = None) -> dict[str, Tally]:
+    """Read `count` mutants of each format; return what became of them.
+
+    Args:
+        count: mutants of each format.
+        folder: for the files, one at a time.
+        seed: of the mutants.
+        keep: where mutants that went wrong are kept.
+    """
+    tallies: dict[str, Tally] = {}
+    ours, plain = Children(), Children()
+    for name, files in good_files().items():
+        tally = tallies[name] = Tally()
+        known = {}
+        for good in files:
+            case = _written(folder, good, good.whole)
+            known[good.name] = plain.call(read_plainly, case)
+            judge(case, ours.call(read_as_built, case), known[good.name], known[good.name], tally)
+        assert (tally.right, tally.changed, tally.wrong) == (len(files), 0, []), tally
+        tally.right = 0
+        for i, (good, data) in enumerate(mutants(files, count, seed)):
+            found = len(tally.wrong)
+            case = _written(folder, good, data)
+            judge(case, ours.call(read_as_built, case), plain.call(read_plainly, case), known[good.name], tally)
+            if len(tally.wrong) > found:
+                tally.wrong[-1] = f"{name} mutant {i} of {good.name}: {tally.wrong[-1]}"
+                if keep:
+                    (keep / f"{name}-{i}-{good.name}").write_bytes(data)
+    ours.close()
+    plain.close()
+    return tallies
+
+
+def _written(folder: Path, good: GoodFile, data: bytes) -> Case:
+    path = folder / good.name
+    path.write_bytes(data)
+    return Case(str(path), good.options)
+
+
+def table(tallies: dict[str, Tally]) -> str:
+    """Return the counts as tables in Markdown."""
+    lines = ["| format | mutants | right | of them other rows than before | refused | worker lost | defects | peak |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for name, tally in tallies.items():
+        refused, lost = tally.refused.total(), tally.lost.total()
+        total = tally.right + refused + lost + len(tally.wrong)
+        counts = [
+            name,
+            total,
+            tally.right,
+            tally.changed,
+            refused,
+            lost,
+            len(tally.wrong),
+            f"{tally.peak / 1e6:.0f} MB",
+        ]
+        lines.append("| " + " | ".join(map(str, counts)) + " |")
+    for name, tally in tallies.items():
+        lines += ["", f"| {name}: refused with | count |", "|---|---|"]
+        said = (tally.refused + tally.lost).most_common()
+        lines += [f"| `{message.replace('|', '/')}` | {count} |" for message, count in said if count >= _RARE]
+        rare = [count for _, count in said if count < _RARE]
+        lines += [f"| {len(rare)} rarer messages | {sum(rare)} |"] if rare else []
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run `count` mutants a format; keep those that went wrong where the second argument says; the third is a seed."""
+    keep = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else SEED
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tallies = run(int(sys.argv[1]), Path(folder), seed, keep)
+    print(f"pyarrow {pa.__version__}, seed {seed}\n")
+    print(table(tallies))
+    for tally in tallies.values():
+        print("\n".join(tally.wrong), file=sys.stderr)
+    sys.exit(any(tally.wrong for tally in tallies.values()))
+
+
+if __name__ == "__main__":
+    from tests.drivers import mutants as importable  # a worker can't import what is called __main__
+
+    importable.main()

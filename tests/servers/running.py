@@ -1,0 +1,189 @@
+"""A running `tokenloom up` and what tests ask its server for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.objects import FlowRun
+
+from tests.builders.datasets import make_spec, write_parquet
+from tests.servers.prefect_servers import SOON, use_migrated
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running `tokenloom up`: its folder, the URL of its API, and what marks the environment of its processes."""
+
+    folder: Path
+    url: str
+    mark: str
+
+
+def processes_with(mark: str) -> list[int]:
+    """Return the processes whose environment holds `mark`, but for this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        except OSError:  # it ended, or is somebody else's
+            continue
+    return found
+
+
+def wait_until_gone(mark: str) -> list[str]:
+    """Return the command lines of a mark's processes that are left after a minute."""
+    deadline = time.monotonic() + 60
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return [command_line(pid) for pid in processes_with(mark)]
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process, "" if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def running_up(
+    folder: Path, mark: str, migrated: Path, stop: signal.Signals = signal.SIGINT
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C.
+
+    Args:
+        folder: where it runs; its data are in `up` below.
+        mark: stands in the environment of all its processes.
+        migrated: the PREFECT_HOME whose database it starts with, if it has none of an earlier one.
+        stop: the signal that ends it.
+    """
+    if not (folder / "up").exists():
+        use_migrated(migrated, folder / "up")
+    environment = os.environ | SOON | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
+    environment.pop("PREFECT_API_URL", None)
+    up = subprocess.Popen(
+        [sys.executable, "-m", "tokenloom", "up", "--port", "0"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert up.stdout is not None
+        told = []
+        for line in up.stdout:
+            told.append(line)
+            if "Ctrl-C" in line:
+                break
+        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(told))
+        assert found, "".join(told)
+        yield up, found[0] + "/api"
+    finally:
+        up.send_signal(stop)
+        rest, _ = up.communicate(timeout=180)
+    assert up.returncode == 0, rest
+    assert "stopping" in rest
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that looks for a running `tokenloom up`."""
+    environment = os.environ | {"TOKENLOOM_UP_HOME": str(folder / "up")}
+    environment.pop("PREFECT_API_URL", None)
+    return subprocess.run(
+        [sys.executable, "-m", "tokenloom", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+def parameters(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
+    """Return the parameters of a run that builds dataset `name`."""
+    write_parquet(folder / "input" / "a.parquet", [f"text {i} of {name}" for i in range(200)])
+    sources = [{"kind": "parquet", "path": str(folder / "input" / "a.parquet")}]
+    spec = make_spec(folder / "store", sources, **fields).model_dump(mode="json")
+    return {"spec": spec | {"dataset": name, "runner": {"kind": "process", "workers": 1}}}
+
+
+def artifact(key: str) -> Any:
+    """Return the newest artifact of a key."""
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    return max(found, key=lambda each: each.created)  # type: ignore[arg-type, return-value]
+
+
+def event(name: str, dataset: str) -> dict[str, Any]:
+    """Return the payload of the one event of a dataset, once the server has it."""
+    deadline = time.monotonic() + 120
+    wanted = {"filter": {"event": {"name": [name]}, "resource": {"id": [f"tokenloom.dataset.{dataset}"]}}}
+    while time.monotonic() < deadline:
+        with get_client(sync_client=True) as client:
+            found = client.request("POST", "/events/filter", json=wanted).json()["events"]
+        if found:
+            assert len(found) == 1
+            return dict(found[0]["payload"])
+        time.sleep(0.5)
+    raise AssertionError(f"no event {name} of {dataset}")
+
+
+def log_lines(run: FlowRun) -> list[tuple[str, str]]:
+    """Return what the log of a run holds now, in order: (level, line)."""
+    wanted = {"logs": {"flow_run_id": {"any_": [str(run.id)]}}, "sort": "TIMESTAMP_ASC"}
+    with get_client(sync_client=True) as client:
+        rows = client.request("POST", "/logs/filter", json=wanted).json()
+    return [(logging.getLevelName(row["level"]), row["message"]) for row in rows]
+
+
+def assert_log_ends_with(run: FlowRun, last: str) -> None:
+    """Assert that the log of a run comes to this line, that nothing follows, and that it shows no traceback."""
+    wait_until(lambda: last in [line for _, line in log_lines(run)])
+    time.sleep(2.5)  # more than a process keeps lines before it sends them
+    lines = [line for _, line in log_lines(run)]
+    assert lines[-1] == last
+    assert not [line for line in lines if "Traceback" in line]
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 180) -> Any:
+    """Return what `condition` gives once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not true within {seconds} s: {condition}"
+        time.sleep(0.3)
+    return found
+
+
+def flow_run(run_id: UUID) -> FlowRun:
+    """Return a flow run as the server knows it."""
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run_id)
+
+
+def wait_until_final(run_id: UUID, seconds: float = 240) -> FlowRun:
+    """Return a flow run once it has ended."""
+
+    def ended() -> FlowRun | None:
+        run = flow_run(run_id)
+        return run if run.state is not None and run.state.is_final() else None
+
+    found: FlowRun = wait_until(ended, seconds)
+    return found

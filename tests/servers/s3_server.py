@@ -1,0 +1,102 @@
+"""moto's S3 server in a process of its own, on a port that the kernel gives; it ends with its parent.
+
+python -m tests.servers.s3_server     prints its URL, serves until its standard input ends
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+BUCKET = "corpora"
+_HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Run a server with an empty bucket; yields its URL."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.servers.s3_server"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        assert url, "the S3 server did not start"
+        put(url, "")
+        yield url
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.kill()  # it may be busy freeing what it holds
+        process.wait()
+
+
+def put(url: str, key: str, data: bytes = b"") -> None:
+    """Write an object; with an empty key, make the bucket."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, _HEADERS)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert response.status == 200, body
+
+
+def upload(url: str, folder: Path, key: str) -> None:
+    """Write every file below `folder` under `key`, as `aws s3 sync` does."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            put(url, f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+def download(url: str, key: str, folder: Path) -> None:
+    """Write every object under `key` below `folder`, as `aws s3 sync` does."""
+    for name in keys(url, f"{key}/"):
+        path = folder / name.removeprefix(f"{key}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_get(url, quote(f"/{BUCKET}/{name}")))
+
+
+def keys(url: str, prefix: str) -> list[str]:
+    """Return the keys of all objects that begin so."""
+    found: list[str] = []
+    while True:
+        after = f"&start-after={quote(found[-1], safe='')}" if found else ""
+        page = _get(url, f"/{BUCKET}?list-type=2&prefix={quote(prefix, safe='')}{after}").decode()
+        names = [unescape(name) for name in re.findall("<Key>(.*?)</Key>", page)]
+        found += names
+        if not names or "<IsTruncated>true" not in page:
+            return found
+
+
+def _get(url: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection.request("GET", path, headers=_HEADERS)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert response.status == 200, body
+    return body
+
+
+def _serve() -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    sys.stdout.write(f"http://{host}:{port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,290 @@
+"""Parquet files of other libraries, as they write them: each text comes out as it went in.
+
+A build reads them; what was handed to the library is all that the shards are compared with.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.builders.datasets import build, local_store, make_spec, stored_documents
+from tokenloom.storage.versions.versions import load_manifest, version_path
+
+# pandas 3 warns whenever this engine is used; files of it are around all the same.
+through_pandas = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
+
+GROUP_ROWS = 100
+ODD = [
+    "",
+    None,
+    "nul \0 inside",
+    "one\r\ntwo\nthree\rfour",
+    "emoji \U0001f469\u200d\U0001f680 and e\u0301, \u2028 too",
+    "<|endoftext|>",
+    "nan",
+    "None",
+    "1.0",
+    "\U0010ffff",
+    "long " * 100_000,
+]
+
+
+def _texts() -> list[str | None]:
+    """Return rows for several row groups: some null, empty, repeated or long."""
+    generator = random.Random(1)
+    plain: list[str | None] = [f"text {i} é漢 " * generator.randrange(1, 20) for i in range(3 * GROUP_ROWS)]
+    plain[:10] = ["repeated"] * 10
+    plain[150:160] = [None] * 10
+    return [*ODD, *plain, *ODD]
+
+
+def _encoded(texts: Sequence[str | None]) -> list[bytes | None]:
+    return [None if text is None else text.encode() for text in texts]
+
+
+TEXTS = _texts()
+
+
+def built(path: Path, **options: str) -> tuple[dict[int, str], dict[int, str | None], dict[str, int]]:
+    """Build files; return {row: text}, {row: id} and the manifest's counts."""
+    source = {"kind": "parquet", "path": str(path), **options}
+    spec = make_spec(path.parent / "store", [source], documents={"deduplicate": False})
+    version = build(spec).version
+    store = local_store(spec.store, spec.dataset)
+    manifest = load_manifest(store, version)
+    documents = stored_documents(spec, version)
+    ids: list[str | None] = []
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            table_path = store.local(version_path(version, shard["name"])).with_suffix(".docs")
+            with pa.memory_map(str(table_path)) as file:
+                table = pa.ipc.open_file(file).read_all()
+                ids += table["id"].to_pylist() if "id" in options else [None] * len(table)
+    rows = [document["row"] for document in documents]
+    texts = [document["ids"].tobytes().decode() for document in documents]
+    assert len(set(rows)) == len(rows)
+    return dict(zip(rows, texts, strict=True)), dict(zip(rows, ids, strict=True)), manifest["rows"]
+
+
+def assert_comes_back(path: Path, texts: Sequence[str | None] = TEXTS, num_groups: int | None = None) -> None:
+    """Build one file and compare all of its rows; `num_groups` is how many row groups it must have, at least."""
+    if num_groups is not None:
+        assert pq.read_metadata(path).num_row_groups >= num_groups
+    wanted = {row: text for row, text in enumerate(texts) if text}
+    found, _, counts = built(path)
+    assert found == wanted
+    assert (counts["read"], counts["kept"]) == (len(texts), len(wanted))
+    assert counts["filtered"] == len(texts) - len(wanted)
+
+
+# pyarrow
+
+_CODECS = [
+    name
+    for name in ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+    if name == "none" or pa.Codec.is_available(name)
+]
+_PYARROW: list[dict[str, Any]] = [
+    *({"compression": name} for name in _CODECS),
+    *({"data_page_version": version, "use_dictionary": has} for version in ("1.0", "2.0") for has in (True, False)),
+    *({"data_page_version": "2.0", "compression": name} for name in _CODECS),
+    *(
+        {"use_dictionary": False, "column_encoding": {"text": encoding}}
+        for encoding in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+    ),
+    {"use_dictionary": False, "use_byte_stream_split": ["number", "score"]},
+    {"compression": {"text": "zstd", "number": "none", "score": "gzip"}, "compression_level": {"text": 19}},
+    {"use_content_defined_chunking": True},
+    {"store_schema": False},
+    {"version": "1.0"},
+    {"data_page_size": 1000, "dictionary_pagesize_limit": 1000},
+    {"write_statistics": False, "write_page_index": False},
+    {"write_page_index": True, "write_page_checksum": True},
+]
+
+
+@pytest.mark.parametrize("options", _PYARROW, ids=str)
+def test_pyarrow(tmp_path: Path, options: dict[str, Any]) -> None:
+    number = pa.array(range(len(TEXTS)), pa.int32())
+    table = pa.table({"number": number, "score": number.cast(pa.float64()), "text": pa.array(TEXTS, pa.string())})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=GROUP_ROWS, **options)
+    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.large_binary()],
+    ids=str,
+)
+def test_pyarrow_types(tmp_path: Path, kind: pa.DataType, store_schema: bool) -> None:
+    table = pa.table({"text": pa.array(TEXTS, pa.string()).cast(kind)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=GROUP_ROWS, store_schema=store_schema)
+    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "RLE_DICTIONARY"])
+def test_texts_of_a_few_bytes(tmp_path: Path, encoding: str) -> None:
+    """Those of a dictionary are read as one, for which Arrow has no decoder of the others."""
+    texts = [f"{i % 7}" for i in range(1000)]
+    options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"text": encoding}}
+    pq.write_table(
+        pa.table({"text": texts}), tmp_path / "a.parquet", **({} if encoding == "RLE_DICTIONARY" else options)
+    )
+    assert_comes_back(tmp_path / "a.parquet", texts)
+
+
+@pytest.mark.parametrize(
+    "options", [{"data_page_version": "2.0"}, {"compression": "zstd", "data_page_size": 100}], ids=str
+)
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)], ids=str
+)
+def test_lists_of_pyarrow_are_their_lines(tmp_path: Path, kind: pa.DataType, options: dict[str, Any]) -> None:
+    lists = [[f"one {i}", "two"] for i in range(200)]
+    pq.write_table(pa.table({"text": pa.array(lists, kind)}), tmp_path / "a.parquet", row_group_size=70, **options)
+    assert_comes_back(tmp_path / "a.parquet", ["\n".join(lines) for lines in lists], num_groups=3)
+
+
+def test_a_text_inside_of_structs(tmp_path: Path) -> None:
+    rows = [None if i % 7 == 0 else {"body": {"en": text}, "n": i} for i, text in enumerate(TEXTS)]
+    kind = pa.struct({"body": pa.struct({"en": pa.string()}), "n": pa.int64()})
+    pq.write_table(pa.table({"meta": pa.array(rows, kind)}), tmp_path / "a.parquet", row_group_size=GROUP_ROWS)
+    found, _, counts = built(tmp_path / "a.parquet", text="meta.body.en")
+    assert found == {i: text for i, text in enumerate(TEXTS) if text and i % 7}
+    assert counts["read"] == len(TEXTS)
+
+
+def test_a_column_without_nulls(tmp_path: Path) -> None:
+    texts = [text or "" for text in TEXTS]
+    schema = pa.schema([pa.field("text", pa.string(), nullable=False)])
+    pq.write_table(pa.table({"text": texts}, schema=schema), tmp_path / "a.parquet")
+    assert_comes_back(tmp_path / "a.parquet", texts)
+
+
+# pandas
+
+
+@through_pandas
+@pytest.mark.parametrize("dtype", ["object", "str", "string[python]", "string[pyarrow]", "category"])
+@pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
+def test_pandas(tmp_path: Path, engine: Any, dtype: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip(engine)
+    frame = pd.DataFrame({"number": range(len(TEXTS)), "text": pd.Series(TEXTS, dtype=dtype)})
+    sizes = {"row_group_size": GROUP_ROWS} if engine == "pyarrow" else {"row_group_offsets": GROUP_ROWS}
+    frame.to_parquet(tmp_path / "a.parquet", engine=engine, **sizes)
+    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+
+
+@through_pandas
+@pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
+@pytest.mark.parametrize("name", ["key", None])
+def test_an_index_of_pandas_is_a_column(tmp_path: Path, engine: Any, name: str | None) -> None:
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip(engine)
+    index = pd.Index([f"id {i}" for i in range(len(TEXTS))], name=name)
+    pd.DataFrame({"text": TEXTS}, index=index).to_parquet(tmp_path / "a.parquet", engine=engine)
+    column = name or next(c for c in pq.read_schema(tmp_path / "a.parquet").names if c != "text")
+    _, ids, _ = built(tmp_path / "a.parquet", id=column)
+    assert ids == {row: f"id {row}" for row, text in enumerate(TEXTS) if text}
+
+
+# fastparquet
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"object_encoding": "utf8"},
+        {"object_encoding": "utf8", "has_nulls": True},
+        *({"object_encoding": "utf8", "compression": name} for name in ("GZIP", "ZSTD", "SNAPPY", "LZ4", "BROTLI")),
+        {"stats": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["object", "str"])
+def test_fastparquet(tmp_path: Path, options: dict[str, Any], dtype: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    fastparquet = pytest.importorskip("fastparquet")
+    frame = pd.DataFrame({"text": pd.Series(TEXTS, dtype=dtype), "number": range(len(TEXTS))})
+    fastparquet.write(str(tmp_path / "a.parquet"), frame, row_group_offsets=GROUP_ROWS, **options)
+    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+
+
+def test_a_folder_of_fastparquet_is_its_parts(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    fastparquet = pytest.importorskip("fastparquet")
+    frame = pd.DataFrame({"text": [text or "none" for text in TEXTS]})
+    fastparquet.write(str(tmp_path / "set"), frame, row_group_offsets=GROUP_ROWS, file_scheme="hive")
+    assert (tmp_path / "set" / "_metadata").exists()
+    spec = make_spec(tmp_path, [{"kind": "parquet", "path": str(tmp_path / "set" / "*.parquet")}])
+    documents = stored_documents(spec, build(spec).version)
+    assert {document["ids"].tobytes().decode() for document in documents} == set(frame["text"])
+
+
+# polars
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@pytest.mark.parametrize("kind", ["String", "Categorical", "Binary"])
+def test_polars(tmp_path: Path, compression: Any, kind: str) -> None:
+    pl = pytest.importorskip("polars")
+    values = _encoded(TEXTS) if kind == "Binary" else TEXTS
+    frame = pl.DataFrame({"number": range(len(TEXTS)), "text": pl.Series(values, dtype=getattr(pl, kind))})
+    frame.write_parquet(tmp_path / "a.parquet", compression=compression, row_group_size=GROUP_ROWS)
+    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+
+
+def test_polars_streamed_to_a_file(tmp_path: Path) -> None:
+    pl = pytest.importorskip("polars")
+    pl.LazyFrame({"text": TEXTS}).sink_parquet(tmp_path / "a.parquet", row_group_size=GROUP_ROWS)
+    assert_comes_back(tmp_path / "a.parquet")
+
+
+def test_lists_of_polars_are_their_lines(tmp_path: Path) -> None:
+    pl = pytest.importorskip("polars")
+    lists = [["one", "two"], ["three"], ["four", None, "five"], None, []]
+    pl.DataFrame({"text": lists}).write_parquet(tmp_path / "a.parquet")
+    assert_comes_back(tmp_path / "a.parquet", ["one\ntwo", "three", "four\nfive", None, None])
+
+
+# DuckDB
+
+_DUCKDB = [
+    *(f"compression {name}" for name in ("uncompressed", "snappy", "gzip", "zstd", "brotli", "lz4_raw")),
+    "parquet_version v1",
+    "parquet_version v2",
+    "dictionary_size_limit 1",
+]
+
+
+@pytest.mark.parametrize("options", _DUCKDB)
+@pytest.mark.parametrize("kind", ["varchar", "blob"])
+def test_duckdb(tmp_path: Path, options: str, kind: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    texts = TEXTS * 20  # it writes row groups of at least 2,048 rows
+    with duckdb.connect() as connection:
+        values = _encoded(texts) if kind == "blob" else texts
+        table = pa.table({"text": pa.array(values, pa.binary() if kind == "blob" else pa.string())})
+        connection.register("texts", table)
+        target = tmp_path / "a.parquet"
+        connection.execute(f"copy (from texts) to '{target}' (format parquet, row_group_size 2048, {options})")
+    assert_comes_back(tmp_path / "a.parquet", texts, num_groups=2)
+
+
+def test_an_enum_of_duckdb(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        connection.execute("create table t as select ['sad', 'ok', null][1 + i % 3] as text from range(10) r(i)")
+        connection.execute("create type mood as enum ('ok', 'sad')")
+        connection.execute(f"copy (select text::mood as text from t) to '{tmp_path / 'a.parquet'}' (format parquet)")
+    assert_comes_back(tmp_path / "a.parquet", [["sad", "ok", None][i % 3] for i in range(10)])
