@@ -79,8 +79,8 @@ def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     places = [*(tmp_path / "store").rglob("*"), *Path(PREFECT_HOME.value()).rglob("*")]
     found = [path for path in places if path.is_file() and _PLANTED.encode() in path.read_bytes()]
     assert found == []
-    told = all_told(prefect_server)
-    assert "tokenize" in told and result["reference"] in told and _PLANTED not in told
+    recorded = all_told(prefect_server)
+    assert "tokenize" in recorded and result["reference"] in recorded and _PLANTED not in recorded
 
 
 def test_credentials_of_threads_last_as_long_as_one_of_them_works(options: dict[str, Any]) -> None:
@@ -115,8 +115,8 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     assert any(path.name == "build.json" for path in files)
     assert [path for path in files if _PLANTED.encode() in path.read_bytes()] == []
     chain = "".join(traceback.format_exception(refused.value)) + "".join(traceback.format_exception(failed.value))
-    told = all_told(prefect_server)
-    assert "no right to write it" in told and _PLANTED not in told + chain + caplog.text
+    recorded = all_told(prefect_server)
+    assert "no right to write it" in recorded and _PLANTED not in recorded + chain + caplog.text
 
 
 @pytest.mark.usefixtures("prefect_server", "options")

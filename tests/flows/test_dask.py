@@ -128,7 +128,7 @@ def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
     except FileExistsError:
         return tokenize_partition(job)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a killed process goes on")
+    raise AssertionError("a killed process continues")
 
 
 @pytest.mark.usefixtures("prefect_server")

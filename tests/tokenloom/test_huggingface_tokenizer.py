@@ -77,7 +77,7 @@ def train_unigram() -> str:
     return library.to_str()
 
 
-def ids_alone(json_text: str, text: str) -> list[int]:
+def library_ids(json_text: str, text: str) -> list[int]:
     """Return the library's ids of one text, as ordinary text."""
     library = _library(json_text)
     ids: list[int] = library.encode(text, add_special_tokens=False).ids
@@ -115,7 +115,7 @@ class _HuggingFace(TokenizerConformance):
         return write_json(tmp_path, type(self).json_text())
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return ids_alone(type(self).json_text(), text)
+        return library_ids(type(self).json_text(), text)
 
 
 class TestByteLevelBpe(_HuggingFace):
@@ -214,7 +214,7 @@ def test_the_size_of_the_vocabulary_counts_holes_and_added_tokens(tmp_path: Path
 def test_end_of_text_from_ordinary_text_does_not_move_a_boundary(tmp_path: Path) -> None:
     tokenizer = load_tokenizer({**write_json(tmp_path, train_bpe()), "eot": "a"})
     texts = ["a", "aaa", "", "banana"]
-    assert encode_each(tokenizer, texts) == [[*ids_alone(train_bpe(), text), tokenizer.eot_id] for text in texts]
+    assert encode_each(tokenizer, texts) == [[*library_ids(train_bpe(), text), tokenizer.eot_id] for text in texts]
     assert encode_each(tokenizer, texts)[0] == [tokenizer.eot_id] * 2
 
 
@@ -359,7 +359,7 @@ def check_parts(tokenizer: Tokenizer, json_text: str, monkeypatch: pytest.Monkey
     @settings(max_examples=count(100, 3000), deadline=None)
     @given(st.lists(STRESS, max_size=3))
     def check(texts: list[str]) -> None:
-        assert encode_each(tokenizer, texts) == [[*ids_alone(json_text, t), tokenizer.eot_id] for t in texts]
+        assert encode_each(tokenizer, texts) == [[*library_ids(json_text, t), tokenizer.eot_id] for t in texts]
 
     check()
 
@@ -382,7 +382,7 @@ def test_a_real_book_that_is_long_has_the_ids_of_the_whole(data_dir: Path) -> No
     books = pq.read_table(data_dir / "longdocs" / "gutenberg.parquet")["text"].to_pylist()
     book = max(books, key=len)
     assert len(book.encode()) > WHOLE
-    assert encode_each(tokenizer, [book, "last"])[0] == [*ids_alone(json_text, book), 0]
+    assert encode_each(tokenizer, [book, "last"])[0] == [*library_ids(json_text, book), 0]
 
 
 @given(STRESS, st.integers(4, 40))
@@ -459,7 +459,7 @@ def test_a_tokenizer_that_may_not_be_local_accepts_only_short_texts(case: str, t
     tokenizer = load_tokenizer(write_json(tmp_path, library.to_str()))
     assert not takes_long_texts(tokenizer)
     text = "lorem ipsum, dolor " * 20_000
-    assert encode_each(tokenizer, [text])[0][:-1] == ids_alone(library.to_str(), text)
+    assert encode_each(tokenizer, [text])[0][:-1] == library_ids(library.to_str(), text)
 
 
 def test_flags_of_special_tokens_and_steps_after_the_separator_do_not_matter(tmp_path: Path) -> None:
@@ -617,7 +617,7 @@ def test_gpt2_has_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_cac
 def test_gpt_neox_has_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
     tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
     texts = [*TEXTS, *real_texts(data_dir)]
-    assert encode_each(tokenizer, texts) == [[*ids_alone(json_text, text), 0] for text in texts]
+    assert encode_each(tokenizer, texts) == [[*library_ids(json_text, text), 0] for text in texts]
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (50277, 0)
     ids = encode_each(tokenizer, ["a        b<|padding|>"])[0]
     assert 50270 in ids  # a run of eight spaces is one token, not special

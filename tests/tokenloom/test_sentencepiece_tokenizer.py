@@ -43,7 +43,7 @@ def write_model(folder: Path, content: bytes) -> dict[str, Any]:
     return {"kind": "sentencepiece", "path": str(path)}
 
 
-def ids_alone(model: bytes, text: str) -> list[int]:
+def library_ids(model: bytes, text: str) -> list[int]:
     """Return the library's ids of one text."""
     ids: list[int] = _library(model).EncodeAsIds(text)
     return ids
@@ -63,7 +63,7 @@ class TestUnigramModel(TokenizerConformance):
         return write_model(tmp_path, train("unigram"))
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return ids_alone(train("unigram"), text)
+        return library_ids(train("unigram"), text)
 
 
 class TestBpeModelWithByteFallback(TokenizerConformance):
@@ -76,7 +76,7 @@ class TestBpeModelWithByteFallback(TokenizerConformance):
         return {**write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340)), "bos": "<s>"}
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return ids_alone(train("bpe", byte_fallback=True, vocab_size=340), text)
+        return library_ids(train("bpe", byte_fallback=True, vocab_size=340), text)
 
 
 # End of text
@@ -101,7 +101,7 @@ def test_end_of_text_from_ordinary_text_does_not_move_a_boundary(tmp_path: Path)
     tokenizer = load_tokenizer({**write_model(tmp_path, train("unigram")), "eot": "<sep>"})
     texts = ["<sep>", "a<sep><sep>b", ""]
     ids = encode_each(tokenizer, texts)
-    assert ids == [[*ids_alone(train("unigram"), text), tokenizer.eot_id] for text in texts]
+    assert ids == [[*library_ids(train("unigram"), text), tokenizer.eot_id] for text in texts]
     assert [document.count(tokenizer.eot_id) for document in ids] == [2, 3, 1]
 
 
@@ -170,5 +170,5 @@ def test_real_models_have_the_ids_of_the_library_for_real_text(name: str, vocab_
         pytest.skip(f"needs real data: {path}")
     tokenizer: Tokenizer = load_tokenizer({"kind": "sentencepiece", "path": str(path), "bos": "<s>"})
     texts = [*TEXTS, *real_texts(data_dir)]
-    assert encode_each(tokenizer, texts) == [[1, *ids_alone(path.read_bytes(), text), 2] for text in texts]
+    assert encode_each(tokenizer, texts) == [[1, *library_ids(path.read_bytes(), text), 2] for text in texts]
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, 2)
