@@ -20,7 +20,7 @@ from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_lik
 from tokenloom.tasks.sources.fields import Fields
 from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.text_files import TextFileReader
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _MAX_FIRST_LINE = 1_000_000  # characters of a line that is only read for a warning
 _MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each

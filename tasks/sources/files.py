@@ -21,7 +21,7 @@ from tokenloom.storage.stores.url_protocols import is_object
 from tokenloom.storage.versions.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.local_glob import local_glob
 from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 PINNED = "commit:"  # a fingerprint with this prefix names what never changes
 _WILDCARDS = "*?["

@@ -22,7 +22,7 @@ from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows, cut_
 from tokenloom.tasks.sources.checks import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import FoundFile, expect, find_files, open_input
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this, never whole

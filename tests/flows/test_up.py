@@ -40,7 +40,7 @@ from tests.flows.running import (
 from tests.support import write_parquet
 from tokenloom.server.deployments import NAMES, deployment_pages
 from tokenloom.storage.versions.versions import dataset_store, published_versions
-from tokenloom.words import duration
+from tokenloom.wording import duration
 
 SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.synthetic_store import random_documents, write_store
-from tokenloom.cli import bench_rank, bench_read
-from tokenloom.cli.bench_plot import draw
+from tokenloom.cli.bench import rank as bench_rank
+from tokenloom.cli.bench import read as bench_read
+from tokenloom.cli.bench.plot import draw
 from tokenloom.cli.main import main
 from tokenloom.reader import TokenDataset
 from tokenloom.storage.cache.cache_files import CacheFiles

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support import build  # noqa: E402
-from tokenloom.cli import demo  # noqa: E402
+from tokenloom.cli.commands import demo  # noqa: E402
 from tokenloom.examples.train_small import loss_of, make_model  # noqa: E402
 from tokenloom.tasks.running import progress  # noqa: E402
 from tokenloom.tasks.running.meter import Meter  # noqa: E402
@@ -28,7 +28,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "copy.py").write_text("# file 7\n" * 700)
     (folder / "latin_1.py").write_bytes(b"# caf\xe9\n" * 1000)
     (folder / "test" / "test_a.py").write_text("# a test\n" * 700)
-    monkeypatch.setattr("tokenloom.cli.demo.sysconfig.get_path", lambda name: str(folder))
+    monkeypatch.setattr("tokenloom.cli.commands.demo.sysconfig.get_path", lambda name: str(folder))
     return folder
 
 

@@ -11,11 +11,11 @@ from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
 from tests.busy_server import serving
-from tokenloom.cli.starter import STARTER_SPEC
+from tokenloom.cli.commands.starter_spec import STARTER_SPEC
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.spec_file import load_spec
-from tokenloom.spec.words import in_words, said_by_pydantic
+from tokenloom.spec.messages import in_words, said_by_pydantic
 
 BASE = """\
 dataset: news

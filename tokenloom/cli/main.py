@@ -21,12 +21,12 @@ from tokenloom.errors import TokenloomError
 _DAMAGED = 3
 _GO_ON = ("build", "demo")  # where they stopped
 _MODULES = {
-    "bench_read": "tokenloom.cli.bench_read",
-    "deploy": "tokenloom.cli.up_command",
-    "pack": "tokenloom.cli.pack_command",
-    "peek": "tokenloom.cli.peek_command",
-    "up": "tokenloom.cli.up_command",
-    "verify": "tokenloom.cli.verify_command",
+    "bench_read": "tokenloom.cli.bench.read",
+    "deploy": "tokenloom.cli.commands.up",
+    "pack": "tokenloom.cli.commands.pack",
+    "peek": "tokenloom.cli.commands.peek",
+    "up": "tokenloom.cli.commands.up",
+    "verify": "tokenloom.cli.commands.verify",
 }  # of commands that are not in commands.py
 
 
@@ -218,7 +218,7 @@ def _milliseconds(text: str) -> float:
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {k: v for k, v in vars(arguments).items() if k not in ("command", "json", "debug")}
     try:
-        module = importlib.import_module(_MODULES.get(arguments.command, "tokenloom.cli.commands"))
+        module = importlib.import_module(_MODULES.get(arguments.command, "tokenloom.cli.commands.ls"))
         result: dict[str, Any] = getattr(module, arguments.command)(**options, quiet=arguments.json)
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("tokenloom"):

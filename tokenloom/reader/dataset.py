@@ -24,7 +24,7 @@ from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.versions.versions import parse_reference, resolve
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream

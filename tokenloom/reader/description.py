@@ -7,7 +7,7 @@ from typing import Any
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.producer import Steps
 from tokenloom.reader.streams import DatasetStream, MixtureStream
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 def describe(stream: DatasetStream | MixtureStream, steps: Steps, device: Any, prefetch: int) -> str:

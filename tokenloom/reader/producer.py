@@ -20,7 +20,7 @@ from tokenloom.reader.ranks import Ranks
 from tokenloom.reader.read_ahead import ReadAhead
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.timing import StepTimes
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _BLOCK_ROWS = 2**14  # that are planned together, at most
 _BLOCK_TOKENS = 2**25  # in them, at most

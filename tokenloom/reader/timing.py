@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 STEPS = ("read", "gather", "pack", "copy")
 _KEPT_WAITS = 2**14

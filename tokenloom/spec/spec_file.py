@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tokenloom.errors import SpecError, said
 from tokenloom.spec.base import SECRET_URL
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.words import did_you_mean, said_by_pydantic, unexpanded_variable
+from tokenloom.spec.messages import did_you_mean, said_by_pydantic, unexpanded_variable
 from tokenloom.spec.yaml_text import read_spec_text
 
 KeyPath = tuple[str | int, ...]

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from tokenloom.cli.display import say
 from tokenloom.cli.output import Json, print_line
 from tokenloom.errors import TokenloomError
-from tokenloom.server.kept_process import Kept
+from tokenloom.server.supervised_process import Kept
 from tokenloom.server.orphans import adopt_orphans, bury_children, children, descendants, end_children, kill_children
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, POOL, PRIVATE, WORKER, start_server, stop_server
 from tokenloom.server.up_folder import default_home, forget_url, note_url, running_url

@@ -16,7 +16,7 @@ from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.stores.remote import AnyStore
 from tokenloom.storage.stores.store_file import StoreFile
 from tokenloom.storage.versions.versions import check_listed, parse_reference, read_inputs, resolve, version_path
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Json:

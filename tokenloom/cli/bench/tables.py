@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenloom.cli.output import Json, print_line, print_table
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _FEEDING = {
     "idle": "share of the time that a process waits for its next batch",

@@ -7,7 +7,7 @@ from typing import Any
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, print_line, printable
 from tokenloom.errors import SpecError
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 def verify(reference: str, deep: bool, spec: str | None, workers: int | None, quiet: bool) -> Json:

@@ -22,8 +22,8 @@ from prefect.states import Completed, Crashed, Failed
 
 from tokenloom import errors
 from tokenloom.flows import log_filter
-from tokenloom.flows.run_ends import DATASET_LABEL, Ending, emit_failed, write_last_line
-from tokenloom.spec.words import in_words
+from tokenloom.flows.run_events import DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.spec.messages import in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.messages.outcome import crash_message, joined_problems, outcome
 

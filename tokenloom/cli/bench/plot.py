@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tokenloom.cli.bench_tables import way_name
+from tokenloom.cli.bench.tables import way_name
 from tokenloom.cli.output import Json
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _INK, _FAINT = "#1f2937", "#d1d5db"
 _SHADES = ("#2563eb", "#93b4f5", "#d9e4fc")  # of the first value of a row, the second, the third

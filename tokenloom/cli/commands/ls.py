@@ -21,12 +21,12 @@ from tokenloom.storage.versions.versions import (
     read_inputs,
     resolve,
 )
-from tokenloom.words import about, counted, described_tokenizer
+from tokenloom.wording import about, counted, described_tokenizer
 
 
 def init(path: str, quiet: bool) -> Json:
     """Write a starter spec; an existing file is left alone."""
-    from tokenloom.cli.starter import STARTER_SPEC
+    from tokenloom.cli.commands.starter_spec import STARTER_SPEC
 
     try:
         with Path(path).open("x", encoding="utf-8") as file:
@@ -263,7 +263,7 @@ def inspect(reference: str, quiet: bool) -> Json:
 
 def demo(dir: str, updates: int, workers: int | None, direct: bool, quiet: bool) -> Json:
     """Build a dataset from the standard library's sources, read it back, train a small model on it."""
-    from tokenloom.cli.demo import run_demo
+    from tokenloom.cli.commands.demo import run_demo
 
     if "://" in dir:
         raise SpecError("--dir: the demo writes into a local folder; a URL is none")

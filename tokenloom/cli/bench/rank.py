@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenloom.cli.output import Json
-from tokenloom.cli.process_usage import cpu_seconds, resident_memory
+from tokenloom.cli.bench.process_usage import cpu_seconds, resident_memory
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenloom.cli.bench_plot import draw
-from tokenloom.cli.bench_rank import Task, run_ranks
-from tokenloom.cli.bench_tables import show
+from tokenloom.cli.bench.plot import draw
+from tokenloom.cli.bench.rank import Task, run_ranks
+from tokenloom.cli.bench.tables import show
 from tokenloom.cli.output import Json, print_line
 from tokenloom.errors import SpecError, TokenloomError
 

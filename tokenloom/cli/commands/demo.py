@@ -12,7 +12,7 @@ from tokenloom.cli.display import showing_progress
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.spec.spec_file import load_spec
 from tokenloom.tasks.running import progress
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _MIN_CHARS = 5121
 _SPEC = f"""\
