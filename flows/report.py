@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 
-from tokenloom.cli.output import printable
+from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path

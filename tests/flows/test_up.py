@@ -214,7 +214,7 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
     assert triggers[0] == triggers[1]  # with their ids, under which runs at work wait
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
-    assert "uses this folder already" in second.stderr
+    assert "another `tokenloom up` uses this folder" in second.stderr
 
 
 def add_old_deployment(active: bool) -> UUID:

@@ -76,7 +76,7 @@ def test_init_writes_a_spec_that_plan_reads_and_never_overwrites(tmp_path: Path)
     (tmp_path / "news.yaml").write_text(written + "# mine\n")
     again = _run(tmp_path, "init", "news.yaml")
     assert again.returncode == 2
-    assert "news.yaml: it exists already" in again.stderr
+    assert "news.yaml: the file exists" in again.stderr
     assert (tmp_path / "news.yaml").read_text() == written + "# mine\n"
     assert _json(tmp_path, "init", "other.yaml") == {"path": "other.yaml"}
 
@@ -357,7 +357,7 @@ def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
         assert output == ""
-        assert "Only a complete version is ever visible; run the same command to go on" in errors
+        assert "Only complete versions are visible; run the same command again to continue" in errors
         assert "Traceback" not in errors
         time.sleep(0.2)
         assert _group(process.pid) == []
@@ -373,7 +373,7 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
     done = _run(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["published"] is True
-    assert done.stderr.count("a temporary Prefect server is started (analytics off)") == 1
+    assert done.stderr.count("starting a temporary Prefect server (analytics off)") == 1
     (project / "input" / "b.jsonl").write_text("no json\n")
     failed = _run(project, "build", "spec.yaml", "--workers", "1", **home)
     assert failed.returncode == 1
@@ -434,7 +434,7 @@ def test_ctrl_c_with_json_is_an_object(tmp_path: Path) -> None:
     error = json.loads(output)["error"]
     assert (error["type"], error["exit_code"]) == ("KeyboardInterrupt", 130)
     assert errors.strip() == error["message"]
-    assert "run the same command to go on" in error["message"]
+    assert "run the same command again to continue" in error["message"]
 
 
 def test_closed_or_full_output_needs_no_traceback(project: Path) -> None:

@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from tests.support import write_jsonl, write_parquet
-from tokenloom.cli import commands
+from tokenloom.cli.commands import ls
 from tokenloom.cli.main import main
+from tokenloom.cli.output import Result
 from tokenloom.errors import InputError
 from tokenloom.storage.versions import fingerprints
 
@@ -110,7 +111,7 @@ def test_every_message_is_one_line(
     def fail(**options: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(commands, "ls", fail)
+    monkeypatch.setattr(ls, "run", fail)
     assert _refused(capsys, "ls", "store", code=code) == message
     main(["ls", "store"])
     assert capsys.readouterr().err.count("\n") == 1
@@ -324,7 +325,7 @@ def test_plan_warns_where_a_sample_alone_holds_no_document(
     )
     assert main(["plan", str(tmp_path / "spec.yaml")]) == 0
     shown = capsys.readouterr().out
-    assert "the sample holds no document" in shown
+    assert "the sample has no documents" in shown
     assert "already encoded" not in shown
 
 
@@ -333,7 +334,7 @@ def test_plan_warns_where_a_sample_alone_holds_no_document(
 
 def test_a_path_of_the_wrong_kind_is_named_without_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert "a file is in the way; name a folder" in _refused(capsys, "demo", "--dir", str(tmp_path / "file"), code=2)
+    assert "this is a file; name a folder" in _refused(capsys, "demo", "--dir", str(tmp_path / "file"), code=2)
     assert f"{tmp_path}: this is a folder; name the YAML file" in _refused(capsys, "build", str(tmp_path), code=2)
 
 
@@ -343,18 +344,18 @@ def test_an_error_of_the_system_is_said_without_its_number(
     def fail(**options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/file")
 
-    monkeypatch.setattr(commands, "ls", fail)
+    monkeypatch.setattr(ls, "run", fail)
     assert _refused(capsys, "ls", "store") == "a/file: No space left on device"
     main(["ls", "store"])
     assert capsys.readouterr().err == "tokenloom: a/file: No space left on device\n"
 
 
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(**options: Any) -> dict[str, Any]:
+    def warn(**options: Any) -> Result:
         warnings.warn("no\nsamples", stacklevel=1)
-        return {}
+        return Result()
 
-    monkeypatch.setattr(commands, "ls", warn)
+    monkeypatch.setattr(ls, "run", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["ls", "store"]) == 0

@@ -147,7 +147,7 @@ def test_a_damage_outside_of_verify_says_what_names_all(made: Made, capsys: pyte
         path = made.store.local(f"versions/{made.version}/manifest.json")
         path.write_bytes(path.read_bytes()[:-5])
         assert main(["inspect", f"{made.store.root}@{made.version}"]) == 1
-        assert "`tokenloom verify` names all that is damaged" in capsys.readouterr().err
+        assert "`tokenloom verify` lists everything that is damaged" in capsys.readouterr().err
 
 
 def test_a_store_without_its_dataset_and_a_version_without_tags_are_told(

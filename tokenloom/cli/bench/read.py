@@ -1,32 +1,74 @@
-"""`tokenloom bench read`: how the training processes of a node get their batches, by way of feeding.
+"""`tokenloom bench read`: measure how the training processes of a node get their batches, for each way of feeding.
 
-Every way runs in fresh spawned processes, one for each rank, that begin together: each takes a first batch, then a
-batch and a sleep of the step's length again and again, then for a moment batches without a pause ("flat out"), then,
-for comparison, rows copied and widened by the plainest loop ("bare"). All ranks do each of these at the same time.
+Each way runs in new spawned processes, one per rank, which start together. A rank takes a first batch, then alternates
+between a batch and a sleep of the step's length, then takes batches without a pause ("flat out"), and at last, for
+comparison, copies and widens rows in the simplest loop ("bare"). All ranks do each of these at the same time.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from tokenloom.cli.argument_types import add_reference, count_up_to, positive
+from tokenloom.cli.bench.figures import BenchResult, WayFigures, way_figures
 from tokenloom.cli.bench.plot import draw
 from tokenloom.cli.bench.rank import Task, run_ranks
 from tokenloom.cli.bench.tables import show
-from tokenloom.cli.output import Json, print_line
+from tokenloom.cli.output import Output
 from tokenloom.errors import SpecError, TokenloomError
 
 if TYPE_CHECKING:
     from tokenloom.reader import TokenDataset
 
 
-def bench_read(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_reference(parser)
+    add = parser.add_argument
+    add("--split", default="train", help="default: train")
+    add("--seq-len", type=positive, default=2048, metavar="T", help="tokens per sample (default: 2048)")
+    add("--packing", default="concat", metavar="NAME", help="as in TokenDataset (default: concat)")
+    add("--order", default="block", metavar="NAME", help="as in TokenLoader (default: block)")
+    add("--batch-size", type=positive, default=8, metavar="B", help="samples per batch of a process (default: 8)")
+    add("--step-ms", type=_milliseconds, default=100.0, metavar="MS", help="computing time of a step (default: 100)")
+    add("--steps", type=positive, metavar="N", help="steps to measure (default: as many as take 3 seconds)")
+    add(
+        "--workers",
+        type=_counts,
+        default=[0, 2],
+        metavar="N,...",
+        help="numbers of workers of the torch DataLoaders to compare with (default: 0,2)",
+    )
+    add("--processes", type=positive, default=4, metavar="P", help="training processes (default: 4)")
+    add("--nodes", type=_positives, default=[1], metavar="N,...", help="nodes they are divided into (default: 1)")
+    add("--plot", metavar="FILE.svg", help="draw idle ratios, rates, steps and memory")
+
+
+def _counts(text: str) -> list[int]:
+    return [count_up_to(512)(item) for item in text.split(",") if item.strip()]
+
+
+def _positives(text: str) -> list[int]:
+    return [positive(item) for item in text.split(",")]
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1000000]")
+    return value
+
+
+def run(
     reference: str,
     split: str,
     seq_len: int,
@@ -39,9 +81,9 @@ def bench_read(
     processes: int,
     nodes: list[int],
     plot: str | None,
-    quiet: bool,
-) -> Json:
-    """Measure every way of feeding; print tables, draw a plot if asked to.
+    out: Output,
+) -> BenchResult:
+    """Measure every way of feeding; print tables, and draw a plot if asked for.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
@@ -51,44 +93,62 @@ def bench_read(
         order: as in TokenLoader.
         batch_size: samples of a batch on one rank.
         step_ms: how long a rank computes, at least 0.
-        steps: that count; None for as many as 3 seconds take, and at least 20.
-        workers: numbers of workers of a torch DataLoader to compare with; 0 is one without.
+        steps: steps that count; None for as many as take 3 seconds, and at least 20.
+        workers: numbers of workers of a torch DataLoader to compare with; 0 loads in the process itself.
         processes: ranks.
-        nodes: numbers of nodes that the ranks are cut into; each divides `processes`.
+        nodes: numbers of nodes that the ranks are divided into; each divides `processes`.
         plot: an .svg file to write.
-        quiet: print nothing.
+        out: gets what is printed.
 
     Raises:
-        SpecError: an argument out of range.
+        SpecError: an argument is out of range.
         StoreError: there is no such version or split.
     """
-    if wrong := [number for number in nodes if processes % number]:
-        raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be cut into so many alike")
-    if plot and (Path(plot).suffix != ".svg" or not Path(plot).absolute().parent.is_dir()):
-        raise SpecError(f"--plot {plot}: write the name of an .svg file in a folder that is there")
-    task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, world_size=processes)
-    task = replace(task, start_method=multiprocessing.get_start_method())
-    with tempfile.TemporaryDirectory(prefix="tokenloom-bench-", ignore_cleanup_errors=True) as folder:
-        data = _checked(replace(task, cache_folder=folder))
-        task = replace(task, reference=data.reference)  # what @latest names may change
-        runs = [(n, [n]) for n in nodes] if data.files.is_remote else [(nodes[0], nodes)]
-        rows = [
-            _measure(way, num_nodes, cuts, folder if data.files.is_remote else "")
-            for num_nodes, cuts in runs
-            for way in _ways(task, workers)
-        ]
-    result = {"reference": data.reference, "shards": len(data.counts), "samples": len(data)}
-    result |= {name: getattr(task, name) for name in ("split", "seq_len", "packing", "order", "batch_size")}
-    result |= {"processes": processes, "step_ms": step_ms, "ways": rows}
-    show(result, quiet)
+    _check(processes, nodes, plot)
+    method = multiprocessing.get_start_method()
+    task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, start_method=method)
+    result = _measure_all(replace(task, world_size=processes), workers, nodes, step_ms)
+    show(result, out)
     if plot:
         Path(plot).write_text(draw(result), encoding="utf-8")
-        print_line(quiet, f"\nwrote {plot}")
+        out.line(f"\nwrote {plot}")
     return result
 
 
-def _checked(task: Task) -> TokenDataset:
-    """Open what is to be read; raises SpecError if the options do not fit, before any process starts."""
+def _check(processes: int, nodes: list[int], plot: str | None) -> None:
+    if wrong := [number for number in nodes if processes % number]:
+        raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be divided evenly among them")
+    if plot and (Path(plot).suffix != ".svg" or not Path(plot).absolute().parent.is_dir()):
+        raise SpecError(f"--plot {plot}: give the name of an .svg file in an existing folder")
+
+
+def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: float) -> BenchResult:
+    with tempfile.TemporaryDirectory(prefix="tokenloom-bench-", ignore_cleanup_errors=True) as folder:
+        data = _opened(replace(task, cache_folder=folder))
+        task = replace(task, reference=data.reference)  # @latest may move while we measure
+        runs = [(n, [n]) for n in nodes] if data.files.is_remote else [(nodes[0], nodes)]
+        ways = [
+            _measure(way, num_nodes, node_counts, folder if data.files.is_remote else "")
+            for num_nodes, node_counts in runs
+            for way in _ways(task, workers)
+        ]
+    return BenchResult(
+        reference=data.reference,
+        shards=len(data.counts),
+        samples=len(data),
+        split=task.split,
+        seq_len=task.seq_len,
+        packing=task.packing,
+        order=task.order,
+        batch_size=task.batch_size,
+        processes=task.world_size,
+        step_ms=step_ms,
+        ways=ways,
+    )
+
+
+def _opened(task: Task) -> TokenDataset:
+    """Open the dataset; raise SpecError if the options do not fit it, before any process starts."""
     from tokenloom.reader.streams import make_stream
 
     try:
@@ -110,52 +170,12 @@ def _ways(task: Task, workers: Sequence[int]) -> list[Task]:
     ]
 
 
-def _measure(way: Task, num_nodes: int, cuts: Sequence[int], folder: str) -> Json:
-    """Run one way on all ranks; with a `folder`, each node has a cache of its own in it, empty at the start."""
+def _measure(way: Task, num_nodes: int, node_counts: Sequence[int], folder: str) -> WayFigures:
+    """Run one way on all ranks. With a `folder`, each node gets its own empty cache in it."""
     ranks = [replace(way, rank=rank) for rank in range(way.world_size)]
     if not folder:
-        measured = run_ranks(ranks)
-        return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, cut) for cut in cuts]}
+        return way_figures(way, num_nodes, run_ranks(ranks), node_counts)
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
         node_of = [rank * num_nodes // way.world_size for rank in range(way.world_size)]
         measured = run_ranks([replace(rank, cache_folder=f"{name}/{node_of[rank.rank]}") for rank in ranks])
-    return _row(way, num_nodes, measured) | {"per_node": [_per_node(measured, num_nodes)]}
-
-
-def _row(way: Task, num_nodes: int, ranks: Sequence[Json]) -> Json:
-    """Return the figures of one way: rates of a process are means over the ranks, quantiles are over all steps."""
-    tokens = way.batch_size * way.seq_len
-    rates, flats = ([tokens / rank[name].mean() for rank in ranks] for name in ("walls", "flat"))
-    waits, walls = (np.concatenate([rank[name] for rank in ranks]) for name in ("waits", "walls"))
-    memory = {name: float(np.mean([rank["memory"].get(name, 0) for rank in ranks])) for name in ranks[0]["memory"]}
-    return {
-        "way": way.way,
-        "workers": way.workers,
-        "nodes": num_nodes,
-        "steps": len(walls),
-        "tokens_per_second": float(np.mean(rates)),
-        "tokens_per_second_in_all": float(np.sum(rates)),
-        "flat_out_tokens_per_second": float(np.mean(flats)),
-        "bare_tokens_per_second": float(np.mean([rank["bare"] for rank in ranks])),
-        "flat_out_to_bare": float(np.mean([flat / rank["bare"] for flat, rank in zip(flats, ranks, strict=True)])),
-        "idle_ratio": float(waits.sum() / walls.sum()),
-        "batch_ms": _quantiles(waits),
-        "step_ms": _quantiles(walls),
-        "first_batch_seconds": max(rank["first_batch"] for rank in ranks),
-        "memory_bytes": memory,
-        "cpu_share": float(np.mean([rank["cpu_share"] for rank in ranks])),
-    }
-
-
-def _quantiles(seconds: Any) -> dict[str, float]:
-    found = 1e3 * np.quantile(seconds, (0.5, 0.99, 1.0))
-    return dict(zip(("p50", "p99", "max"), found.tolist(), strict=True))
-
-
-def _per_node(ranks: Sequence[Json], num_nodes: int) -> Json:
-    """Return what the ranks of each node touched up to the last step, together."""
-    size = len(ranks) // num_nodes
-    nodes = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-    shards = [len(set().union(*(rank["shards"] for rank in node))) for node in nodes]
-    downloaded = [max(rank["downloaded"] for rank in node) for node in nodes] if ranks[0]["downloaded"] else None
-    return {"nodes": num_nodes, "shards": shards, "bytes_downloaded": downloaded}
+    return way_figures(way, num_nodes, measured, node_counts)
