@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -37,6 +40,7 @@ from tests.flows.running import (
     wait_until_final,
     wait_until_gone,
 )
+from tests.prefect_servers import use_migrated
 from tests.support import write_parquet
 from tokenloom.server.deployments import NAMES, deployment_pages
 from tokenloom.storage.versions.versions import dataset_store, published_versions
@@ -291,6 +295,27 @@ def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:
     done = command(tmp_path, "up", "--folder", "file/up")
     assert done.returncode == 1
     assert f"{tmp_path}/file/up: can't be made (Not a directory); choose another --folder" in done.stderr
+
+
+def test_ctrl_c_while_the_server_starts_is_an_interruption(migrated: Path, tmp_path: Path) -> None:
+    mark = f"mark-{uuid.uuid4()}"
+    use_migrated(migrated, tmp_path / "up")
+    starting = subprocess.Popen(
+        [sys.executable, "-m", "tokenloom", "up", "--port", "0", "--json"],
+        cwd=tmp_path,
+        env=os.environ | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(tmp_path / "up")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert starting.stderr is not None
+    assert "starting the Prefect server" in starting.stderr.readline()
+    starting.send_signal(signal.SIGINT)
+    output, errors = starting.communicate(timeout=60)
+    assert starting.returncode == 130, errors
+    assert json.loads(output)["error"]["type"] == "KeyboardInterrupt"
+    assert errors.splitlines() == ["stopping: worker first, then the server", "interrupted"]
+    assert wait_until_gone(mark) == []
 
 
 def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> None:

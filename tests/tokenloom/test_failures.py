@@ -21,7 +21,7 @@ import yaml
 from tests.support import write_jsonl, write_parquet
 from tokenloom.cli.commands import ls
 from tokenloom.cli.main import main
-from tokenloom.cli.output import Result
+from tokenloom.cli.results import Result
 from tokenloom.errors import InputError
 from tokenloom.storage.versions import fingerprints
 

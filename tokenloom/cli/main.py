@@ -11,10 +11,14 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenloom.cli.failures import naming_missing_packages, report
-from tokenloom.cli.output import Output, Result, drop_output, showing_plain_warnings, write_output
+from tokenloom.cli.output import Output, drop_output, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
+
+if TYPE_CHECKING:
+    from tokenloom.cli.results import Result
 
 _RESUMABLE = ("build", "demo")  # an interrupted one continues where it stopped
 _NOT_OF_THE_COMMAND = {"command", "benchmark", "module", "json", "debug"}

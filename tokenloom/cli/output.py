@@ -1,4 +1,4 @@
-"""What commands print on stdout, and what they return for `--json`."""
+"""Write to stdout: lines and tables for people, or the JSON of a result."""
 
 from __future__ import annotations
 
@@ -7,49 +7,25 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from tokenloom.console import print_status, printable
 from tokenloom.errors import TokenloomError, one_line
 
-Json = dict[str, Any]
 
-
-@dataclass(frozen=True)
-class Result:
-    """What a command returns; `--json` prints its fields."""
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a command that raised no error."""
-        return 0
-
-    def to_json(self) -> Json:
-        """Return the object that `--json` prints."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class JsonResult(Result):
-    """A result that is JSON already, such as a manifest."""
-
-    value: Json
-
-    def to_json(self) -> Json:
-        """Return the object that `--json` prints."""
-        return self.value
-
-
-@dataclass(frozen=True)
 class Output:
-    """Print lines and tables for people; print nothing if `quiet`."""
+    """Prints lines and tables for people.
 
-    quiet: bool = False
+    Args:
+        quiet: print nothing, because `--json` prints the result instead.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
 
     def line(self, text: str = "") -> None:
         """Print a line."""
-        if not self.quiet:
+        if not self._quiet:
             write_output(text + "\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

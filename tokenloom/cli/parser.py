@@ -7,15 +7,13 @@ A command's module adds its own arguments and runs it. The module is imported on
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tokenloom import __version__
 
 
-@dataclass(frozen=True)
-class _Command:
+class _Command(NamedTuple):
     name: str
     help: str
     module: str  # has add_arguments(parser) and run(**arguments, out)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokenloom.cli.bench.rank import Measured, Task
-from tokenloom.cli.output import Result
+from tokenloom.cli.results import Result
 
 
 @dataclass(frozen=True)

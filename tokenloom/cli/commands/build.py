@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_build_options, add_spec
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Json, JsonResult, Output
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Json, JsonResult
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.wording import counted
 

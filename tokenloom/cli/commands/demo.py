@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from tokenloom.cli.argument_types import add_build_options, positive
 from tokenloom.cli.commands.build import build
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Json, JsonResult, Output
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Json, JsonResult
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.tasks.running import progress
 from tokenloom.wording import counted

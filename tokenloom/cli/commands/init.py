@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenloom.cli.commands.starter_spec import STARTER_SPEC
-from tokenloom.cli.output import Output, Result
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from tokenloom.cli.argument_types import add_reference
-from tokenloom.cli.output import JsonResult, Output
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import JsonResult
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve
 from tokenloom.wording import counted, described_tokenizer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tokenloom.cli.output import Output, Result
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN

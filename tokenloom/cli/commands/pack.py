@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.cli.argument_types import add_reference, positive
-from tokenloom.cli.output import Output, Result
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.cache.cache_folder import default_cache_folder
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, check_packing, shares_of

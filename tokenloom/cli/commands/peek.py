@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tokenloom.cli.argument_types import add_reference, positive
-from tokenloom.cli.output import Json, Output, Result
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Json, Result
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.documents import first_documents

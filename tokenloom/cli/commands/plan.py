@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_spec
 from tokenloom.cli.commands.build import load_limited_spec
-from tokenloom.cli.output import Output, Result
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
 from tokenloom.wording import about, counted, described_tokenizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tokenloom.cli.argument_types import count_up_to, positive
 from tokenloom.cli.commands.deploy import print_kept
-from tokenloom.cli.output import Output, Result
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
 from tokenloom.server.up import Services, run_services
 from tokenloom.server.up_folder import default_home
 

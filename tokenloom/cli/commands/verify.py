@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_reference, count_up_to
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Json, JsonResult, Output
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Json, JsonResult
 from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
