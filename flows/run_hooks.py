@@ -23,7 +23,7 @@ from prefect.states import Completed, Crashed, Failed
 from tokenloom import errors
 from tokenloom.flows import log_filter
 from tokenloom.flows.run_events import DATASET_LABEL, Ending, emit_failed, write_last_line
-from tokenloom.spec.messages import in_words
+from tokenloom.spec.messages import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.messages.outcome import crash_message, joined_problems, outcome
 
@@ -96,7 +96,7 @@ def _reason(flow: Flow[..., Any], run: FlowRun, state: State[Any], goes_on: bool
     if state.is_failed():
         error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
         if error in _BAD_PARAMETERS:
-            text = in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
+            text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
         says_all = error is None or error in _MISTAKES
         return "failed", error, joined_problems(text if says_all else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"

@@ -85,7 +85,7 @@ def run(reference: str, seq_len: int, packing: list[str], split: list[str], out:
     packed = [each for name in splits for each in _pack_split(store, manifest, name, packings, seq_len, folder)]
     out.table(_HEADER, [_cells(each) for each in packed])
     if all(each.kept for each in packed):
-        out.line(f"the counts for readers on this machine are in {folder / 'counts'}")
+        out.line(f"counts for readers on this machine are in {folder / 'counts'}")
     else:
         out.line("the counts were not kept")
     return PackResult(f"{store.root}@{manifest['version']}", seq_len, packed, str(folder))
