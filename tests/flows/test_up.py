@@ -1,4 +1,4 @@
-"""`tokenloom up` from the outside: a real server, a real worker, runs triggered through the API, and nothing left."""
+"""`tokenloom up` from the outside: a real server, a real worker, runs triggered through the API, and no process left behind."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
 
 
 def assert_all_say_what_was_done(run: FlowRun, version: str, folder: Path) -> None:
-    """State message, last line of the log, summary and event say what was published, and how to read it."""
+    """Assert that state, last log line, summary and event report what was published and how to read it."""
     reference = f"{folder}/store/news@{version}"
     payload = event("tokenloom.dataset.published", "news")
     line = (
@@ -126,9 +126,9 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     line = "invalid parameters: spec.splits: shares must add up to 1, not 0.5"
     assert_state_says(run, line)
     assert_log_ends_with(run, f"failed: {line}")
-    told = event("tokenloom.dataset.failed", "wrong")
-    assert (told["state"], told["error"], told["message"]) == ("failed", "ParameterTypeError", line)
-    assert told["flow_run_id"] == str(run.id)
+    failed = event("tokenloom.dataset.failed", "wrong")
+    assert (failed["state"], failed["error"], failed["message"]) == ("failed", "ParameterTypeError", line)
+    assert failed["flow_run_id"] == str(run.id)
 
 
 def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str]) -> None:
@@ -143,27 +143,27 @@ def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str
     assert event("tokenloom.dataset.failed", "unknown")["flow_run_id"] == str(run.id)
 
 
-def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, str, str]) -> None:
+def test_a_failed_run_says_what_to_do_also_in_an_event(up: tuple[Path, str, str]) -> None:
     folder, _, _ = up
     asked = parameters(folder, "missing")
     asked["spec"]["sources"][0]["path"] = str(folder / "nothing" / "*.parquet")
     run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
     assert run.state.is_failed()
-    told = event("tokenloom.dataset.failed", "missing")
-    assert (told["state"], told["error"]) == ("failed", "InputError")
-    assert "no file matches" in told["message"] and "\n" not in told["message"]
-    assert_state_says(run, told["message"])
-    assert_log_ends_with(run, f"failed: {told['message']}")
+    failed = event("tokenloom.dataset.failed", "missing")
+    assert (failed["state"], failed["error"]) == ("failed", "InputError")
+    assert "no file matches" in failed["message"] and "\n" not in failed["message"]
+    assert_state_says(run, failed["message"])
+    assert_log_ends_with(run, f"failed: {failed['message']}")
 
 
 def assert_state_says(run: FlowRun, message: str) -> None:
-    """Assert that the state of a run is Failed, and that its message comes to be this one."""
+    """Assert that the state of a run is Failed, and that it gets this message."""
     wait_until(lambda: (state := flow_run(run.id).state) is not None and state.message == message)
     state = flow_run(run.id).state
     assert state is not None and (state.is_failed(), state.name) == (True, "Failed")
 
 
-def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, str, str]) -> None:
+def test_the_deployments_exist_and_the_nightly_schedule_is_inactive(up: tuple[Path, str, str]) -> None:
     with get_client(sync_client=True) as client:
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
@@ -215,7 +215,7 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
         "tokenloom: a run whose machine died is reported",
     ]
     triggers = [{each["name"]: each["trigger"] for each in found} for found in (before, after)]
-    assert triggers[0] == triggers[1]  # with their ids, under which runs at work wait
+    assert triggers[0] == triggers[1]  # including their ids, under which current runs wait
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "another `tokenloom up` uses this folder" in second.stderr

@@ -33,7 +33,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks in threads of this process, and short: the same but for what processes cost."""
+    """Run ranks as threads of this process, and briefly: the same work without the cost of processes."""
 
     def run(tasks: Sequence[bench_rank.Task]) -> list[bench_rank.Measured]:
         monkeypatch.setattr(bench_rank, "_barrier", threading.Barrier(len(tasks)))
@@ -178,7 +178,7 @@ def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
     idle_and_rates, steps, memory = widths[:4], widths[4:10], widths[10:]
     assert idle_and_rates == [0, 130, 260, 260]
     assert steps == [260, 130, 65] * 2, "the longest lies behind"
-    assert memory == [260, 65], "where it is unknown there is no bar"
+    assert memory == [260, 65], "an unknown figure has no bar"
     assert "5 / 10 / 20" in svg and "100 / 400" in svg and ">unknown<" in svg
     assert "&lt;0.5&gt;" in svg
 
