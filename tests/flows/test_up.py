@@ -1,4 +1,4 @@
-"""`tokenloom up` from the outside: a real server, a real worker, runs triggered through the API, and no process left behind."""
+"""`tokenloom up` from the outside: a real server and worker, runs triggered through the API, no process left."""
 
 from __future__ import annotations
 

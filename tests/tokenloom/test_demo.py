@@ -18,7 +18,7 @@ from tokenloom.tasks.running.meter import Meter  # noqa: E402
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A standard library of 60 long files, 9 short ones, a copy, one that is not UTF-8, and a test that is never read."""
+    """A standard library of 60 long files, 9 short ones, a copy, one not in UTF-8, and a test that is never read."""
     folder = tmp_path / "library"
     (folder / "test").mkdir(parents=True)
     for i in range(60):
