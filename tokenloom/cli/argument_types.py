@@ -26,7 +26,7 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=positive,
         metavar="N",
-        help="a tryout: build only the first N documents of each source and tag them tryout, never latest",
+        help="a try-out: build only the first N documents of each source; its tag is tryout, never latest",
     )
 
 

@@ -67,7 +67,7 @@ def _print(out: Output, result: Json) -> None:
     out.table(["split", "tokens", "documents", "shards"], splits)
     _print_left_out_rows(out, result)
     if result["tag"] != "latest":
-        out.line(f"a tryout of the first documents of each source: its tag is {result['tag']}, never latest")
+        out.line(f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
     elif result["tag_moved"] and not result["published"]:
         out.line(f"latest now names {result['version']}")
     if result["tag_note"]:
