@@ -1,0 +1,166 @@
+"""Take the text and id of a row from Python values, and decide whether the filter keeps the row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tokenloom.errors import BadRow
+from tokenloom.spec.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
+from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_MISSING = object()
+WHOLE_ROW = "."  # as `text` of a source: rows are strings, not objects
+_ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
+
+
+def invalid_encoding(options: Options) -> str:
+    """Return how a message describes bytes that are not in a source's encoding."""
+    return "invalid " + (" or ".join(options.get("encoding") or ()) or "UTF-8")
+
+
+def ways_out(options: Options, *, can_replace: bool = True) -> str:
+    """Return the next steps that a message offers for bytes that are not UTF-8.
+
+    Args:
+        options: see SourceReader; a Hugging Face source, which has a `split`, has no `encoding`.
+        can_replace: whether the file can be read with U+FFFD in place of the bytes.
+    """
+    ways = ["leave out bad rows (documents.on_error: skip)"]
+    if can_replace:
+        ways.append("replace bad bytes (documents.encoding_errors: replace)")
+    if options.get("kind") in _ENCODED and "split" not in options:
+        ways.append("name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])")
+    return f"repair the file, {', '.join(ways[:-1])} or {ways[-1]}"
+
+
+class Fields:
+    """Takes the text and id of rows, and decides which rows the filter keeps.
+
+    Args:
+        options: see SourceReader; if `text` is None or ".", the row itself is its text.
+        parses_numbers: whether all values are text, as in CSV; a filter's numbers are then compared as numbers.
+    """
+
+    def __init__(self, options: Options, *, parses_numbers: bool = False) -> None:
+        self._text_key: str | None = None if options["text"] == WHOLE_ROW else options["text"]
+        self._id_key: str | None = options.get("id")
+        self._filter = parse_filter(options["filter"]) if options.get("filter") else None
+        self._parses_numbers = parses_numbers
+        named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
+        self.missing_keys = set(named)  # keys that no row has had so far
+        self._replaces = options.get("encoding_errors") == "replace"
+        self._encoding, self._ways_out = invalid_encoding(options), ways_out(options)
+
+    @property
+    def has_id(self) -> bool:
+        """Whether the source names an id."""
+        return self._id_key is not None
+
+    def keeps(self, place: str, row: int, value: Any) -> bool:
+        """Return whether the filter keeps a row; raises BadRow if a value can't be compared."""
+        return self._filter is None or holds(
+            self._filter, lambda comparison: self._compare(place, row, value, comparison)
+        )
+
+    def text(self, place: str, row: int, value: Any) -> str | None:
+        """Return the text of a row, None if it is null; raises BadRow if the row has no text."""
+        text = value if self._text_key is None else self._pick(place, row, value, self._text_key)
+        if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
+            text = "\n".join(item for item in text if item is not None)
+        if text is not None and not isinstance(text, str):
+            what = "it" if self._text_key is None else repr(self._text_key)
+            raise BadRow(f"{place}: {what} is {json_type(text)}, not text; repair the row", row, "not_text")
+        return None if text is None else self._clean(place, row, text, "text")
+
+    def _clean(self, place: str, row: int, text: str, what: str) -> str:
+        """Return a text that UTF-8 can encode: lone surrogates are replaced, or raise BadRow."""
+        if text.isascii() or not _SURROGATES.search(text):
+            return text
+        if self._replaces:  # bytes that were not UTF-8 are surrogates, too (PEP 383)
+            return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        raise BadRow(
+            f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._ways_out}",
+            row,
+            "invalid_utf8",
+        )
+
+    def id(self, place: str, row: int, value: Any) -> str | None:
+        """Return the id of a row as text, None if it has none; raises BadRow if it is not a string or an integer."""
+        if self._id_key is None:
+            return None
+        found = self._found(value, self._id_key)
+        if found is _MISSING or found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, str | int):
+            kind = json_type(found)
+            raise BadRow(
+                f"{place}: id {self._id_key!r} is {kind}, not a string or an integer; repair the row", row, "bad_id"
+            )
+        return self._clean(place, row, str(found), "id")
+
+    def _found(self, value: Any, key: str) -> Any:
+        found = _look_up(value, key)
+        if found is not _MISSING:
+            self.missing_keys.discard(key)
+        return found
+
+    def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
+        found = _look_up(value, key)
+        if found is not _MISSING:
+            return found
+        if not isinstance(value, Mapping):
+            step = f"set text: {WHOLE_ROW} if each row is a text" if isinstance(value, str) else "repair the row"
+            message = f"{place}: {json_type(value)} where an object with the key {key!r} is expected; {step}"
+            raise BadRow(message, row, "missing_key")
+        keys = shown_names(value)
+        raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
+
+    def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
+        found, wanted = self._found(value, comparison.column), comparison.value
+        is_number = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
+        if found is _MISSING or found is None or (is_number and not found.strip()):
+            return False
+        try:
+            if is_number:
+                found = _parse_number(found)
+            if _kind(found) is not _kind(wanted):
+                raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
+        except ValueError as error:
+            raise BadRow(
+                f"{place}: {comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with "
+                f"{wanted!r} ({error}); repair the row or check the filter",
+                row,
+                "bad_filter",
+            ) from error
+        return bool(COMPARE[comparison.operator](found, wanted))
+
+
+def _parse_number(text: str) -> int | float:
+    """Return the number in a text, an integer exactly; raises ValueError."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _kind(value: Any) -> type:
+    """Return the type to compare as: float for integers too."""
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def _look_up(value: Any, key: str) -> Any:
+    """Return the value of a dotted key; a key that itself contains the dots comes first."""
+    if isinstance(value, Mapping) and key in value:
+        return value[key]
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return _MISSING
+        value = value[part]
+        if value is None:  # everything under a null is null, as in parquet
+            return None
+    return value

@@ -1,0 +1,37 @@
+"""Show names of columns and keys in messages: simple names as they are, others as JSON, which is YAML too."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+_PLAIN = re.compile(r"[\w.-]+")
+_MOST_NAMES = 50
+_MOST_CHARS = 100
+_JSON_TYPES = {str: "a string", list: "an array", dict: "an object", bool: "a boolean", type(None): "null"}
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Return a list of names to copy into a spec, with long names cut; "none" for no names.
+
+    Example: ["text", "a, b", ""] -> 'text, "a, b", ""'
+    """
+    names = iter(names)
+    shown = [_shown(str(name)) for name in islice(names, _MOST_NAMES)]
+    num_more = sum(1 for _ in names)
+    return (", ".join(shown) or "none") + (f" and {num_more} more" if num_more else "")
+
+
+def _shown(name: str) -> str:
+    if len(name) > _MOST_CHARS:
+        name = name[:_MOST_CHARS] + "..."
+    name = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
+
+
+def json_type(value: Any) -> str:
+    """Return the type of a JSON value with its article: "a number", "an object"."""
+    return _JSON_TYPES.get(type(value), "a number")
