@@ -15,7 +15,7 @@ from tokenloom.errors import SpecError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
-from tokenloom.flows.run_end import BUILD_HOOKS, begin, completed
+from tokenloom.flows.run_hooks import BUILD_HOOKS, begin, completed
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.spec.base import is_absolute

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenloom.tasks.running.meter import Meter, step_label
-from tokenloom.words import clock, percent
+from tokenloom.wording import clock, percent
 
 _BAR_CHARS = 30
 

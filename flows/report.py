@@ -12,13 +12,13 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 
-from tokenloom.cli.output import printable
+from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
 from tokenloom.tasks.running.meter import step_label
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _MOST_ROWS = 500  # of a table; the UI shows all rows at once
 # What the event `tokenloom.dataset.published` says of a result.

@@ -26,7 +26,7 @@ from tokenloom.flows import report
 from tokenloom.flows.progress_page import progress_page, summary_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter, step_label
-from tokenloom.words import clock
+from tokenloom.wording import clock
 
 _SECONDS = 5.0
 

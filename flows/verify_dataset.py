@@ -10,7 +10,7 @@ from tokenloom.errors import CheckError, InputError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
-from tokenloom.flows.run_end import VERIFY_HOOKS
+from tokenloom.flows.run_hooks import VERIFY_HOOKS
 from tokenloom.flows.run_log import telling_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.verify_steps import run_verification

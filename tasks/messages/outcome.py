@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import one_line
-from tokenloom.words import counted, described_tokenizer, duration
+from tokenloom.wording import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
 GOES_ON = "Retry, or the next run of the same spec, continues from what is done"

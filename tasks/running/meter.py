@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
-from tokenloom.words import about, clock, counted, percent
+from tokenloom.wording import about, clock, counted, percent
 
 _LABELS = {
     "cut": "read file structure",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tokenloom.console import print_status
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
 
@@ -39,16 +40,10 @@ def _plain_lines() -> Iterator[None]:
         with lock:
             meter.take(event)
             if isinstance(event, progress.Message):
-                say(event.text)
+                print_status(event.text)
             elif time.monotonic() - last >= _PLAIN_SECONDS:
                 last = time.monotonic()
-                say(meter.text())
+                print_status(meter.text())
 
     with progress.listening(listen):
         yield
-
-
-def say(text: str) -> None:
-    """Write a line for the reader to stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

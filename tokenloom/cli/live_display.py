@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tokenloom.tasks.running.meter import Finished, Meter, step_label
 from tokenloom.tasks.running.progress import Event, Message
-from tokenloom.words import clock, percent
+from tokenloom.wording import clock, percent
 
 _LABEL_WIDTH = 20
 _ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and a line that wraps for it is not removed in the end

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tokenloom.errors import SpecError, said
 from tokenloom.spec.base import SECRET_URL
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.words import did_you_mean, said_by_pydantic, unexpanded_variable
+from tokenloom.spec.messages import did_you_mean, pydantic_rule, unexpanded_variable
 from tokenloom.spec.yaml_text import read_spec_text
 
 KeyPath = tuple[str | int, ...]
@@ -156,7 +156,7 @@ def _told(item: Any, value: Any, places: dict[KeyPath, str], path: str) -> str:
         return f"{place}: {key}: unknown kind {_short(tag)}. {did_you_mean(tag, kind_names(item['loc']))}"
     is_cut_off = item["type"] == "value_error" and isinstance(item["input"], dict)  # of a whole source, say
     got = "" if is_cut_off else f"; got {_short(item['input'])}"
-    return f"{place}: {key}: {said_by_pydantic(item)}{got}"
+    return f"{place}: {key}: {pydantic_rule(item)}{got}"
 
 
 def _place(location: KeyPath, places: dict[KeyPath, str], path: str) -> str:

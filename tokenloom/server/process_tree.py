@@ -1,4 +1,4 @@
-"""Processes and their parents: ending with one's own, and what becomes of those whose parent ended (Linux)."""
+"""Parents and children of processes: end with the parent, adopt orphans, end and reap children (Linux)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _END_SECONDS = 5.0
 
 
-def follow_parent(seconds: float) -> None:
-    """Let this process, which leads its own group, end when its standard input closes: as its parent ends, however.
+def end_with_parent(seconds: float) -> None:
+    """End this process, which leads its own group, once its standard input closes, as it does when its parent ends.
 
     Args:
-        seconds: for an orderly end by SIGTERM; then the whole group is killed.
+        seconds: time for an orderly end after SIGTERM; then the whole group is killed.
     """
 
     def wait() -> None:
@@ -33,43 +33,46 @@ def follow_parent(seconds: float) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all processes below this one whose own parent ends; elsewhere than on Linux nothing."""
+    """Become the parent of every descendant whose own parent ends. Does nothing on systems other than Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def bury_children(but: Collection[int]) -> None:
-    """Take leave of adopted processes that have ended, but of those, which others wait for."""
+def reap_children(but: Collection[int]) -> None:
+    """Reap exited children, except those that someone else waits for."""
     for pid in children() - set(but):
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
-def end_children(but: Collection[int]) -> None:
-    """Ask every child of this process, but those, to end."""
+def terminate_children(but: Collection[int]) -> None:
+    """Send SIGTERM to the children of this process, except `but`."""
     for pid in children() - set(but):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
 
 
 def kill_children(but: Collection[int]) -> None:
-    """Kill every process below this one, but those and what is below them; wait a few seconds until they are gone."""
+    """Kill the descendants of this process, except `but` and their descendants; wait until they are gone.
+
+    Gives up after a few seconds.
+    """
     deadline = time.monotonic() + _END_SECONDS
     while (found := children() - set(but)) and time.monotonic() < deadline:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        bury_children(but)  # what they started are children of this process then
+        reap_children(but)  # their own children become children of this process
         time.sleep(0.01)
 
 
 def children() -> set[int]:
-    """Return the children of this process (Linux)."""
+    """Return the children of this process."""
     return {pid for pid, parent in _parents().items() if parent == os.getpid()}
 
 
 def descendants(pid: int) -> set[int]:
-    """Return the children of a process, theirs, and so on (Linux)."""
+    """Return the children of a process, their children, and so on."""
     parents = _parents()
     found: set[int] = set()
     newest = {pid}
@@ -79,9 +82,9 @@ def descendants(pid: int) -> set[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Return {process: its parent} of all processes (Linux)."""
+    """Return the parent of every process on this machine."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     return found

@@ -1,4 +1,4 @@
-"""The memory and the processor time that this process and its worker processes take."""
+"""Measure the memory and processor time of this process and its worker processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def resident_memory() -> dict[str, float]:
-    """Return resident, proportional and shared bytes of this process and its workers; nothing without a /proc."""
+    """Return the resident, proportional and shared bytes of this process and its workers; {} without /proc."""
     names = {"Rss": "rss", "Pss": "pss", "Shared_Clean": "shared", "Shared_Dirty": "shared"}
     found: dict[str, float] = {}
     try:
@@ -23,7 +23,7 @@ def resident_memory() -> dict[str, float]:
 
 
 def cpu_seconds() -> float:
-    """Return the seconds of processor time of this process and, where there is a /proc, of its workers."""
+    """Return the processor time in seconds of this process and, with /proc, of its workers."""
     total = time.process_time()
     try:
         for process in _processes()[1:]:
@@ -35,5 +35,5 @@ def cpu_seconds() -> float:
 
 
 def _processes() -> list[str]:
-    """Return the numbers of this process and of its workers, as folders of /proc."""
+    """Return the names of the folders in /proc of this process and its workers."""
     return ["self", *(str(process.pid) for process in multiprocessing.active_children())]

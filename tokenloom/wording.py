@@ -1,4 +1,4 @@
-"""Counts, times and tokenizers in messages for people."""
+"""Format counts, times and tokenizers for messages."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def counted(count: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage, rounded down: only complete work is at 100%."""
+    """Return a share as a percentage, rounded down, so that only complete work is at 100%."""
     return f"{int(share * 100)}%"
 
 
 def clock(seconds: float) -> str:
-    """Return a running time, in as many characters from one second to the next: 0:07, 12:34, 1:02:03."""
+    """Return an elapsed time whose width changes rarely: 0:07, 12:34, 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time that was measured: "12.3 s", "5 min 12 s", "2 h 5 min"."""
+    """Return a measured time: "12.3 s", "5 min 12 s", "2 h 5 min"."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return a time that was estimated: "about 40 s", "about 3 min", "about 1 h 20 min"."""
+    """Return an estimated time: "about 40 s", "about 3 min", "about 1 h 20 min"."""
     if seconds < 55:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     minutes = round(seconds / 60)
@@ -45,5 +45,5 @@ def about(seconds: float) -> str:
 
 
 def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
-    """Return what a manifest says about a tokenizer: "gpt2 (tiktoken), 50,257 ids"."""
+    """Return a tokenizer's name, kind and number of ids: "gpt2 (tiktoken), 50,257 ids"."""
     return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"

@@ -1,4 +1,4 @@
-"""One simulated rank of `tokenloom bench read`: what it does in a process of its own, and what it measures there."""
+"""One simulated rank of `tokenloom bench read`: what it does and measures in its own process."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenloom.cli.output import Json
-from tokenloom.cli.process_usage import cpu_seconds, resident_memory
+from tokenloom.cli.bench.process_usage import cpu_seconds, resident_memory
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
     from tokenloom.reader import TokenDataset
 
-_SECONDS = 3.0  # of steps that count, unless their number is given
+_SECONDS = 3.0  # duration of the steps that count, unless their number is given
 _FLAT_SECONDS = 1.0
 _BARE_SECONDS = 0.5
-_LEAST_STEPS = 20
-_WARM_SHARE = 5  # a fifth as many steps before those that count
+_MIN_STEPS = 20
+_WARM_SHARE = 5  # one fifth as many warm-up steps run before the steps that count
 _BARE_BATCHES = 2048
-_BARE_TOKENS = 2**26  # rows of the bare loop come from so many, more than a processor's cache holds
+_BARE_TOKENS = 2**26  # the bare loop reads rows from these, more than a processor's cache can hold
 
-_barrier: Barrier | None = None  # of the ranks, in their processes
+_barrier: Barrier | None = None  # shared by the ranks; set in each rank's process
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one simulated rank reads, and how; workers is None for a TokenLoader."""
+    """What one simulated rank reads, and how. `workers` is None for a TokenLoader."""
 
     reference: str
     split: str
@@ -51,11 +50,11 @@ class Task:
     workers: int | None = None
     rank: int = 0
     world_size: int = 1
-    cache_folder: str = ""  # of a remote store
-    start_method: str = ""  # of workers: the main process's, as a spawned process spawns in its turn
+    cache_folder: str = ""  # for the shards of a remote store
+    start_method: str = ""  # of DataLoader workers: that of the main process, since the rank itself was spawned
 
     def open(self) -> TokenDataset:
-        """Open the dataset, with the cache of this rank's node."""
+        """Open the dataset with the cache of this rank's node."""
         from tokenloom.reader import TokenDataset
         from tokenloom.storage.cache.cache_limit import default_limit
         from tokenloom.storage.cache.shard_cache import ShardCache
@@ -65,8 +64,23 @@ class Task:
         return TokenDataset(self.reference, self.split, self.seq_len, packing=self.packing, cache=cache)
 
 
-def run_ranks(tasks: Sequence[Task]) -> list[Json]:
-    """Run all ranks, each in a new process; raises what the first that failed raised."""
+@dataclass(frozen=True)
+class Measured:
+    """What one rank measured. Times are in seconds, rates in tokens per second; warm-up steps are left out."""
+
+    waits: Any  # (num_steps,) time spent waiting for a batch
+    walls: Any  # (num_steps,) time of the whole step
+    flat: Any  # (num_flat_steps,) time of a step without computing
+    bare: float
+    first_batch: float
+    memory: dict[str, float]
+    cpu_share: float
+    shards: list[int]
+    downloaded: int | None
+
+
+def run_ranks(tasks: Sequence[Task]) -> list[Measured]:
+    """Run all ranks, each in a new process; raise the error of the first rank that failed."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(tasks))
     with ProcessPoolExecutor(len(tasks), context, _join, (barrier,)) as pool:
@@ -83,19 +97,19 @@ def _join(barrier: Barrier) -> None:
     _barrier = barrier
 
 
-def run_rank(task: Task) -> Json:
-    """Do what one rank does, in step with the others; return what it measured."""
+def run_rank(task: Task) -> Measured:
+    """Run one rank in step with the others; return what it measured."""
     barrier = _barrier
-    assert barrier is not None  # a rank waits for all others, so each process gets one
+    assert barrier is not None  # _join sets it in each process
     try:
         return _rank(task, barrier.wait)
     except BaseException:
-        barrier.abort()  # nobody waits for a rank that has failed
+        barrier.abort()  # the others must not wait for this rank
         raise
 
 
-def _rank(task: Task, meet: Callable[[], object]) -> Json:
-    import tokenloom.reader.loader  # noqa: F401  # and torch: no time to a first batch holds their import
+def _rank(task: Task, meet: Callable[[], object]) -> Measured:
+    import tokenloom.reader.loader  # noqa: F401  # imports torch too, which must not count in the time to the first batch
     from tokenloom.storage.cache.cache_files import CacheFiles
 
     imports = resident_memory()
@@ -112,18 +126,18 @@ def _rank(task: Task, meet: Callable[[], object]) -> Json:
     meet()
     flat = _take(batches, 0.0, _FLAT_SECONDS, None)[1] if task.step_seconds else walls
     memory = resident_memory()
-    meet()  # while all still hold theirs
-    return {
-        "waits": waits[_warm(waits) :],
-        "walls": walls[_warm(walls) :],
-        "flat": flat[_warm(flat) :],
-        "bare": _bare(data, task),
-        "first_batch": first_batch,
-        "memory": memory | ({"rss_of_imports": imports["rss"]} if imports else {}),
-        "cpu_share": cpu_share,
-        "shards": _shards(data, task, 1 + len(walls)),
-        "downloaded": downloaded,
-    }
+    meet()  # every rank measures its memory before any rank frees it
+    return Measured(
+        waits=waits[_num_warm_up(waits) :],
+        walls=walls[_num_warm_up(walls) :],
+        flat=flat[_num_warm_up(flat) :],
+        bare=_bare_rate(data, task),
+        first_batch=first_batch,
+        memory=memory | ({"rss_of_imports": imports["rss"]} if imports else {}),
+        cpu_share=cpu_share,
+        shards=_shards(data, task, 1 + len(walls)),
+        downloaded=downloaded,
+    )
 
 
 def _batches(task: Task, data: TokenDataset) -> Iterator[Any]:
@@ -136,19 +150,19 @@ def _batches(task: Task, data: TokenDataset) -> Iterator[Any]:
         return TokenLoader(data, task.batch_size, prefetch=task.prefetch, **options)
     stream = data.iterable(batch_size=task.batch_size, **options)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more workers than cores is for the user to see in the figures
+        warnings.simplefilter("ignore")  # torch warns of more workers than cores; the figures show what that costs
         method = task.start_method if task.workers else None
         return iter(DataLoader(stream, batch_size=None, num_workers=task.workers, multiprocessing_context=method))
 
 
 def _take(batches: Iterator[Any], step_seconds: float, seconds: float, num_steps: int | None) -> tuple[Any, Any]:
-    """Take batches and compute; return the seconds of each wait, and of each whole step, warming up included."""
+    """Take batches and compute; return the seconds of each wait and of each whole step, warm-up included."""
     waits, walls = [], []
-    most = None if num_steps is None else num_steps + num_steps // _WARM_SHARE
-    least, end = _LEAST_STEPS, time.perf_counter() + seconds * (1 + 1 / _WARM_SHARE)
+    max_steps = None if num_steps is None else num_steps + num_steps // _WARM_SHARE
+    end = time.perf_counter() + seconds * (1 + 1 / _WARM_SHARE)
     for taken in count():
         begin = time.perf_counter()
-        if taken == most or (most is None and taken >= least and begin >= end):
+        if taken == max_steps or (max_steps is None and taken >= _MIN_STEPS and begin >= end):
             break
         batch = next(batches)
         got = time.perf_counter()
@@ -160,22 +174,22 @@ def _take(batches: Iterator[Any], step_seconds: float, seconds: float, num_steps
     return np.array(waits), np.array(walls)
 
 
-def _warm(values: Any) -> int:
-    """Return how many of the first values do not count."""
+def _num_warm_up(values: Any) -> int:
+    """Return how many of the first values belong to the warm-up."""
     return len(values) // (_WARM_SHARE + 1)
 
 
-def _bare(data: TokenDataset, task: Task) -> float:
+def _bare_rate(data: TokenDataset, task: Task) -> float:
     """Return the tokens per second of a loop that copies rows of one warm shard into new arrays of int64."""
     shard = data.shards[_shards(data, task, 1)[0]]
     tokens = np.frombuffer(shard.bytes[0 : shard.header.num_tokens * shard.header.token_bytes], data.format.dtype)
     row_tokens = task.seq_len + 1
-    if len(tokens) <= row_tokens:  # packings of documents have samples of shards as small as that
+    if len(tokens) <= row_tokens:  # document packings make samples even of a shard this small
         tokens = np.resize(tokens, row_tokens + 1)
     last = max(1, min(len(tokens), _BARE_TOKENS) - row_tokens)
     starts = np.random.default_rng(0).integers(0, last, (_BARE_BATCHES, task.batch_size)).tolist()
     taken, begin = 0, 0.0
-    for round_index in count():  # the first warms up
+    for round_index in count():  # the first round warms up
         for places in starts:
             rows = np.empty((task.batch_size, row_tokens), np.int64)
             for row, start in zip(rows, places, strict=True):
@@ -190,7 +204,7 @@ def _bare(data: TokenDataset, task: Task) -> float:
 
 
 def _shards(data: TokenDataset, task: Task, num_batches: int) -> list[int]:
-    """Return the shards that the first batches of a rank lie in, in order of first need."""
+    """Return the shards of a rank's first batches, in the order in which they are needed."""
     from tokenloom.reader.producer import Steps
     from tokenloom.reader.ranks import find_ranks
     from tokenloom.reader.streams import make_stream

@@ -1,6 +1,6 @@
-"""The last line of a run's log and the event of its failure, for all who may have to write them.
+"""Write the last line of a run's log, and emit the event of its failure.
 
-Both are sent at once: a process that SIGTERM ends, or a server that stops, does not wait for queues to empty.
+Both are sent synchronously: a process that got SIGTERM, or a server that stops, does not wait for queues to empty.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from prefect.events import Event
 
 from tokenloom.storage.formats.names import NAME_PATTERN
 
-DATASET_LABEL = "tokenloom.dataset"  # of a flow run
-BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build
+DATASET_LABEL = "tokenloom.dataset"  # a label of flow runs
+BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build datasets
 FLOWS = (*BUILDS, "verify-dataset")
 _UNKNOWN = "unknown"  # the run ended before it knew its dataset
 
@@ -24,7 +24,7 @@ Ending = Literal["failed", "cancelled", "crashed"]
 
 
 def write_last_line(client: SyncPrefectClient, run: FlowRun, ending: Ending, message: str) -> None:
-    """Write into the log of a run how it ended and why."""
+    """Write how a run ended, and why, to its log."""
     line = {"level": logging.ERROR, "message": f"{ending}: {message}", "timestamp": datetime.now(UTC).isoformat()}
     client.create_logs([{"name": "prefect.flow_runs", "flow_run_id": str(run.id)} | line])
 
@@ -33,11 +33,11 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
     """Emit the event `tokenloom.dataset.failed`.
 
     Args:
-        client: of the run's server.
-        run: that should have built a dataset.
+        client: connected to the run's server.
+        run: the run that did not build its dataset.
         ending: how it ended.
-        error: name of the exception, if there was one.
-        message: why, in one line.
+        error: name of the exception; None if there was none.
+        message: the reason, in one line.
     """
     dataset = dataset_of(run)
     event = Event(
@@ -55,7 +55,7 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
 
 
 def dataset_of(run: FlowRun) -> str:
-    """Return the dataset that a run builds, as its label or else its parameters say; "unknown" if neither does."""
+    """Return the dataset that a run builds, from its label or else its parameters; "unknown" if neither names it."""
     spec: Any = run.parameters.get("spec")
     asked = spec.get("dataset") if isinstance(spec, dict) else None
     named = str(run.labels.get(DATASET_LABEL) or asked or "")
