@@ -21,7 +21,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
-from tokenloom.flows import log_filter  # noqa: F401  (a worker of a cluster filters its log, too)
+from tokenloom.flows import forks, log_filter  # noqa: F401  (forks of this process; the log of a cluster's worker)
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.build_steps import RunEach
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner

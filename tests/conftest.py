@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,6 @@ from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.tasks.running.retries import RETRY_SECONDS
 
 ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
-
-# In a fork of a process that ran a flow, what Prefect 3.8 does at the end fails, silently and with exit code 1; the
-# workers of a DataLoader are such forks.
-os.register_at_fork(after_in_child=threading._threading_atexits.clear)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

@@ -180,7 +180,7 @@ def test_spec_and_tokenizers_import_nothing_of_the_house_but_errors() -> None:
 
 def test_prefect_is_imported_only_by_flows_what_serves_them_and_one_example() -> None:
     offenders = {line.split()[0] for line in _offenders("tokenloom", "prefect")}
-    modules = "blocks build_dataset rebuild_dataset report run_end run_log runners log_filter verify_dataset"
+    modules = "blocks build_dataset forks rebuild_dataset report run_end run_log runners log_filter verify_dataset"
     flows = {f"tokenloom.flows.{name}" for name in modules.split()}
     servers = ("automations", "deployments", "prefect_session", "run_ends", "server_process", "up_command", "up_runs")
     others = ("worker_process", "examples.train_on_publish")
