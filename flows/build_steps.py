@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,14 +28,11 @@ from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_par
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.records import record_path
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffle import shuffle_shard
+from tokenloom.tasks.sources import PartitionRange
 from tokenloom.tasks.tokenization import tokenize_first, tokenize_partition
 from tokenloom.tasks.validate import check_documents, validate_build
-
-# Runs a step alone in this process: (name, step) -> its result.
-RunOne = Callable[[str, Callable[[], Any]], Any]
-# Runs a step for each (label, job), several at once in workers: (name, step, jobs) -> results in order.
-RunEach = Callable[[str, Callable[[Any], Any], Sequence[tuple[str, Any]]], list[Any]]
 
 _MOST_REPAIRS = 2  # of one spill
 # The share of a whole build that each step takes, for its progress. Measured: with gpt2 tokenize takes 0.93 of the time
@@ -74,7 +71,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     if problem := plan.store.exclusion_problem():
         progress.report(progress.Message(problem))
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
-    cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
+    cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
     encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
@@ -91,6 +88,11 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
             if error.spill:
                 plan.store.remove(record_path(error.spill))
             plan = with_partitions(plan, cuts)
+
+
+def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[list[PartitionRange]]:
+    """Return the partitions of every input."""
+    return _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
 
 
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:

@@ -20,14 +20,14 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
+from tokenloom.errors import SpecError, TokenloomError, WorkerLost
 from tokenloom.flows import forks, log_filter  # noqa: F401  (forks of this process; the log of a cluster's worker)
 from tokenloom.flows.blocks import environment_of, using_credentials
-from tokenloom.flows.build_steps import RunEach
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
@@ -73,18 +73,8 @@ def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> 
     num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
     with WorkerPool(num_workers, environment_of(credentials)) as pool, threads:
-
-        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-            calls = [(label, partial(pool.call, step, job)) for label, job in jobs]
-            try:
-                return _submit_all(threads, name, calls, num_workers)
-            except WorkError:
-                raise  # the build mends it with the same workers
-            except BaseException:
-                pool.close(now=True)
-                raise
-
-        yield num_workers, run_each
+        submit = partial(_submit_all, threads, num_workers)
+        yield num_workers, run_each_with(pool.call, submit, partial(pool.close, now=True))
 
 
 @contextmanager
@@ -100,16 +90,11 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             ) from error
         num_workers = spec.workers or max(1, num_found)
 
-        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-            calls = [(label, partial(_call_on_cluster, step, job, list(credentials))) for label, job in jobs]
-            results = []
-            for result, seen in _submit_all(tasks, name, calls, num_workers):
-                results.append(result)
-                for event in seen:
-                    progress.report(event)
-            return results
+        def submit(name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
+            return [progress.replayed(outcome) for outcome in _submit_all(tasks, num_workers, name, calls)]
 
-        yield num_workers, run_each
+        call = partial(_call_on_cluster, list(credentials))
+        yield num_workers, run_each_with(call, submit, stop=lambda: None)  # the cluster ends with the block
 
 
 def _dask(spec: DaskRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
@@ -134,22 +119,15 @@ def _ray(spec: RayRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
 
 
 def _call_on_cluster(
-    step: Callable[[Any], Any], job: Any, credentials: list[Credentials]
+    credentials: list[Credentials], step: Callable[[Any], Any], job: Any
 ) -> tuple[Any, list[progress.Event]]:
-    """Run a step where a cluster put it; return (its result, what it told on the way)."""
-    thread = threading.get_ident()  # a worker may run several tasks in threads
-    seen: list[progress.Event] = []
-
-    def listen(event: progress.Event) -> None:
-        if threading.get_ident() == thread and not isinstance(event, progress.Working):
-            seen.append(event)
-
-    with using_credentials(credentials), progress.listening(listen):
-        return step(job), seen
+    """Run a step where a cluster put it; return its result and the events to replay."""
+    with using_credentials(credentials):
+        return progress.recorded(partial(step, job))
 
 
 def _submit_all(
-    tasks: TaskRunner[Any], name: str, calls: Sequence[tuple[str, Callable[[], Any]]], num_workers: int
+    tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequence[tuple[str, Callable[[], Any]]]
 ) -> list[Any]:
     """Submit a task for each (label, call), `num_workers` at a time; return the results in order.
 

@@ -1,4 +1,4 @@
-"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (verify_direct.py)."""
+"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (direct.py)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
+from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.verification.verify import Checked, ShardJob, Subject, VerifyJob, open_version, verify_files
 
 if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: that takes as long as reading a gigabyte
-    from tokenloom.flows.build_steps import RunEach, RunOne
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.verification.verify_sources import Encoded, EncodeJob
 

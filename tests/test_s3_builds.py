@@ -22,7 +22,7 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, keys, put, upload
 from tests.support import build, count, listed_files, make_spec, write_jsonl, write_parquet
 from tokenloom.errors import InputError, StoreError
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec.build_spec import BuildSpec
@@ -173,7 +173,7 @@ def test_a_store_that_stays_away_ends_the_build_with_its_name(tmp_path: Path, s3
 def build_once(spec: BuildSpec) -> None:
     """Build without the waits between tries of a step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", ())
+        patch.setattr("tokenloom.flows.direct.RETRY_SECONDS", ())
         build(spec)
 
 

@@ -7,9 +7,13 @@ listener gets small plain values and must return at once.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,6 @@ class Working:
 
 Event = Planned | WorkKnown | StepStarted | Reused | Advanced | Message | Working
 Listener = Callable[[Event], None]
-Teller = Callable[[str], None]
 _listeners: list[Listener] = []
 
 
@@ -93,6 +96,27 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
         if not _listeners:
             _logger.removeHandler(_WARNINGS)
+
+
+def recorded(call: Callable[[], Result]) -> tuple[Result, list[Event]]:
+    """Run `call` in this thread of a cluster worker; return its result and the events for `replayed`."""
+    thread = threading.get_ident()  # a worker may run several tasks in threads
+    events: list[Event] = []
+
+    def listen(event: Event) -> None:
+        if threading.get_ident() == thread and not isinstance(event, Working):
+            events.append(event)
+
+    with listening(listen):
+        return call(), events
+
+
+def replayed(outcome: tuple[Result, list[Event]]) -> Result:
+    """Report the events of `recorded` in this process, and return its result."""
+    result, events = outcome
+    for event in events:
+        report(event)
+    return result
 
 
 class _Warnings(logging.Handler):

@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import FlowRun
 from tests.flows.running import artifact
 from tests.storage.damaging import Made, make_version
 from tokenloom.errors import CheckError, SpecError
+from tokenloom.flows.direct import verify_directly
 from tokenloom.flows.verify_dataset import verify_dataset
-from tokenloom.flows.verify_direct import verify_directly
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("prefect_server")]
 

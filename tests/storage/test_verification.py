@@ -16,7 +16,7 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, upload
 from tests.support import SUMMARY, build, count, make_spec, write_jsonl
 from tokenloom.errors import StoreError
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.verification import verification
 
 

@@ -74,7 +74,7 @@ def _spec(folder: Path, url: str, store: str) -> BuildSpec:
 def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(3)])
     with serving(tmp_path / "input", ()) as (url, state):
         calm = _spec(tmp_path, url, "calm")
@@ -92,7 +92,7 @@ def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
 def test_a_server_that_stays_busy_ends_the_build_with_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
     with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
         build(_spec(tmp_path, url, "store"))

@@ -12,7 +12,7 @@ import pytest
 from tests.storage.damaging import Made, make_version
 from tests.storage.test_version_checks import write_shard
 from tests.support import build, make_spec, write_jsonl
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.inputs import InputFile

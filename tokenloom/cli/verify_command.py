@@ -24,7 +24,7 @@ def verify(reference: str, deep: bool, spec: str | None, workers: int | None, qu
         StoreError: there is no such version, or the store can't be read.
         SpecError: the spec is wrong, or not what the version was built from.
     """
-    from tokenloom.flows.verify_direct import verify_directly
+    from tokenloom.flows.direct import verify_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     if spec and not deep:
