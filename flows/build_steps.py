@@ -17,8 +17,8 @@ from tokenloom.tasks.estimate import (
     Estimate,
     check_disk,
     estimate_build,
-    sample_jobs,
-    sample_partition,
+    probe_jobs,
+    probe_partition,
     surely_fits,
 )
 from tokenloom.tasks.inputs import header_messages, left_out_messages
@@ -32,7 +32,7 @@ from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
 from tokenloom.tasks.tokenization import tokenize_first, tokenize_partition
-from tokenloom.tasks.validate import check_documents, validate_build
+from tokenloom.tasks.validate import check_encoding, validate_build
 
 _MOST_REPAIRS = 2  # of one spill
 # The share of a whole build that each step takes, for its progress. Measured: with gpt2 tokenize takes 0.93 of the time
@@ -103,9 +103,9 @@ def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> No
 
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
     """Return what a build makes, from a sample of its partitions."""
-    jobs = sample_jobs(plan)
+    jobs = probe_jobs(plan)
     with _counting_bad_files(plan, num_workers):
-        samples = _flat(run_each("sample", partial(call_all, sample_partition), jobs))
+        samples = _flat(run_each("sample", partial(call_all, probe_partition), jobs))
     return estimate_build(plan, list(zip(_flat([group for _, group in jobs]), samples, strict=True)), num_workers)
 
 
@@ -127,9 +127,9 @@ def _encode_and_publish(
         jobs = shuffle_jobs(plan, assignment, num_workers)
         records = _flat(run_each("shuffle", partial(call_all, shuffle_shard), jobs))
     checks = check_jobs(plan, records, num_workers)
-    num_chosen = sum(len(check.samples) for _, group in checks for check in group)
+    num_chosen = sum(len(check.documents) for _, group in checks for check in group)
     with _step("validate", seconds, num_chosen):
-        num_checked = sum(_flat(run_each("check", partial(call_all, check_documents), checks)))
+        num_checked = sum(_flat(run_each("check", partial(call_all, check_encoding), checks)))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))

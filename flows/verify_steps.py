@@ -18,7 +18,7 @@ from tokenloom.tasks.verification.verify import Checked, ShardJob, Subject, Veri
 
 if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: that takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.tasks.verification.verify_sources import Encoded, EncodeJob
+    from tokenloom.tasks.verification.verify_sources import DeepJob, Encoded
 
 _TASK_BYTES = 64_000_000
 _ENCODE_BYTES = 1e9  # reading so many takes about as long as encoding 1,000 documents again
@@ -51,8 +51,8 @@ def run_verification(
     encoded: list[Encoded] = []
     warnings = list(subject.warnings)
     if deep and subject.manifest:
-        encode_jobs, notes = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
-        encoded = _encode(encode_jobs, num_workers, run_each)
+        deep_jobs, notes = run_one("find sources", lambda: _deep_jobs(subject, checked, spec))
+        encoded = _encode(deep_jobs, num_workers, run_each)
         warnings += notes
     damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
     damages += [damage for one in encoded for damage in one.damages]
@@ -81,14 +81,14 @@ def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Ch
     return [one for group in run_each("read", verify_files, groups) for one in group]
 
 
-def _encode(jobs: list[EncodeJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
+def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
     """Encode the chosen documents again."""
-    from tokenloom.tasks.verification.verify_sources import encode_again
+    from tokenloom.tasks.verification.verify_sources import verify_encoding
 
-    progress.report(progress.StepStarted("encode", sum(len(job.samples) for job in jobs)))
-    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
+    progress.report(progress.StepStarted("encode", sum(len(job.reencode.documents) for job in jobs)))
+    weighted = [Weighted(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
     groups = grouped(weighted, num_workers, 1, MAX_SMALL_TASKS)
-    return [one for group in run_each("encode", encode_again, groups) for one in group]
+    return [one for group in run_each("encode", verify_encoding, groups) for one in group]
 
 
 def _weight(job: VerifyJob) -> int:
@@ -125,9 +125,9 @@ def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
         raise SpecError(f"{name}: it is not what the version was built from: {', '.join(differ)} differ")
 
 
-def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[EncodeJob], list[str]]:
+def _deep_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
     """Return the documents to encode again, and why some can't be."""
-    from tokenloom.tasks.verification.verify_sources import encode_jobs
+    from tokenloom.tasks.verification.verify_sources import deep_jobs
 
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
@@ -138,7 +138,7 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
-        return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)
+        return deep_jobs(subject, [document for one in checked for document in one.proposed], spec)
     except FormatError as error:  # a file of the tokenizer; its own job names it too
         return [], [f"no document was encoded again: {error}"]
 

@@ -16,6 +16,7 @@ from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import TABLE_DTYPE
 from tokenloom.tasks.assign import cut_split
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
@@ -23,7 +24,7 @@ from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.quarantine import first_message
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files import following_position
-from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents
+from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tokenizers.base import text_bytes
 
 _NUM_SAMPLES = 16
@@ -37,7 +38,7 @@ _ID_BYTES = 4  # in shards, for each document, and the id itself
 
 
 @dataclass(frozen=True)
-class Sample:
+class PartitionProbe:
     """What the head of a partition holds.
 
     `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`;
@@ -74,8 +75,8 @@ class Estimate:
         return self.spill_bytes + self.shard_bytes
 
 
-def sample_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return partitions to sample, for sample_partition: some of each source, evenly spaced."""
+def probe_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return partitions to sample, for probe_partition: some of each source, evenly spaced."""
     missing = set(plan.missing)
     sources = [parts for all_parts in partitions_by_source(plan) if (parts := [p for p in all_parts if p in missing])]
     jobs = []
@@ -86,9 +87,9 @@ def sample_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
     return jobs
 
 
-def sample_partition(job: TokenizeJob) -> Sample:
+def probe_partition(job: TokenizeJob) -> PartitionProbe:
     """Read the head of a partition and encode the first of it; errors as tokenize_partition."""
-    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = _Tally()
@@ -109,7 +110,9 @@ def sample_partition(job: TokenizeJob) -> Sample:
                 break
     read_seconds = time.perf_counter() - begin - seconds
     record = tally.record(num_documents) if is_whole else None
-    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record)
+    return PartitionProbe(
+        share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record
+    )
 
 
 class _Tally:
@@ -143,7 +146,9 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
     return min(1.0, max(1, position - job.start) / max(1, job.num_bytes))
 
 
-def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
+def estimate_build(
+    plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, PartitionProbe]], num_workers: int
+) -> Estimate:
     """Return what a build makes, from samples of its sources and the records of what is encoded.
 
     Raises InputError where these cover all rows and a build would find no document, or no row with a key it needs.
@@ -201,7 +206,7 @@ class _Amount:
 class _Rates:
     """Of one source: text for each byte of a partition; documents and their tokens, seconds for each byte of text."""
 
-    def __init__(self, samples: Sequence[tuple[TokenizeJob, Sample]]) -> None:
+    def __init__(self, samples: Sequence[tuple[TokenizeJob, PartitionProbe]]) -> None:
         def ratio(above: float, below: float) -> float:
             return above / below if below else 0.0
 

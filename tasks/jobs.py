@@ -13,8 +13,9 @@ from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
-from tokenloom.tasks.validate import CheckJob, choose_samples
-from tokenloom.tasks.verification.samples import JOB_SAMPLES, NUM_SAMPLES, num_proposed
+from tokenloom.tasks.validate import reencode_jobs
+from tokenloom.tasks.verification.reencoding import ReencodeJob
+from tokenloom.tasks.verification.sampling import JOB_SAMPLES, num_proposed
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -124,8 +125,8 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
 
 def check_jobs(
     plan: BuildPlan, records: Sequence[dict[str, Any]], num_workers: int
-) -> list[tuple[str, list[CheckJob]]]:
-    """Return the documents to encode again, grouped, for check_documents."""
-    jobs = choose_samples(plan, records, NUM_SAMPLES, max(1, num_workers))
-    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
+) -> list[tuple[str, list[ReencodeJob]]]:
+    """Return the documents to encode again, grouped, for check_encoding."""
+    jobs = reencode_jobs(plan, records, max(1, num_workers))
+    weighted = [Weighted(job.file.path, job, len(job.documents)) for job in jobs]
     return grouped(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)

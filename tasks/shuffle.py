@@ -24,7 +24,7 @@ from tokenloom.storage.versions.versions import open_store, version_path
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.samples import Sampler, hash_of_ids
+from tokenloom.tasks.verification.sampling import Sampler
 
 _PIECE_TOKEN_BYTES = 2**27
 _PIECE_DOCUMENTS = 1_000_000
@@ -55,7 +55,7 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     """Make one shard and its document table; return its record, at once if it is there already.
 
     The record: the manifest's fields of a shard, and "split", "duplicates" and "excluded" (documents), "left_tokens"
-    (of both), "max_id", "bad_ends" (documents whose last id is not end-of-text), "sampled" (rows of SAMPLE_DTYPE).
+    (of both), "max_id", "bad_ends" (documents whose last id is not end-of-text), "sampled" (fields of SampledDocument).
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
@@ -164,11 +164,8 @@ class _Measured:
             self._lengths.append(num_tokens)
 
     def read_samples(self, path: str) -> None:
-        """Note what the shard's own reader finds where the chosen documents are; `path` is of the local file."""
-        tokens = open_shard(path).tokens
-        for sample in self._sampler.rows:
-            start = int(sample["start"])
-            sample["ids"] = hash_of_ids(tokens[start : start + int(sample["num_tokens"])])
+        """Note the ids that the shard's own reader finds where the chosen documents are; `path` is a local file."""
+        self._sampler.hash_ids(open_shard(path).tokens)
 
     def record(self) -> dict[str, Any]:
         """Return the measured part of the shard's record."""
@@ -181,7 +178,7 @@ class _Measured:
             "left_tokens": self._left_tokens,
             "max_id": self._max_id,
             "bad_ends": self._bad_ends,
-            "sampled": self._sampler.rows.tolist(),
+            "sampled": self._sampler.rows(),
         }
 
     def _counts(self) -> dict[str, int]:

@@ -5,16 +5,15 @@ The partition's record is written last: a build that finds it has nothing to do 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import TokenizerError, of_source
-from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.errors import of_source
+from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillDocuments, write_spill
@@ -22,13 +21,14 @@ from tokenloom.storage.stores.remote import AnyStore
 from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.versions.versions import open_store
 from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.records import read_record, record_path
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
 _SPILL_TEXT_BYTES = 64_000_000
@@ -91,7 +91,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
         progress.report(progress.Reused(1, job.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.start}, {job.end})"))
-    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     with of_source(job.file.source):
         with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
             record = _encode_partition(store, job, tokenizer, quarantine)
@@ -182,22 +182,6 @@ class _Tally:
 
     def finish(self) -> None:
         progress.report(progress.Advanced(0, 0, 0, self._left))
-
-
-@lru_cache(maxsize=2)
-def _load_tokenizer(definition: bytes, expected: str) -> Tokenizer:
-    tokenizer = load_tokenizer(json.loads(definition))
-    if tokenizer.fingerprint != expected:
-        raise TokenizerError(
-            f"tokenizer {tokenizer.name} is not the one of the plan (another fingerprint here): its files changed, or "
-            "this process uses another library version; build again"
-        )
-    return tokenizer
-
-
-def job_tokenizer(definition: dict[str, Any], expected_fingerprint: str) -> Tokenizer:
-    """Return the tokenizer of a job, made once a process; raises TokenizerError if it is not the plan's."""
-    return _load_tokenizer(canonical_json(definition), expected_fingerprint)
 
 
 def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDocuments, int]:

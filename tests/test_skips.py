@@ -502,7 +502,7 @@ def test_a_tryout_lists_what_it_met(limit: int, tmp_path: Path) -> None:
 
 # Interrupted builds and damaged work
 
-STEPS = ("assign_shards", "shuffle_shard", "check_documents", "validate_build", "publish_version")
+STEPS = ("assign_shards", "shuffle_shard", "check_encoding", "validate_build", "publish_version")
 
 
 @contextmanager

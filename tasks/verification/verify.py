@@ -43,10 +43,9 @@ from tokenloom.storage.versions.versions import (
     why_missing,
 )
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.samples import Sampler, num_proposed
+from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
 
 _REPORT_BYTES = 2**25
-Sample = tuple[str, tuple[int, ...]]  # name of the `.tok` file, row of SAMPLE_DTYPE
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Checked:
     num_files: int
     num_bytes: int
     damages: list[Damage]
-    samples: list[Sample] = field(default_factory=list)
+    proposed: list[SampledDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -215,9 +214,9 @@ def _verify_shard(job: ShardJob) -> Checked:
         job.store, claim, header, seen.take, partial(_propose, sampler) if sampler else None
     )
     damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
-    rows: list[Any] = sampler.rows.tolist() if sampler and not damages else []
-    samples = [(str(claim.entry["name"]), tuple(row)) for row in rows]
-    return Checked(2, seen.num_bytes, damages, samples)
+    rows = sampler.rows() if sampler and not damages else []
+    proposed = [SampledDocument.from_row(row, str(claim.entry["name"])) for row in rows]
+    return Checked(2, seen.num_bytes, damages, proposed)
 
 
 def _verify_file(job: FileJob) -> Checked:

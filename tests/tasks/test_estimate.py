@@ -23,7 +23,7 @@ from tokenloom.flows import build_steps as order
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import Store
-from tokenloom.tasks.estimate import Estimate, Sample, estimate_build, gigabytes, sample_partition
+from tokenloom.tasks.estimate import Estimate, PartitionProbe, estimate_build, gigabytes, probe_partition
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.tokenization import TokenizeJob
@@ -295,11 +295,11 @@ def test_a_sample_is_taken_only_where_the_disk_may_be_too_small(
 ) -> None:
     taken: list[str] = []
 
-    def counting(job: TokenizeJob) -> Sample:
+    def counting(job: TokenizeJob) -> PartitionProbe:
         taken.append(job.spill)
-        return sample_partition(job)
+        return probe_partition(job)
 
-    monkeypatch.setattr(order, "sample_partition", counting)
+    monkeypatch.setattr(order, "probe_partition", counting)
     leave_free(monkeypatch, free)
     assert build(project).published
     assert len(taken) == num_samples

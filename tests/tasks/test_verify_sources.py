@@ -16,9 +16,9 @@ from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.verification import verify_sources
-from tokenloom.tasks.verification.reread import read_rows
-from tokenloom.tasks.verification.samples import NUM_SAMPLES
+from tokenloom.tasks.verification import reencoding
+from tokenloom.tasks.verification.reencoding import read_rows
+from tokenloom.tasks.verification.sampling import NUM_SAMPLES
 
 
 @pytest.fixture
@@ -125,7 +125,9 @@ def test_a_transform_is_applied_again(tmp_path: Path, monkeypatch: pytest.Monkey
     result = verify_directly(made.reference, True, spec, 1)  # a fresh process
     assert result["damages"] == []
     assert result["documents_encoded_again"] == 0
-    assert result["warnings"] == ["documents.transform tokenloom_test_rule:change gives other texts: 20 not compared"]
+    assert result["warnings"] == [
+        "documents.transform tokenloom_test_rule:change gives different texts: 20 not compared"
+    ]
     (warning,) = _deep(made)["warnings"]
     assert "documents.transform is code, which runs from --spec alone" in warning
 
@@ -149,7 +151,7 @@ def test_a_source_that_changes_while_it_is_read_is_no_damage(
         path.write_bytes(path.read_bytes().replace(b"a", b"b"))
         return read_rows(file, *args)
 
-    monkeypatch.setattr(verify_sources, "read_rows", change_and_read)
+    monkeypatch.setattr(reencoding, "read_rows", change_and_read)
     result = _deep(made)
     assert result["damages"] == []
     assert any("a.jsonl: it changed while it was read" in warning for warning in result["warnings"])

@@ -21,7 +21,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_partition
-from tokenloom.tasks.validate import check_documents
+from tokenloom.tasks.validate import check_encoding
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -240,7 +240,7 @@ def test_children_are_gone_after_the_block() -> None:
 
 
 def test_children_import_neither_prefect_nor_pydantic_nor_torch(pool: WorkerPool) -> None:
-    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_documents]
+    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_encoding]
     for step in steps:
         with pytest.raises(AttributeError):  # the job is none, but the step's modules are loaded now
             pool.call(step, None)
