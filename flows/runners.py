@@ -25,7 +25,7 @@ from tokenloom.flows import forks, log_filter  # noqa: F401  (forks of this proc
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import step_label
+from tokenloom.tasks.running.reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
 from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers

@@ -126,7 +126,7 @@ def _page(*events: Any, ended: str = "") -> tuple[str, str]:
     meter = Meter()
     for event in events:
         meter.take(event)
-    return progress_page("news 0123", meter, ended), summary_line(meter, ended)
+    return progress_page("news 0123", meter.read(), ended), summary_line(meter.read(), ended)
 
 
 _WORK = WorkKnown((("tokenize", 0.8), ("shuffle", 0.2)))

@@ -11,8 +11,9 @@ from tests.support import build, make_spec, write_jsonl
 from tokenloom.errors import CheckError
 from tokenloom.tasks.running import meter as module
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import Meter, step_label
+from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
+from tokenloom.tasks.running.reading import step_label
 from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
 _WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
@@ -42,29 +43,35 @@ def _meter(*events: Event) -> Meter:
     return meter
 
 
+def _step_share(meter: Meter) -> float | None:
+    step = meter.read().step
+    assert step is not None
+    return step.share
+
+
 def test_after_a_retry_the_percentage_starts_where_the_work_stands(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1200))
-    assert meter.step_share() == pytest.approx(12 / 27)
-    assert meter.share() == pytest.approx(0.8 * 12 / 27)
-    assert meter.text() == "tokenize 44%, overall 35%, 12 of 27 partitions reused, 0:00 elapsed"
+    assert _step_share(meter) == pytest.approx(12 / 27)
+    assert meter.read().share == pytest.approx(0.8 * 12 / 27)
+    assert meter.read().text() == "tokenize 44%, overall 35%, 12 of 27 partitions reused, 0:00 elapsed"
 
 
 def test_the_step_and_the_whole_build_are_both_named_with_elapsed_and_remaining_time(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000))
     time.now += 100
     meter.take(Advanced(1234, 50_000_000, 9_000_000, 500))
-    assert meter.text() == (
+    assert meter.read().text() == (
         "tokenize 50%, overall 40%, 1,234 documents, 0.5 MB/s, 0.09 M tokens/s, 1:40 elapsed, about 2 min left"
     )
-    assert meter.seconds_left() == pytest.approx(100 + 0.2 * 100 / 0.4)
+    assert meter.read().seconds_left == pytest.approx(100 + 0.2 * 100 / 0.4)
 
 
 def test_reused_work_says_nothing_about_the_time_left(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000, "partitions", 10), Reused(8, 800))
     time.now += 50
-    assert meter.seconds_left() is None
+    assert meter.read().seconds_left is None
     meter.take(Advanced(1, 1, 1, 100))
-    assert meter.seconds_left() == pytest.approx(50 + 0.2 * 50 / 0.08)
+    assert meter.read().seconds_left == pytest.approx(50 + 0.2 * 50 / 0.08)
 
 
 def test_steps_to_come_are_reckoned_by_the_pace_of_those_that_ended(time: _Clock) -> None:
@@ -72,24 +79,26 @@ def test_steps_to_come_are_reckoned_by_the_pace_of_those_that_ended(time: _Clock
     time.now += 80
     meter.take(Advanced(1, 1, 1, 1000))
     meter.take(StepStarted("assign", 0))
-    assert meter.seconds_left() == pytest.approx(20)
-    assert [(step.step, step.seconds) for step in meter.finished] == [("tokenize", 80)]
-    assert meter.steps_to_come == ["shuffle"]
+    assert meter.read().seconds_left == pytest.approx(20)
+    assert [(step.step, step.seconds) for step in meter.read().finished] == [("tokenize", 80)]
+    assert meter.read().next_steps == ("shuffle",)
 
 
 def test_the_whole_never_falls_where_a_build_goes_back_to_an_earlier_step(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 100), Advanced(1, 1, 1, 100), StepStarted("shuffle", 100))
-    assert meter.share() == pytest.approx(0.8)
+    assert meter.read().share == pytest.approx(0.8)
     meter.take(StepStarted("tokenize", 100, "partitions", 4))
     meter.take(Reused(3, 75))
-    assert meter.share() == pytest.approx(0.8)
-    assert meter.step_share() == 0.75
+    assert meter.read().share == pytest.approx(0.8)
+    assert _step_share(meter) == 0.75
 
 
 def test_no_line_says_0_percent_and_none_is_complete_before_it_is(time: _Clock) -> None:
-    assert _meter(StepStarted("plan", 0)).text() == "plan, 0:00 elapsed"
-    assert _meter(_WORK, StepStarted("tokenize", 1000)).text() == "tokenize, 0:00 elapsed"
-    assert _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).text() == "tokenize, 0:00 elapsed"
+    assert _meter(StepStarted("plan", 0)).read().text() == "plan, 0:00 elapsed"
+    assert _meter(_WORK, StepStarted("tokenize", 1000)).read().text() == "tokenize, 0:00 elapsed"
+    assert (
+        _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).read().text() == "tokenize, 0:00 elapsed"
+    )
 
 
 def test_people_read_plain_words_for_steps() -> None:
@@ -118,8 +127,8 @@ def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, mon
 
     def listen(event: Event) -> None:
         meter.take(event)
-        shares.append(meter.share() or 0.0)
-        lines.append(meter.text())
+        shares.append(meter.read().share or 0.0)
+        lines.append(meter.read().text())
 
     with progress.listening(listen):
         num_shards = sum(split["shards"] for split in build(spec).splits.values())
@@ -129,6 +138,6 @@ def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, mon
     assert "tokenize 100%, overall 85%, 1 of 1 partitions reused" in lines[known]
     assert any(f"2 of {num_shards} shards reused" in line for line in lines)
     assert shares == sorted(shares)
-    assert [step.step for step in meter.finished] == [
+    assert [step.step for step in meter.read().finished] == [
         "plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish"
     ]  # fmt: skip

@@ -36,13 +36,13 @@ def _plain_lines() -> Iterator[None]:
 
     def listen(event: progress.Event) -> None:
         nonlocal last
-        with lock:
-            meter.take(event)
+        meter.take(event)
+        with lock:  # lines of several threads come one after the other
             if isinstance(event, progress.Message):
                 say(event.text)
             elif time.monotonic() - last >= _PLAIN_SECONDS:
                 last = time.monotonic()
-                say(meter.text())
+                say(meter.read().text())
 
     with progress.listening(listen):
         yield
