@@ -17,7 +17,7 @@ from tokenloom.errors import SpecError, WorkError
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
@@ -124,12 +124,12 @@ def _submit_all(threads: ThreadPoolExecutor, name: str, calls: Sequence[tuple[st
 
 def run_one_directly(name: str, step: Callable[[], Any]) -> Any:
     """Run a step; retry a transient failure after each of RETRY_SECONDS."""
-    for num_tries, seconds in enumerate(RETRY_SECONDS, 1):
+    for num_attempts, seconds in enumerate(RETRY_SECONDS, 1):
         try:
             return step()
         except Exception as error:
-            if not is_worth_another_try(error, num_tries):
+            if not should_retry(error, num_attempts):
                 raise
-            progress.report(progress.Message(f"{name}: {reason_of(error)}; tried again in {seconds:g} s"))
+            progress.report(progress.Message(f"{name}: {reason_of(error)}; retrying in {seconds:g} s"))
             time.sleep(seconds)
     return step()

@@ -26,7 +26,7 @@ from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.reading import step_label
-from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
@@ -35,7 +35,7 @@ _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryEr
 
 def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    return isinstance(error, BaseException) and is_worth_another_try(error, run.run_count)
+    return isinstance(error, BaseException) and should_retry(error, run.run_count)
 
 
 @task(

@@ -12,7 +12,7 @@ from tokenloom.storage.stores.remote_errors import may_pass, reason_of
 from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
+from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.verification.verify import Checked, ShardJob, Subject, VerifyJob, open_version, verify_files
 
@@ -76,9 +76,9 @@ def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
 def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Checked]:
     """Read all files."""
     progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
-    weighted = [Weighted(_label(job), job, _weight(job)) for job in jobs]
-    groups = grouped(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
-    return [one for group in run_each("read", verify_files, groups) for one in group]
+    weighted = [WeightedJob(_label(job), job, _weight(job)) for job in jobs]
+    batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
+    return [one for batch in run_each("read", verify_files, batches) for one in batch]
 
 
 def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
@@ -86,9 +86,9 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
     from tokenloom.tasks.verification.verify_sources import verify_encoding
 
     progress.report(progress.StepStarted("encode", sum(len(job.reencode.documents) for job in jobs)))
-    weighted = [Weighted(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
-    groups = grouped(weighted, num_workers, 1, MAX_SMALL_TASKS)
-    return [one for group in run_each("encode", verify_encoding, groups) for one in group]
+    weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
+    batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
+    return [one for batch in run_each("encode", verify_encoding, batches) for one in batch]
 
 
 def _weight(job: VerifyJob) -> int:

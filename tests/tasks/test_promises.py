@@ -35,13 +35,13 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
     path = write_jsonl(tmp_path / "a.jsonl", ["right one", "right two"])
     right, times = path.read_bytes(), path.stat()
     spec = make_spec(tmp_path / "store", [jsonl(path)])
-    from tokenloom.tasks.jobs import cut_jobs
+    from tokenloom.tasks.jobs import cut_batches
 
     def change_first(*arguments: Any) -> Any:
         path.write_bytes(right.replace(b"right", b"wrong"))
-        return cut_jobs(*arguments)
+        return cut_batches(*arguments)
 
-    monkeypatch.setattr("tokenloom.flows.build_steps.cut_jobs", change_first)
+    monkeypatch.setattr("tokenloom.flows.build_steps.cut_batches", change_first)
     with pytest.raises(InputError, match="changed while it was read"):
         build(spec)
     monkeypatch.undo()

@@ -9,10 +9,10 @@ import pytest
 
 from tests.busy_server import serving
 from tests.support import build, listed_files, make_spec, write_jsonl
-from tokenloom.errors import InputError, StoreError, WorkerLost
+from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running import progress, retries
-from tokenloom.tasks.running.retries import is_worth_another_try
+from tokenloom.tasks.running.retries import should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 
 
@@ -46,12 +46,12 @@ def _raised(error: BaseException, cause: BaseException) -> BaseException:
 )
 def test_network_and_busy_servers_pass_and_damage_does_not(cause: BaseException, passing: bool) -> None:
     for error in (InputError("a.gz: can't be read"), StoreError("a: can't be written")):
-        assert is_worth_another_try(_raised(error, cause), 1) is passing
+        assert should_retry(_raised(error, cause), 1) is passing
 
 
 def test_tries_end() -> None:
-    assert [is_worth_another_try(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
-    assert [is_worth_another_try(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
+    assert [should_retry(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
+    assert [should_retry(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
 
 
 def _fail(cause: BaseException) -> None:
@@ -63,7 +63,7 @@ def test_an_error_of_a_worker_process_keeps_what_it_means(cause: BaseException, 
     with WorkerPool(1) as pool, pytest.raises(InputError) as failed:
         pool.call(_fail, cause)
     assert failed.value.__cause__ is None
-    assert is_worth_another_try(failed.value, 1) is passing
+    assert should_retry(failed.value, 1) is passing
 
 
 def _spec(folder: Path, url: str, store: str) -> BuildSpec:
@@ -86,7 +86,7 @@ def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
             busy = _spec(tmp_path, url, f"busy{number}")
             assert listed_files(busy, build(busy, num_workers).version, ".tok") == wanted
         messages = [event.text for event in told if isinstance(event, progress.Message)]
-        assert len(messages) == 1 and "503" in messages[0] and "tried again in" in messages[0]
+        assert len(messages) == 1 and "503" in messages[0] and "retrying in" in messages[0]
 
 
 def test_a_server_that_stays_busy_ends_the_build_with_its_answer(
@@ -96,3 +96,8 @@ def test_a_server_that_stays_busy_ends_the_build_with_its_answer(
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
     with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
         build(_spec(tmp_path, url, "store"))
+
+
+def test_a_damaged_work_file_is_repaired_and_not_retried() -> None:
+    error = _raised(WorkError("a.spill: can't be read", "a"), TimeoutError())
+    assert not should_retry(error, 1)
