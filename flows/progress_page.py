@@ -9,12 +9,12 @@ _BAR_CHARS = 30
 
 
 def progress_page(title: str, reading: Reading, ended: str = "") -> str:
-    """Return what the artifact shows.
+    """Return the text of the artifact.
 
     Args:
         title: of the page: the dataset and its version.
         reading: how far the work is.
-        ended: "done", or "stopped" where the build failed; "" while it runs.
+        ended: "done", or "stopped" if the build failed; "" while it runs.
     """
     rows = [_row("✓", step_label(step.step), clock(step.seconds), ", ".join(step.details)) for step in reading.finished]
     if step := reading.step:
@@ -29,7 +29,7 @@ def progress_page(title: str, reading: Reading, ended: str = "") -> str:
 
 
 def summary_line(reading: Reading, ended: str = "") -> str:
-    """Return how much of the whole build is done, the time it took, and the time left."""
+    """Return how much of the whole build is done, the elapsed time, and the time left."""
     share = _share(reading, ended)
     parts = [f"{percent(share)} of the build" if share is not None else "counting the work"]
     if ended == "stopped":

@@ -2,7 +2,7 @@
 
 All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow lease processes
 (tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it must reach the
-store and Prefect's server. A lost worker or a network error is tried again, bad input is not.
+store and Prefect's server. tasks/running/retries.py says which errors are retried.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> b
     retry_condition_fn=_retry_condition,
 )
 def _run(label: str, call: Callable[[], Any]) -> Any:
-    """Run a step; `label` is for the task run's name, and `call` a partial, which Prefect does not look into."""
+    """Run a step; `label` is for the task run's name, and `call` is a partial, which Prefect does not inspect."""
     return call()
 
 
@@ -59,7 +59,7 @@ def run_one(name: str, step: Callable[[], Any]) -> Any:
 def open_runner(
     spec: ProcessRunner | DaskRunner | RayRunner, credentials: Sequence[Credentials]
 ) -> Iterator[tuple[int, RunEach]]:
-    """Yield how many jobs run at a time, and what runs a step for many jobs as task runs; both end with the block.
+    """Yield how many jobs run at a time, and a RunEach that makes task runs; both end with the block.
 
     Raises SpecError if the runner's package is not installed.
     """
@@ -86,7 +86,7 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             num_found = count_workers()
         except OSError as error:
             raise TokenloomError(
-                f"runner.address: no cluster at {spec.address}: {error}; is it started there?"
+                f"runner.address: no cluster at {spec.address}: {error}; check that it runs there"
             ) from error
         num_workers = spec.workers or max(1, num_found)
 
@@ -131,7 +131,7 @@ def _submit_all(
 ) -> list[Any]:
     """Submit a task for each (label, call), `num_workers` at a time; return the results in order.
 
-    So a task run that is shown as running has a worker, and after a failure no further one starts.
+    So every task run that is shown as running has a worker, and none starts after a failure.
     """
     name = step_label(name)
     named = _run.with_options(name=name, task_run_name=name + " {label}")
@@ -141,7 +141,7 @@ def _submit_all(
     def done(future: PrefectFuture[Any]) -> None:
         is_completed = False
         try:
-            future.wait()  # takes the final state from the task run itself; the server may not know it yet
+            future.wait()  # the task run itself has the final state; the server may not know it yet
             is_completed = future.state.is_completed()
         finally:
             if not is_completed:
@@ -163,12 +163,12 @@ def _submit_all(
 
 
 def _result_of(label: str, future: PrefectFuture[Any]) -> Any:
-    """Return the result of a task; raises its failure, or WorkerLost if workers of a cluster died of it."""
+    """Return the result of a task; raise its failure, or WorkerLost if it killed the workers of a cluster."""
     try:
         return future.result()
     except Exception as error:
         if type(error).__name__ in _DEATHS:
             raise WorkerLost(
-                f"{label}: the cluster's workers died of it again and again; give them more memory, or leave it out"
+                f"{label}: it killed the cluster's workers repeatedly; give them more memory, or exclude it"
             ) from error
         raise

@@ -1,6 +1,6 @@
-"""Shuffle: one key range of a split to one shard.
+"""Shuffle: write one key range of a split as one shard.
 
-A shard is made in pieces, each a part of its key range, so that memory is bounded whatever the shard's length.
+A shard is made in pieces, each a part of its key range, so that its length does not determine the memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PIECE_DOCUMENTS = 1_000_000
 class ShuffleJob:
     """One shard to make.
 
-    `info` is the JSON block of its header; `num_samples` documents are chosen for the check; `packs` are the pairs of
-    packing and seq_len whose samples are counted.
+    `info` is the JSON block of its header. `num_samples` documents are proposed for validation. `packs` are the pairs
+    of packing and seq_len whose samples are counted.
     """
 
     store: str
@@ -126,7 +126,7 @@ def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int
 
 
 class _Measured:
-    """What is seen while a shard is written, for the check before publishing."""
+    """Measures a shard while it is written, for the validation before publishing."""
 
     def __init__(self, job: ShuffleJob) -> None:
         self._job = job
@@ -139,7 +139,7 @@ class _Measured:
         self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
 
     def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
-        """Count a piece, write its rows into the document table, keep the documents chosen for the check."""
+        """Count a piece, write its rows into the document table, and show its documents to the sampler."""
         rows = piece.rows
         self._duplicates += piece.duplicates.num_documents
         self._excluded += piece.excluded.num_documents
@@ -155,7 +155,7 @@ class _Measured:
         self._sampler.take(content, input_index=inputs, row=rows["row"], start=starts, num_tokens=rows["num_tokens"])
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
-        """Look at the ids of whole documents: the largest, and whether each ends with end-of-text."""
+        """Note the largest id of some documents, and whether each document ends with end-of-text."""
         last = np.cumsum(num_tokens, dtype=np.int64) - 1
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
         self._bad_ends += int((tokens[last] != self._job.eot_id).sum())

@@ -1,8 +1,7 @@
-"""Validate: what must hold before a version becomes visible.
+"""Validate a version before it becomes visible.
 
 Counts and ids were measured while the shards were written; here they are summed and compared. 1,000 documents,
-chosen by hash, are read again from their source, encoded again and compared id by id with what stands in the
-shards.
+chosen by hash, are read from their source again, encoded again and compared with the shards.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tokenloom.tasks.verification.sampling import SampledDocument, choose_docume
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
-    "nothing was published; documents.transform gave another text for the same row: make it depend on the text alone, "
-    "change its version, and build again"
+    "nothing was published; documents.transform returned another text for the same row: make it depend on the text "
+    "alone, change its version, and build again"
 )
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
@@ -88,7 +87,7 @@ def validate_build(
         num_checked: documents that check_encoding compared.
 
     Raises:
-        CheckError: something does not hold; it says what, with both numbers.
+        CheckError: a check failed; the message has both numbers.
         InputError: an input changed while the build ran.
     """
     check_all_unchanged(plan.spec, plan.inputs)
@@ -99,7 +98,7 @@ def validate_build(
         _check_equal(f"split {split}: documents in spills and in shards", totals["documents"], documents)
         _check_equal(f"split {split}: tokens in spills and in shards", totals["tokens"], tokens)
     rows = row_counts(assignment, records)
-    _check_equal("rows read, and those of every fate", rows["read"], sum(rows.values()) - rows["read"])
+    _check_equal("rows read, and rows kept, dropped and skipped", rows["read"], sum(rows.values()) - rows["read"])
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
@@ -110,11 +109,13 @@ def validate_build(
         num_bytes = lengths[record["split"]].get(f"{name}.tok")
         if num_bytes is None:
             place = plan.store.place(f"{folder}/{record['name']}.tok")
-            raise StoreError(f"{place}: gone since it was written; nothing was published; run the same command again")
+            raise StoreError(
+                f"{place}: deleted since it was written; nothing was published; run the same command again"
+            )
         _check_shard(plan, record, num_bytes)
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     if not rows["kept"]:
-        raise InputError(f"{plan.spec.documents.exclude}: it excludes every document (documents.exclude); check it")
+        raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
     return {
         "documents_encoded_again": num_checked,
         "largest_id": max(record["max_id"] for record in records),
@@ -123,7 +124,7 @@ def validate_build(
 
 
 def row_counts(assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return the manifest's `rows`: what became of every row read."""
+    """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
     return {
         "read": assignment.rows["read"],
         "kept": sum(record["documents"] for record in records),

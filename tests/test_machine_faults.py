@@ -203,7 +203,7 @@ def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0, 0, 0))
     spec = _one_file(notes, "die", _TEXTS)
-    with pytest.raises(WorkerLost, match=r"encoding .*a\.jsonl.*lack of memory; fewer --workers"):
+    with pytest.raises(WorkerLost, match=r"encoding .*a\.jsonl.*because memory ran out; use fewer --workers"):
         build(spec, num_workers=1)
     assert_nothing_visible(spec)
 

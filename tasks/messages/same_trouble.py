@@ -1,4 +1,4 @@
-"""How many files of a source have the trouble that ended a build: is it one file, or is the spec wrong for all?"""
+"""Count the files of a source that have the problem that ended a build: is one file bad, or the spec wrong for all?"""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.sources import make_reader
 
-_MOST_FILES = 1000
-_MOST_SECONDS = 10.0  # somebody waits for the message
-_BY_THE_RULES = ("too_large", "bad_id")  # found after the reader
+_MAX_FILES = 1000
+_MAX_SECONDS = 10.0  # a person waits for the message
+_FOUND_BY_RULES = ("too_large", "bad_id")  # not by a reader
 
 
 @dataclass(frozen=True)
 class TroubleJob:
-    """Files of one source to look at, and the reason of a bad row; see REASONS."""
+    """Files of one source to read, and the reason code to look for; see REASONS."""
 
     files: list[InputFile]
     reason: str
 
 
 def with_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
-    """Return an error that also says how many of the first thousand files of its source have such a row.
+    """Return the error with the number of files, of the first thousand of its source, that have such a row.
 
     Args:
         plan: of the build.
         error: of one of its inputs.
-        num_workers: of the build; with 0 the files are read in this process.
+        num_workers: of the build; with 0 this process reads the files.
     """
     files = [file for file in plan.inputs if file.source == error.source]
-    if len(files) < 2 or error.reason in _BY_THE_RULES:
+    if len(files) < 2 or error.reason in _FOUND_BY_RULES:
         return error
-    with WorkerPool(min(num_workers, 1)) as pool:  # that of the build ends with the error
+    with WorkerPool(min(num_workers, 1)) as pool:  # the build's own pool ends with the error
         try:
-            num_seen, num_bad = pool.call(count_same, TroubleJob(files[:_MOST_FILES], error.reason))
-        except TokenloomError:  # a file killed the worker: what went wrong first is what is reported
+            num_seen, num_bad = pool.call(count_same, TroubleJob(files[:_MAX_FILES], error.reason))
+        except TokenloomError:  # a file killed the worker: report the first error
             return error
-    if not num_seen or (not num_bad and num_seen == len(files)):  # the row lies deeper in its file than was looked
+    if not num_seen or (not num_bad and num_seen == len(files)):  # the row is deeper in its file than was read
         return error
     seen = f"{num_seen:,}" if num_seen == len(files) else f"first {num_seen:,}"
     has, its = ("have", "their") if num_bad != 1 else ("has", "its")
@@ -52,8 +52,8 @@ def with_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
 
 
 def count_same(job: TroubleJob) -> tuple[int, int]:
-    """Return how many files were looked at, and how many of them have a row with the reason in their first batch."""
-    end = time.monotonic() + _MOST_SECONDS
+    """Return how many files were read, and how many of them have a row with the reason in their first batch."""
+    end = time.monotonic() + _MAX_SECONDS
     num_seen = num_bad = 0
     for file in job.files:
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal a line for each finished step and live bars, elsewhere plain lines."""
+"""Progress on stderr: a line for each finished step and live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -22,18 +22,18 @@ from tokenloom.tasks.running.reading import Finished, Reading, step_label
 from tokenloom.words import clock, percent
 
 _LABEL_WIDTH = 20
-_ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and a line that wraps for it is not removed in the end
+_ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and rich does not remove a line that wraps because of it
 
 
 class LiveDisplay(Progress):
-    """What a build reports, live on stderr; nothing of the bars is left once the block has ended."""
+    """What a build reports, live on stderr; the bars are gone once the block has ended."""
 
     def __init__(self) -> None:
-        self._console = console = Console(stderr=True)  # rich asks for the bars before `console` is there
+        self._console = console = Console(stderr=True)  # rich asks for the bars before it sets `console`
         ascii_only = console.options.ascii_only
         self._marks = ("ok", "failed") if ascii_only else ("✓", "✗")
         self._meter = Meter()
-        self._bars: tuple[TaskID, TaskID] | None = None  # of the step and the whole; rich draws before they are there
+        self._bars: tuple[TaskID, TaskID] | None = None  # of the step and the whole build; rich draws before they exist
         super().__init__(
             TextColumn("  {task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -41,7 +41,7 @@ class LiveDisplay(Progress):
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # what goes into a file stays there
+            redirect_stdout=sys.stdout.isatty(),  # output redirected to a file stays there
         )
         overall = f"{'overall':<{_LABEL_WIDTH}}"
         self._bars = (
