@@ -69,7 +69,7 @@ def prefect_server(flows_url: str, flows_home: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task of this process's flows is tried again at once, not after seconds."""
+    """Retry tasks of this process's flows at once, not after seconds."""
     monkeypatch.setattr("tokenloom.flows.runners._run.retry_delay_seconds", [0.1] * len(RETRY_SECONDS))
 
 

@@ -16,7 +16,7 @@ from tokenloom.errors import one_line
 from tokenloom.words import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
-GOES_ON = "Retry, or the next run of the same spec, continues from what is done"
+CONTINUES = "Retry, or the next run of the same spec, continues from what is done"
 
 
 def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def crash_message(reason: str) -> str:
     Args:
         reason: what stopped it; returned unchanged if it already says the rest.
     """
-    return reason if GOES_ON in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), GOES_ON)))
+    return reason if CONTINUES in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), CONTINUES)))
 
 
 def joined_problems(text: str) -> str:

@@ -48,7 +48,7 @@ from tokenloom.examples.train_on_publish import install
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import published_versions
-from tokenloom.tasks.messages.outcome import GOES_ON
+from tokenloom.tasks.messages.outcome import CONTINUES
 from tokenloom.tasks.running.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
@@ -140,7 +140,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
 
 def assert_says_that_it_crashed(run: FlowRun, dataset: str, reason: str) -> None:
     """State, last line of the log and event say why, and that Retry goes on."""
-    message = f"{reason}; {GOES_ON}"
+    message = f"{reason}; {CONTINUES}"
     told = event("tokenloom.dataset.failed", dataset)
     assert told == {"dataset": dataset, "state": "crashed", "error": None, "message": message} | {
         "flow_run_id": str(run.id)
@@ -233,8 +233,8 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
     assert published(asked) == []
     told = event("tokenloom.dataset.failed", "cancelled")
     assert (told["state"], told["flow_run_id"]) == ("cancelled", str(run.id))
-    assert told["message"] == GOES_ON
-    assert_log_ends_with(ended, f"cancelled: {GOES_ON}")
+    assert told["message"] == CONTINUES
+    assert_log_ends_with(ended, f"cancelled: {CONTINUES}")
     assert not [line for _, line in log_lines(ended) if "Finished in state Running" in line or STOPPED in line]
 
 

@@ -1,4 +1,4 @@
-"""What is tried again: what can pass, and nothing else."""
+"""Transient errors are retried, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _raised(error: BaseException, cause: BaseException) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("cause", "passing"),
+    ("cause", "is_transient"),
     [
         (ConnectionResetError("by peer"), True),
         (TimeoutError(), True),
@@ -44,12 +44,12 @@ def _raised(error: BaseException, cause: BaseException) -> BaseException:
         (MemoryError(), False),
     ],
 )
-def test_network_and_busy_servers_pass_and_damage_does_not(cause: BaseException, passing: bool) -> None:
+def test_only_transient_errors_are_retried(cause: BaseException, is_transient: bool) -> None:
     for error in (InputError("a.gz: can't be read"), StoreError("a: can't be written")):
-        assert should_retry(_raised(error, cause), 1) is passing
+        assert should_retry(_raised(error, cause), 1) is is_transient
 
 
-def test_tries_end() -> None:
+def test_the_number_of_retries_is_limited() -> None:
     assert [should_retry(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
     assert [should_retry(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
 
@@ -58,12 +58,12 @@ def _fail(cause: BaseException) -> None:
     raise InputError("a: can't be read") from cause
 
 
-@pytest.mark.parametrize(("cause", "passing"), [(TimeoutError(), True), (EOFError(), False)])
-def test_an_error_of_a_worker_process_keeps_what_it_means(cause: BaseException, passing: bool) -> None:
+@pytest.mark.parametrize(("cause", "is_transient"), [(TimeoutError(), True), (EOFError(), False)])
+def test_an_error_from_a_worker_process_stays_transient_or_permanent(cause: BaseException, is_transient: bool) -> None:
     with WorkerPool(1) as pool, pytest.raises(InputError) as failed:
         pool.call(_fail, cause)
     assert failed.value.__cause__ is None
-    assert should_retry(failed.value, 1) is passing
+    assert should_retry(failed.value, 1) is is_transient
 
 
 def _spec(folder: Path, url: str, store: str) -> BuildSpec:
@@ -71,7 +71,7 @@ def _spec(folder: Path, url: str, store: str) -> BuildSpec:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
+def test_the_bytes_do_not_depend_on_which_request_failed(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
@@ -81,15 +81,15 @@ def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
         wanted = listed_files(calm, build(calm).version, ".tok")
         num_requests = state.num_requests
     for number in range(num_requests):
-        told: list[Any] = []
-        with serving(tmp_path / "input", {number}) as (url, _), progress.listening(told.append):
+        events: list[Any] = []
+        with serving(tmp_path / "input", {number}) as (url, _), progress.listening(events.append):
             busy = _spec(tmp_path, url, f"busy{number}")
             assert listed_files(busy, build(busy, num_workers).version, ".tok") == wanted
-        messages = [event.text for event in told if isinstance(event, progress.Message)]
+        messages = [event.text for event in events if isinstance(event, progress.Message)]
         assert len(messages) == 1 and "503" in messages[0] and "retrying in" in messages[0]
 
 
-def test_a_server_that_stays_busy_ends_the_build_with_its_answer(
+def test_a_server_that_stays_busy_ends_the_build_with_its_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
