@@ -29,8 +29,8 @@ from tokenloom.tasks.jobs import (
     tokenize_batches,
     tryout_batches,
 )
-from tokenloom.tasks.messages.same_trouble import with_count
-from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
+from tokenloom.tasks.messages.same_problem import with_file_count
+from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.records import record_path
 from tokenloom.tasks.running import progress
@@ -39,7 +39,7 @@ from tokenloom.tasks.running.retries import MAX_REPAIRS
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
-from tokenloom.tasks.tokenization import tokenize_first, tokenize_partition
+from tokenloom.tasks.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.validate import check_encoding, validate_build
 
 # The share of a whole build that each step takes, for its progress. Measured: with gpt2 tokenize takes 0.93 of the time
@@ -146,7 +146,7 @@ def _encode_and_publish(
 def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
     """Encode what no earlier build has; return the plan, that of a try-out with the partitions that it read."""
     if plan.spec.limit is not None:
-        return with_first_partitions(plan, run_each("tokenize", tokenize_first, tryout_batches(plan)))
+        return with_tryout_partitions(plan, run_each("tokenize", tokenize_tryout, tryout_batches(plan)))
     missing = plan.missing
     reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
     progress.report(progress.Reused(len(plan.partitions) - len(missing), reused_bytes))
@@ -164,7 +164,7 @@ def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
     try:
         yield
     except BadRow as error:
-        raise with_count(plan, error, num_workers) from error
+        raise with_file_count(plan, error, num_workers) from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from tokenloom.flows import report
 from tokenloom.flows.progress_page import progress_page, summary_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
-from tokenloom.tasks.running.reading import Finished, Reading, step_label
+from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label
 from tokenloom.words import clock
 
 _SECONDS = 5.0
@@ -91,7 +91,7 @@ def _show(logger: Any, pages: list[tuple[UUID, str]], reading: Reading, ended: s
             client.update_artifact(artifact, update)
 
 
-def _log_finished(logger: Any, steps: Iterable[Finished]) -> None:
+def _log_finished(logger: Any, steps: Iterable[FinishedStep]) -> None:
     """Log a line for each step that has ended."""
     for step in steps:
         details = f": {', '.join(step.details)}" if step.details else ""

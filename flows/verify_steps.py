@@ -14,11 +14,11 @@ from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.running.steps import RunEach, RunOne
-from tokenloom.tasks.verification.verify import Checked, ShardJob, Subject, VerifyJob, open_version, verify_files
+from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
 
 if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: that takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.tasks.verification.verify_sources import DeepJob, Encoded
+    from tokenloom.tasks.verification.verify_sources import DeepJob, EncodingReport
 
 _TASK_BYTES = 64_000_000
 _ENCODE_BYTES = 1e9  # reading so many takes about as long as encoding 1,000 documents again
@@ -48,7 +48,7 @@ def run_verification(
     jobs = subject.jobs(deep)
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)
-    encoded: list[Encoded] = []
+    encoded: list[EncodingReport] = []
     warnings = list(subject.warnings)
     if deep and subject.manifest:
         deep_jobs, notes = run_one("find sources", lambda: _deep_jobs(subject, checked, spec))
@@ -73,7 +73,7 @@ def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
     return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
 
 
-def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Checked]:
+def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[FileReport]:
     """Read all files."""
     progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
     weighted = [WeightedJob(_label(job), job, _weight(job)) for job in jobs]
@@ -81,7 +81,7 @@ def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Ch
     return [one for batch in run_each("read", verify_files, batches) for one in batch]
 
 
-def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
+def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
     """Encode the chosen documents again."""
     from tokenloom.tasks.verification.verify_sources import verify_encoding
 
@@ -125,7 +125,7 @@ def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
         raise SpecError(f"{name}: it is not what the version was built from: {', '.join(differ)} differ")
 
 
-def _deep_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
+def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
     """Return the documents to encode again, and why some can't be."""
     from tokenloom.tasks.verification.verify_sources import deep_jobs
 

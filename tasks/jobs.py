@@ -42,7 +42,7 @@ def _partition_label(plan: BuildPlan, partition: Partition) -> str:
 
 
 def tryout_batches(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return the partitions of each source with the limit of a try-out, for tokenize_first."""
+    """Return the partitions of each source with the limit of a try-out, for tokenize_tryout."""
     return [
         (
             plan.inputs[parts[0].input_index].source,

@@ -173,12 +173,12 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     return replace(plan, partitions=partitions, cached=cached)
 
 
-def with_first_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:
+def with_tryout_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:
     """Return the plan of a try-out with only the partitions that were read, under the names of their spills.
 
     Args:
         plan: with all partitions.
-        spills: results of tokenize_first, by source.
+        spills: results of tokenize_tryout, by source.
     """
     used: list[Partition] = []
     for partitions, named in zip(partitions_by_source(plan), spills, strict=True):

@@ -146,7 +146,7 @@ def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
             return
 
 
-def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
+def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     """Encode partitions of one source, in order, until there are `limit` documents.
 
     Return the name of each partition's spills, and whether an earlier build left them.

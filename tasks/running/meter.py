@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
-from tokenloom.tasks.running.reading import CurrentStep, Finished, Reading
+from tokenloom.tasks.running.reading import CurrentStep, FinishedStep, Reading
 from tokenloom.words import counted
 
 _MIN_SHARE = 0.02  # of a step or of the work: less says nothing about its pace
@@ -84,16 +84,16 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._start = time.monotonic()
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedStep] = []
         self._step: _Step | None = None
         self._weights: dict[str, float] = {}
         self._share = 0.0
         self._work_seconds = self._worked = 0.0  # of the weighted steps that this run has ended
 
-    def take(self, event: Event) -> list[Finished]:
+    def take(self, event: Event) -> list[FinishedStep]:
         """Count an event; return the step that it ended, if it did."""
         with self._lock:
-            ended: list[Finished] = []
+            ended: list[FinishedStep] = []
             if isinstance(event, WorkKnown):
                 self._weights = dict(event.weights)
             elif isinstance(event, StepStarted):
@@ -104,7 +104,7 @@ class Meter:
             self._share = max(self._share, self._share_now())
             return ended
 
-    def finish(self) -> list[Finished]:
+    def finish(self) -> list[FinishedStep]:
         """End the step in progress; return it, if there is one."""
         with self._lock:
             return self._end_step()
@@ -123,14 +123,14 @@ class Meter:
                 seconds_left=self._seconds_left(),
             )
 
-    def _end_step(self) -> list[Finished]:
+    def _end_step(self) -> list[FinishedStep]:
         step, self._step = self._step, None
         if step is None:
             return []
         if step.name in self._weights:
             self._work_seconds += step.seconds
             self._worked += self._weights[step.name] * (1 - step.reused_share)
-        self._finished.append(Finished(step.name, step.seconds, step.details()))
+        self._finished.append(FinishedStep(step.name, step.seconds, step.details()))
         return self._finished[-1:]
 
     def _next_steps(self) -> list[str]:

@@ -23,7 +23,7 @@ def step_label(step: str) -> str:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedStep:
     """A step that has ended: how long it took, and what went through, in words."""
 
     step: str
@@ -56,7 +56,7 @@ class Reading:
     step: CurrentStep | None
     share: float | None
     has_one_step: bool
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedStep, ...]
     next_steps: tuple[str, ...]
     elapsed: float
     seconds_left: float | None

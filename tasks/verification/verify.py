@@ -71,7 +71,7 @@ VerifyJob = ShardJob | FileJob
 
 
 @dataclass(frozen=True)
-class Checked:
+class FileReport:
     """What a job found."""
 
     num_files: int
@@ -188,53 +188,53 @@ def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) ->
     return inputs
 
 
-def verify_files(jobs: Sequence[VerifyJob]) -> list[Checked]:
+def verify_files(jobs: Sequence[VerifyJob]) -> list[FileReport]:
     """Read the files of some jobs; runs in a worker."""
     return [_verify(job) for job in jobs]
 
 
-def _verify(job: VerifyJob) -> Checked:
+def _verify(job: VerifyJob) -> FileReport:
     """Read the files of a job; read a remote file again before it counts as damaged, because a network changes bits."""
     found = _verify_once(job)
     return _verify_once(job) if found.damages and isinstance(job.store, RemoteStore) else found
 
 
-def _verify_once(job: VerifyJob) -> Checked:
+def _verify_once(job: VerifyJob) -> FileReport:
     return _verify_shard(job) if isinstance(job, ShardJob) else _verify_file(job)
 
 
-def _verify_shard(job: ShardJob) -> Checked:
-    claim, seen = job.claim, _Seen()
+def _verify_shard(job: ShardJob) -> FileReport:
+    claim, counter = job.claim, _ByteCounter()
     sampler = Sampler(job.num_samples) if job.num_samples else None
     progress.report(progress.Working(f"reading {claim.path}"))
-    header, problems = check_tokens(job.store, claim, seen.take)
-    seen.report(claim.entry["documents"], claim.entry["tokens"])
+    header, problems = check_tokens(job.store, claim, counter.take)
+    counter.report(claim.entry["documents"], claim.entry["tokens"])
     progress.report(progress.Working(f"reading {claim.docs_path}"))
     table_problems = check_documents(
-        job.store, claim, header, seen.take, partial(_propose, sampler) if sampler else None
+        job.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
     )
     damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
     rows = sampler.rows() if sampler and not damages else []
     proposed = [SampledDocument.from_row(row, str(claim.entry["name"])) for row in rows]
-    return Checked(2, seen.num_bytes, damages, proposed)
+    return FileReport(2, counter.num_bytes, damages, proposed)
 
 
-def _verify_file(job: FileJob) -> Checked:
-    seen = _Seen()
+def _verify_file(job: FileJob) -> FileReport:
+    counter = _ByteCounter()
     progress.report(progress.Working(f"reading {job.path}"))
     if job.num_rows is None:
-        problems = check_listed(job.store, job.path, job.sha256, seen.take)
+        problems = check_listed(job.store, job.path, job.sha256, counter.take)
     else:
-        problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, seen.take)
-    seen.report(0, 0)
-    return Checked(1, seen.num_bytes, _damages(job.path, problems))
+        problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, counter.take)
+    counter.report(0, 0)
+    return FileReport(1, counter.num_bytes, _damages(job.path, problems))
 
 
 def _damages(path: str, problems: list[str]) -> list[Damage]:
     return [Damage(path, "; ".join(problems))] if problems else []
 
 
-class _Seen:
+class _ByteCounter:
     """Counts bytes and reports them."""
 
     def __init__(self) -> None:

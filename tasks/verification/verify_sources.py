@@ -41,7 +41,7 @@ class DeepJob:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodingReport:
     """What a job found: how many documents it compared, damages, and why others could not be compared."""
 
     num_documents: int
@@ -92,12 +92,12 @@ def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[S
     return make_job
 
 
-def verify_encoding(jobs: Sequence[DeepJob]) -> list[Encoded]:
+def verify_encoding(jobs: Sequence[DeepJob]) -> list[EncodingReport]:
     """Run some jobs, one after the other, in a worker."""
     return [_verify_encoding(job) for job in jobs]
 
 
-def _verify_encoding(job: DeepJob) -> Encoded:
+def _verify_encoding(job: DeepJob) -> EncodingReport:
     reencode = job.reencode
     try:
         found = compare_with_source(reencode, _stored_hash(job))
@@ -106,13 +106,13 @@ def _verify_encoding(job: DeepJob) -> Encoded:
         if damages:
             check_unchanged(reencode.file)  # since its fingerprint was compared
     except (InputError, TokenizerError) as error:
-        return Encoded(0, [], [f"not compared: {error}"])
+        return EncodingReport(0, [], [f"not compared: {error}"])
     warnings = []
     if num_gone := len(reencode.documents) - len(found):
         warnings.append(f"{reencode.file.url}: {num_gone} of its rows can no longer be read")
     if num_other := len(found) - len(compared):
         warnings.append(f"documents.transform {reencode.transform} gives different texts: {num_other:,} not compared")
-    return Encoded(len(compared), damages, warnings)
+    return EncodingReport(len(compared), damages, warnings)
 
 
 def _stored_hash(job: DeepJob) -> Callable[[SampledDocument], int]:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.progress import Event, Message
-from tokenloom.tasks.running.reading import Finished, Reading, step_label
+from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label
 from tokenloom.words import clock, percent
 
 _LABEL_WIDTH = 20
@@ -92,7 +92,7 @@ class LiveDisplay(Progress):
             visible=is_two_bars,
         )
 
-    def _line(self, step: Finished, *, failed: bool = False) -> Text:
+    def _line(self, step: FinishedStep, *, failed: bool = False) -> Text:
         mark, style = (self._marks[1], "bold red") if failed else (self._marks[0], "green")
         details = ", ".join(step.details)
         return Text.assemble(
