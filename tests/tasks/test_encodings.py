@@ -116,9 +116,9 @@ def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_pa
 
 def test_only_the_first_thousand_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
-    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MOST_FILES", 6)
+    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 6)
     assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this problem")
-    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MOST_FILES", 5)
+    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 5)
     assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this problem")
 
 
