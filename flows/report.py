@@ -17,7 +17,7 @@ from tokenloom.flows.run_names import is_generated
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
-from tokenloom.tasks.running.meter import step_label
+from tokenloom.tasks.running.reading import step_label
 from tokenloom.wording import counted
 
 _MOST_ROWS = 500  # of a table; the UI shows all rows at once

@@ -47,7 +47,7 @@ from tokenloom.examples.train_on_publish import install
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import published_versions
-from tokenloom.tasks.messages.outcome import GOES_ON
+from tokenloom.tasks.messages.outcome import CONTINUES
 from tokenloom.tasks.running.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
@@ -139,7 +139,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_continues_from_the_sp
 
 def assert_says_that_it_crashed(run: FlowRun, dataset: str, reason: str) -> None:
     """Assert that state, last log line and event say why the run ended, and that Retry continues it."""
-    message = f"{reason}; {GOES_ON}"
+    message = f"{reason}; {CONTINUES}"
     failed = event("tokenloom.dataset.failed", dataset)
     assert failed == {"dataset": dataset, "state": "crashed", "error": None, "message": message} | {
         "flow_run_id": str(run.id)
@@ -230,8 +230,8 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
     assert published(asked) == []
     failed = event("tokenloom.dataset.failed", "cancelled")
     assert (failed["state"], failed["flow_run_id"]) == ("cancelled", str(run.id))
-    assert failed["message"] == GOES_ON
-    assert_log_ends_with(ended, f"cancelled: {GOES_ON}")
+    assert failed["message"] == CONTINUES
+    assert_log_ends_with(ended, f"cancelled: {CONTINUES}")
     assert not [line for _, line in log_lines(ended) if "Finished in state Running" in line or STOPPED in line]
 
 

@@ -56,8 +56,8 @@ def test_the_demo_shows_the_progress_of_writing_building_and_training(tmp_path: 
         if isinstance(event, progress.StepStarted):
             steps.append(event.step)
         meter.take(event)
-        if meter.step:
-            at_the_end[meter.step] = meter.step_share()
+        if step := meter.read().step:
+            at_the_end[step.name] = step.share
 
     with progress.listening(listen):
         _run(tmp_path / "demo")

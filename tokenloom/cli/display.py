@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal a line for each finished step and live bars, elsewhere plain lines."""
+"""Progress on stderr: a line for each finished step and live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _plain_lines() -> Iterator[None]:
 
     def listen(event: progress.Event) -> None:
         nonlocal last
-        with lock:
-            meter.take(event)
+        meter.take(event)
+        with lock:  # lines of several threads come one after the other
             if isinstance(event, progress.Message):
                 print_status(event.text)
             elif time.monotonic() - last >= _PLAIN_SECONDS:
                 last = time.monotonic()
-                print_status(meter.text())
+                print_status(meter.read().text())
 
     with progress.listening(listen):
         yield

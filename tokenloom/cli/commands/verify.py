@@ -60,7 +60,7 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
         StoreError: there is no such version, or the store can't be read.
         SpecError: the spec is wrong, or the version was not built from it.
     """
-    from tokenloom.flows.verify_direct import verify_directly
+    from tokenloom.flows.direct import verify_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     if spec and not deep:
