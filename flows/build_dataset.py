@@ -15,8 +15,8 @@ from tokenloom.errors import SpecError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
-from tokenloom.flows.run_end import BUILD_HOOKS, begin, completed
-from tokenloom.flows.run_log import telling_progress
+from tokenloom.flows.run_hooks import BUILD_HOOKS, begin, completed
+from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.spec.base import is_absolute
 from tokenloom.spec.build_spec import BuildSpec
@@ -52,7 +52,7 @@ def _build(spec: BuildSpec) -> BuildResult:
     with (
         using_credentials(spec.credentials),
         open_runner(spec.runner, spec.credentials) as (num_workers, run_each),
-        telling_progress(),
+        logging_progress(),
     ):
         return run_build(spec, num_workers, run_one, run_each)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,27 +17,31 @@ from tokenloom.tasks.estimate import (
     Estimate,
     check_disk,
     estimate_build,
-    sample_jobs,
-    sample_partition,
+    probe_jobs,
+    probe_partition,
     surely_fits,
 )
 from tokenloom.tasks.inputs import header_messages, left_out_messages
-from tokenloom.tasks.jobs import call_all, check_jobs, cut_jobs, first_jobs, shuffle_jobs, tokenize_jobs
-from tokenloom.tasks.messages.same_trouble import with_count
-from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_first_partitions, with_partitions
+from tokenloom.tasks.jobs import (
+    check_batches,
+    cut_batches,
+    shuffle_batches,
+    tokenize_batches,
+    tryout_batches,
+)
+from tokenloom.tasks.messages.same_problem import with_file_count
+from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.records import record_path
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.batching import run_batch
+from tokenloom.tasks.running.retries import MAX_REPAIRS
+from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffle import shuffle_shard
-from tokenloom.tasks.tokenization import tokenize_first, tokenize_partition
-from tokenloom.tasks.validate import check_documents, validate_build
+from tokenloom.tasks.sources import PartitionRange
+from tokenloom.tasks.tokenization import tokenize_partition, tokenize_tryout
+from tokenloom.tasks.validate import check_encoding, validate_build
 
-# Runs a step once, in this process: (name, step) -> its result.
-RunOne = Callable[[str, Callable[[], Any]], Any]
-# Runs a step for each (label, job), several at once in workers: (name, step, jobs) -> results in order.
-RunEach = Callable[[str, Callable[[Any], Any], Sequence[tuple[str, Any]]], list[Any]]
-
-_MOST_REPAIRS = 2  # of one spill
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
 # 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
 _WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.1), ("validate", 0.03), ("publish", 0.01))
@@ -65,7 +69,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     if plan.published:
         return finish_build(plan, start)
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
-    cuts = _flat(run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers)))
+    cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
     encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
@@ -76,7 +80,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
             return finish_build(plan, start, published, encoded)
         except WorkError as error:
             repairs[error.spill] += 1
-            if repairs[error.spill] > _MOST_REPAIRS:
+            if repairs[error.spill] > MAX_REPAIRS:
                 raise
             progress.report(progress.Message(str(error)))
             if error.spill:
@@ -103,6 +107,11 @@ def _report_messages(messages: Iterable[str]) -> None:
         progress.report(progress.Message(message))
 
 
+def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[list[PartitionRange]]:
+    """Return the partitions of every input."""
+    return _flat(run_each("cut", partial(run_batch, cut_file), cut_batches(plan, num_workers)))
+
+
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
     """Raise StoreError if the disk is too small for the build; sample the input only if that is possible."""
     if plan.spec.limit is None and not surely_fits(plan):
@@ -111,10 +120,10 @@ def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> No
 
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
     """Return an estimate of the result of a build, from a sample of its partitions."""
-    jobs = sample_jobs(plan)
+    jobs = probe_jobs(plan)
     with _counting_bad_files(plan, num_workers):
-        samples = _flat(run_each("sample", partial(call_all, sample_partition), jobs))
-    return estimate_build(plan, list(zip(_flat([group for _, group in jobs]), samples, strict=True)), num_workers)
+        samples = _flat(run_each("sample", partial(run_batch, probe_partition), jobs))
+    return estimate_build(plan, list(zip(_flat([batch for _, batch in jobs]), samples, strict=True)), num_workers)
 
 
 def _encode_and_publish(
@@ -132,12 +141,12 @@ def _encode_and_publish(
         assignment = run_one("assign", lambda: assign_shards(plan))
     num_tokens = sum(total["tokens"] for total in assignment.totals.values())
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
-        jobs = shuffle_jobs(plan, assignment, num_workers)
-        records = _flat(run_each("shuffle", partial(call_all, shuffle_shard), jobs))
-    checks = check_jobs(plan, records, num_workers)
-    num_chosen = sum(len(check.samples) for _, group in checks for check in group)
+        jobs = shuffle_batches(plan, assignment, num_workers)
+        records = _flat(run_each("shuffle", partial(run_batch, shuffle_shard), jobs))
+    checks = check_batches(plan, records, num_workers)
+    num_chosen = sum(len(job.documents) for _, batch in checks for job in batch)
     with _step("validate", seconds, num_chosen):
-        num_checked = sum(_flat(run_each("check", partial(call_all, check_documents), checks)))
+        num_checked = sum(_flat(run_each("check", partial(run_batch, check_encoding), checks)))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
@@ -147,16 +156,16 @@ def _encode_and_publish(
 def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
     """Encode what no earlier build has encoded; return the plan, for a try-out with the partitions that it read."""
     if plan.spec.limit is not None:
-        return with_first_partitions(plan, run_each("tokenize", tokenize_first, first_jobs(plan)))
+        return with_tryout_partitions(plan, run_each("tokenize", tokenize_tryout, tryout_batches(plan)))
     missing = plan.missing
     reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
     progress.report(progress.Reused(len(plan.partitions) - len(missing), reused_bytes))
-    run_each("tokenize", partial(call_all, tokenize_partition), tokenize_jobs(plan, num_workers))
+    run_each("tokenize", partial(run_batch, tokenize_partition), tokenize_batches(plan, num_workers))
     return plan
 
 
-def _flat(groups: list[list[Any]]) -> list[Any]:
-    return [item for group in groups for item in group]
+def _flat(batches: list[list[Any]]) -> list[Any]:
+    return [item for batch in batches for item in batch]
 
 
 @contextmanager
@@ -165,7 +174,7 @@ def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
     try:
         yield
     except BadRow as error:
-        raise with_count(plan, error, num_workers) from error
+        raise with_file_count(plan, error, num_workers) from error
 
 
 @contextmanager

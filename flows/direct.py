@@ -1,30 +1,45 @@
-"""A build without a Prefect server: the same steps in the same order, for notebooks, tests and small builds."""
+"""Build, plan and verify without a Prefect server: for notebooks, tests and small builds.
+
+The steps are those of build_steps.py and verify_steps.py. Threads of this process run them in a pool of workers and
+retry transient failures.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import SpecError
-from tokenloom.flows.build_steps import run_build, sample_build
-from tokenloom.flows.direct_steps import run_each_directly, run_one_directly
-from tokenloom.flows.source_lines import naming_source_lines
-from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.runner import BLOCK_URL
-from tokenloom.tasks.estimate import Estimate
-from tokenloom.tasks.jobs import call_all, cut_jobs
-from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.errors import SpecError, WorkError
+from tokenloom.flows.verify_steps import run_verification
+from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
+from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
+
+if (
+    TYPE_CHECKING
+):  # builds import pydantic in their functions: verifying a small version takes less time than that import
+    from tokenloom.spec.build_spec import BuildSpec
+    from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.plan import BuildPlan
+    from tokenloom.tasks.publish import BuildResult
 
 
 def build_as_spec_says(spec: BuildSpec) -> BuildResult:
-    """Build with the processes that the spec's runner asks for; see check_direct and run_build for errors."""
+    """Build with the number of processes in the spec's runner; see check_direct and run_build for errors."""
     check_direct(spec, "leave out --direct")
     return build_directly(spec, chosen_num_workers(spec.runner.workers))
 
 
 def check_direct(spec: BuildSpec, next_step: str) -> None:
     """Raise SpecError if the spec asks for what only Prefect has; `next_step` is what to do instead."""
+    from tokenloom.spec.runner import BLOCK_URL
+
     only_prefect = {
         "runner": spec.runner.kind != "process",
         "credentials": bool(spec.credentials),
@@ -39,30 +54,82 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
 
     Args:
         spec: with absolute paths.
-        num_workers: worker processes; 0 does all the work in this process.
+        num_workers: worker processes; with 0 this process does all the work.
     """
-    with WorkerPool(num_workers) as pool:
-        return run_build(spec, num_workers, run_one_directly, partial(run_each_directly, pool))
+    from tokenloom.flows.build_steps import run_build
+
+    with _open_workers(num_workers) as run_each:
+        return run_build(spec, num_workers, run_one_directly, run_each)
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
-    """Return the plan of a build with its partitions, and what it would make (None for a try-out).
+    """Return the plan of a build with its partitions, and an estimate of the result (None for a try-out).
 
     Writes nothing but remembered fingerprints, and refuses what a build refuses before it encodes.
 
     Args:
         spec: with absolute paths.
-        num_workers: worker processes; 0 reads the files' structure in this process.
+        num_workers: worker processes; with 0 this process reads the structure of the files.
 
     Raises:
-        TokenloomError: as run_build: of a store that can't be written, a column that is missing, and the like.
+        TokenloomError: as run_build: the store can't be written, a column is missing, and so on.
     """
-    with naming_source_lines(spec), WorkerPool(num_workers) as pool:
+    from tokenloom.flows.build_steps import cut_inputs, sample_build
+    from tokenloom.flows.source_lines import naming_source_lines
+    from tokenloom.tasks.plan import plan_build, with_partitions
+
+    with naming_source_lines(spec), _open_workers(num_workers) as run_each:
         plan = plan_build(spec)
         if not plan.published:
             plan.store.check_writable()
-        run_each = partial(run_each_directly, pool)
-        groups = run_each("cut", partial(call_all, cut_file), cut_jobs(plan, num_workers))
-        plan = with_partitions(plan, [cut for group in groups for cut in group])
-        estimate = sample_build(plan, num_workers, run_each)  # reads rows, of a try-out too: they may lack a column
+        plan = with_partitions(plan, cut_inputs(plan, num_workers, run_each))
+        estimate = sample_build(
+            plan, num_workers, run_each
+        )  # for a try-out too: this reads rows, which may lack a column
         return plan, None if spec.limit else estimate
+
+
+def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:
+    """Verify a version in this process and its children; see run_verification for arguments and errors."""
+    with _open_workers(num_workers) as run_each:
+        return dict(run_verification(reference, deep, spec, num_workers, run_one_directly, run_each))
+
+
+@contextmanager
+def _open_workers(num_workers: int) -> Iterator[RunEach]:
+    """Yield what runs a step for many jobs; the workers end with the block."""
+    with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
+        submit = partial(_submit_all, threads) if num_workers else _call_all
+        yield run_each_with(pool.call, submit, partial(pool.close, now=True))
+
+
+def _call_all(name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
+    return [run_one_directly(name, call) for _, call in calls]
+
+
+def _submit_all(threads: ThreadPoolExecutor, name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
+    """Run each (label, call) in a thread; return the results in order, or raise the first failure at once."""
+    futures = [threads.submit(run_one_directly, name, call) for _, call in calls]
+    try:
+        for future in as_completed(futures):
+            future.result()
+    except BaseException as error:
+        for future in futures:
+            future.cancel()
+        if isinstance(error, WorkError):
+            wait(futures)  # the repair must not run beside them
+        raise
+    return [future.result() for future in futures]
+
+
+def run_one_directly(name: str, step: Callable[[], Any]) -> Any:
+    """Run a step; retry a transient failure after each of RETRY_SECONDS."""
+    for num_attempts, seconds in enumerate(RETRY_SECONDS, 1):
+        try:
+            return step()
+        except Exception as error:
+            if not should_retry(error, num_attempts):
+                raise
+            progress.report(progress.Message(f"{name}: {reason_of(error)}; retrying in {seconds:g} s"))
+            time.sleep(seconds)
+    return step()

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from tokenloom.tasks.running.meter import Meter, step_label
-from tokenloom.words import clock, percent
+from tokenloom.tasks.running.reading import Reading, step_label
+from tokenloom.wording import clock, percent
 
 _BAR_CHARS = 30
 
 
-def progress_page(title: str, meter: Meter, ended: str = "") -> str:
-    """Return what the artifact shows.
+def progress_page(title: str, reading: Reading, ended: str = "") -> str:
+    """Return the text of the artifact.
 
     Args:
         title: of the page: the dataset and its version.
-        meter: where the work stands.
-        ended: "done", or "stopped" where the build failed; "" while it runs.
+        reading: how far the work is.
+        ended: "done", or "stopped" if the build failed; "" while it runs.
     """
-    rows = [_row("✓", step_label(step.step), clock(step.seconds), ", ".join(step.details)) for step in meter.finished]
-    if meter.step:
-        step_share = meter.step_share()
-        reached = clock(meter.step_seconds()) if step_share is None else percent(step_share)
+    rows = [_row("✓", step_label(step.step), clock(step.seconds), ", ".join(step.details)) for step in reading.finished]
+    if step := reading.step:
+        reached = clock(step.seconds) if step.share is None else percent(step.share)
         mark = "✗" if ended == "stopped" else "▶"
-        rows.append(_row(mark, f"**{step_label(meter.step)}**", f"**{reached}**", ", ".join(meter.step_details())))
+        rows.append(_row(mark, f"**{step_label(step.name)}**", f"**{reached}**", ", ".join(step.details)))
     if ended != "done":
-        rows += [_row("", step_label(step), "", "") for step in meter.steps_to_come]
-    bar = f"`{_bar(_share(meter, ended) or 0.0)}`"
+        rows += [_row("", step_label(step), "", "") for step in reading.next_steps]
+    bar = f"`{_bar(_share(reading, ended) or 0.0)}`"
     table = ["| | step | | |", "|---|---|---:|---|", *rows]
-    return "\n".join([f"## {title}", "", bar, "", summary_line(meter, ended), "", *table])
+    return "\n".join([f"## {title}", "", bar, "", summary_line(reading, ended), "", *table])
 
 
-def summary_line(meter: Meter, ended: str = "") -> str:
-    """Return how much of the whole build is done, the time it took, and the time left."""
-    share = _share(meter, ended)
+def summary_line(reading: Reading, ended: str = "") -> str:
+    """Return how much of the whole build is done, the elapsed time, and the time left."""
+    share = _share(reading, ended)
     parts = [f"{percent(share)} of the build" if share is not None else "counting the work"]
     if ended == "stopped":
         parts.append("stopped here: a retry continues from what is done")
-    return ", ".join([*parts, *(meter.times()[:1] if ended else meter.times())])
+    return ", ".join([*parts, *(reading.times()[:1] if ended else reading.times())])
 
 
-def _share(meter: Meter, ended: str) -> float | None:
-    return 1.0 if ended == "done" else meter.share()
+def _share(reading: Reading, ended: str) -> float | None:
+    return 1.0 if ended == "done" else reading.share
 
 
 def _row(*cells: str) -> str:

@@ -13,7 +13,7 @@ from prefect import flow
 from pydantic import Field
 
 from tokenloom.flows.build_dataset import absolute_path, build_and_report
-from tokenloom.flows.run_end import BUILD_HOOKS
+from tokenloom.flows.run_hooks import BUILD_HOOKS
 from tokenloom.spec.spec_file import load_spec
 
 

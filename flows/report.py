@@ -12,15 +12,15 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 
-from tokenloom.cli.output import printable
+from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
 from tokenloom.flows.verify_steps import VerificationResult
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.running.meter import step_label
-from tokenloom.words import counted
+from tokenloom.tasks.running.reading import step_label
+from tokenloom.wording import counted
 
 _MAX_ROWS = 500  # of a table; the UI shows all rows at once
 # Fields of the result in the event `tokenloom.dataset.published`.

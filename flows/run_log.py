@@ -6,7 +6,7 @@ Steps report from many threads and must not wait, so one thread of its own write
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -25,94 +25,90 @@ from prefect.runtime import flow_run
 from tokenloom.flows import report
 from tokenloom.flows.progress_page import progress_page, summary_line
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import Meter, step_label
-from tokenloom.words import clock
+from tokenloom.tasks.running.meter import Meter
+from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label
+from tokenloom.wording import clock
 
 _SECONDS = 5.0
 
 
 @contextmanager
-def telling_progress() -> Iterator[None]:
+def logging_progress() -> Iterator[None]:
     """Write what the steps report into the run's log and its progress artifact while the block runs."""
-    logger, meter, lock = get_run_logger(), Meter(), threading.Lock()  # the lock is not held while a server is asked
-    pages: list[tuple[UUID, str]] = []  # of the artifact: its id and its title
-    show = partial(_show, logger, meter, lock, pages)
+    logger, meter = get_run_logger(), Meter()
+    pages: list[tuple[UUID, str]] = []  # the artifact: its id and its title
+    show = partial(_show, logger, pages)
 
     def listen(event: progress.Event) -> None:
-        with lock:
-            meter.take(event)
-            _log_ended(logger, meter)
+        _log_finished(logger, meter.take(event))
         if isinstance(event, progress.Message):
             logger.warning("%s", event.text)
         elif isinstance(event, progress.Planned):
-            with _going_on(logger):
-                pages.extend(_begin(event, meter))
+            with _tolerating_server_errors(logger):
+                pages.extend(_begin(event, meter.read()))
 
-    stopped = threading.Event()
-    thread = threading.Thread(
-        target=copy_context().run,
-        args=(_show_until, stopped, logger, meter, lock, show),
-        name="progress",
-        daemon=True,
-    )
     ended = "stopped"
     with progress.listening(listen):
-        thread.start()
         try:
-            yield
+            with _showing_until_the_end(logger, meter, show):
+                yield
             ended = "done"
         finally:
-            stopped.set()
-            thread.join(_SECONDS)
-            with lock:
-                if ended == "done":
-                    meter.finish()
-                _log_ended(logger, meter)
-            show(ended)
+            if ended == "done":
+                _log_finished(logger, meter.finish())
+            show(meter.read(), ended)
 
 
-def _show_until(
-    stopped: threading.Event, logger: Any, meter: Meter, lock: threading.Lock, show: Callable[[], None]
-) -> None:
-    """Log how far the work is and show it, every few seconds if it has moved."""
-    before = None
-    while not stopped.wait(_SECONDS):
-        with lock:
-            has_moved = meter.position != before and bool(meter.share())
-            before = meter.position
-            if has_moved:
-                logger.info("%s", meter.text())
-        if has_moved:
-            show()
+@contextmanager
+def _showing_until_the_end(logger: Any, meter: Meter, show: Callable[[Reading], None]) -> Iterator[None]:
+    """Log and show how far the work is, every few seconds if it has moved, in a thread."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        before = None
+        while not stopped.wait(_SECONDS):
+            reading = meter.read()
+            position = reading.step and (reading.step.name, reading.step.position)
+            if position != before and reading.share:
+                logger.info("%s", reading.text())
+                show(reading)
+            before = position
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(_SECONDS)
 
 
-def _show(logger: Any, meter: Meter, lock: threading.Lock, pages: list[tuple[UUID, str]], ended: str = "") -> None:
+def _show(logger: Any, pages: list[tuple[UUID, str]], reading: Reading, ended: str = "") -> None:
     """Write how far the work is into the artifact; see progress_page for `ended`."""
     for artifact, title in pages:
-        with lock:
-            update = ArtifactUpdate(data=progress_page(title, meter, ended), description=summary_line(meter, ended))
-        with _going_on(logger), get_client(sync_client=True) as client:
+        update = ArtifactUpdate(data=progress_page(title, reading, ended), description=summary_line(reading, ended))
+        with _tolerating_server_errors(logger), get_client(sync_client=True) as client:
             client.update_artifact(artifact, update)
 
 
-def _log_ended(logger: Any, meter: Meter) -> None:
-    """Log a line for each step that has ended since the last call."""
-    for step in meter.take_ended():
+def _log_finished(logger: Any, steps: Iterable[FinishedStep]) -> None:
+    """Log a line for each step that has ended."""
+    for step in steps:
         details = f": {', '.join(step.details)}" if step.details else ""
         logger.info("%s", f"{step_label(step.step)} done in {clock(step.seconds)}{details}")
 
 
 @contextmanager
-def _going_on(logger: Any) -> Iterator[None]:
-    """Log an error of Prefect's server in the block, and continue: a build need not be watched."""
+def _tolerating_server_errors(logger: Any) -> Iterator[None]:
+    """Log an error of Prefect's server in the block, and continue: a build does not depend on being watched."""
     try:
         yield
     except (httpx.HTTPError, PrefectException) as error:
         logger.warning("the run's name or progress can't be shown: %s", error)
 
 
-def _begin(event: progress.Planned, meter: Meter) -> list[tuple[UUID, str]]:
-    """Name the run; return the artifact of its progress and its title, if it has something to do."""
+def _begin(event: progress.Planned, reading: Reading) -> list[tuple[UUID, str]]:
+    """Name the run; return the artifact of its progress and its title, if there is something to do."""
     report.name_run(event.dataset, event.version)
     if event.published:
         return []
@@ -120,13 +116,13 @@ def _begin(event: progress.Planned, meter: Meter) -> list[tuple[UUID, str]]:
     key = f"{report.artifact_key(event.dataset)}-progress"
     if earlier := _artifact_of_this_run(key):
         return [(earlier, title)]
-    artifact = create_markdown_artifact(progress_page(title, meter), key=key, description=summary_line(meter))
+    artifact = create_markdown_artifact(progress_page(title, reading), key=key, description=summary_line(reading))
     assert isinstance(artifact, UUID)  # not awaitable outside of an event loop
     return [(artifact, title)]
 
 
 def _artifact_of_this_run(key: str) -> UUID | None:
-    """Return the artifact that an earlier try of this run left: a run has one, however often it is retried."""
+    """Return the artifact that an earlier attempt of this run left: a run has one, however often it is retried."""
     mine = ArtifactFilterFlowRunId(any_=[UUID(flow_run.get_id())])
     wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=mine)
     with get_client(sync_client=True) as client:

@@ -2,7 +2,7 @@
 
 All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow lease processes
 (tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it must reach the
-store and Prefect's server. A lost worker or a network error is tried again, bad input is not.
+store and Prefect's server. tasks/running/retries.py says which errors are retried.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from tokenloom.errors import SpecError, TokenloomError, WorkerLost, WorkError
-from tokenloom.flows import log_filter  # noqa: F401  (a worker of a cluster filters its log, too)
+from tokenloom.errors import SpecError, TokenloomError, WorkerLost
+from tokenloom.flows import forks, log_filter  # noqa: F401  (forks of this process; the log of a cluster's worker)
 from tokenloom.flows.blocks import environment_of, using_credentials
-from tokenloom.flows.build_steps import RunEach
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import step_label
-from tokenloom.tasks.running.retries import RETRY_SECONDS, is_worth_another_try
+from tokenloom.tasks.running.reading import step_label
+from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
+from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
@@ -35,7 +35,7 @@ _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryEr
 
 def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    return isinstance(error, BaseException) and is_worth_another_try(error, run.run_count)
+    return isinstance(error, BaseException) and should_retry(error, run.run_count)
 
 
 @task(
@@ -45,7 +45,7 @@ def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> b
     retry_condition_fn=_retry_condition,
 )
 def _run(label: str, call: Callable[[], Any]) -> Any:
-    """Run a step; `label` is for the task run's name, and `call` a partial, which Prefect does not look into."""
+    """Run a step; `label` is for the task run's name, and `call` is a partial, which Prefect does not inspect."""
     return call()
 
 
@@ -59,7 +59,7 @@ def run_one(name: str, step: Callable[[], Any]) -> Any:
 def open_runner(
     spec: ProcessRunner | DaskRunner | RayRunner, credentials: Sequence[Credentials]
 ) -> Iterator[tuple[int, RunEach]]:
-    """Yield how many jobs run at a time, and what runs a step for many jobs as task runs; both end with the block.
+    """Yield how many jobs run at a time, and a RunEach that makes task runs; both end with the block.
 
     Raises SpecError if the runner's package is not installed.
     """
@@ -73,18 +73,8 @@ def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> 
     num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
     with WorkerPool(num_workers, environment_of(credentials)) as pool, threads:
-
-        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-            calls = [(label, partial(pool.call, step, job)) for label, job in jobs]
-            try:
-                return _submit_all(threads, name, calls, num_workers)
-            except WorkError:
-                raise  # the build mends it with the same workers
-            except BaseException:
-                pool.close(now=True)
-                raise
-
-        yield num_workers, run_each
+        submit = partial(_submit_all, threads, num_workers)
+        yield num_workers, run_each_with(pool.call, submit, partial(pool.close, now=True))
 
 
 @contextmanager
@@ -96,20 +86,15 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             num_found = count_workers()
         except OSError as error:
             raise TokenloomError(
-                f"runner.address: no cluster at {spec.address}: {error}; is it started there?"
+                f"runner.address: no cluster at {spec.address}: {error}; check that it runs there"
             ) from error
         num_workers = spec.workers or max(1, num_found)
 
-        def run_each(name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-            calls = [(label, partial(_call_on_cluster, step, job, list(credentials))) for label, job in jobs]
-            results = []
-            for result, seen in _submit_all(tasks, name, calls, num_workers):
-                results.append(result)
-                for event in seen:
-                    progress.report(event)
-            return results
+        def submit(name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
+            return [progress.replayed(outcome) for outcome in _submit_all(tasks, num_workers, name, calls)]
 
-        yield num_workers, run_each
+        call = partial(_call_on_cluster, list(credentials))
+        yield num_workers, run_each_with(call, submit, stop=lambda: None)  # the cluster ends with the block
 
 
 def _dask(spec: DaskRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
@@ -134,26 +119,19 @@ def _ray(spec: RayRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
 
 
 def _call_on_cluster(
-    step: Callable[[Any], Any], job: Any, credentials: list[Credentials]
+    credentials: list[Credentials], step: Callable[[Any], Any], job: Any
 ) -> tuple[Any, list[progress.Event]]:
-    """Run a step where a cluster put it; return (its result, what it told on the way)."""
-    thread = threading.get_ident()  # a worker may run several tasks in threads
-    seen: list[progress.Event] = []
-
-    def listen(event: progress.Event) -> None:
-        if threading.get_ident() == thread and not isinstance(event, progress.Working):
-            seen.append(event)
-
-    with using_credentials(credentials), progress.listening(listen):
-        return step(job), seen
+    """Run a step where a cluster put it; return its result and the events to replay."""
+    with using_credentials(credentials):
+        return progress.recorded(partial(step, job))
 
 
 def _submit_all(
-    tasks: TaskRunner[Any], name: str, calls: Sequence[tuple[str, Callable[[], Any]]], num_workers: int
+    tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequence[tuple[str, Callable[[], Any]]]
 ) -> list[Any]:
     """Submit a task for each (label, call), `num_workers` at a time; return the results in order.
 
-    So a task run that is shown as running has a worker, and after a failure no further one starts.
+    So every task run that is shown as running has a worker, and none starts after a failure.
     """
     name = step_label(name)
     named = _run.with_options(name=name, task_run_name=name + " {label}")
@@ -163,7 +141,7 @@ def _submit_all(
     def done(future: PrefectFuture[Any]) -> None:
         is_completed = False
         try:
-            future.wait()  # takes the final state from the task run itself; the server may not know it yet
+            future.wait()  # the task run itself has the final state; the server may not know it yet
             is_completed = future.state.is_completed()
         finally:
             if not is_completed:
@@ -185,12 +163,12 @@ def _submit_all(
 
 
 def _result_of(label: str, future: PrefectFuture[Any]) -> Any:
-    """Return the result of a task; raises its failure, or WorkerLost if workers of a cluster died of it."""
+    """Return the result of a task; raise its failure, or WorkerLost if it killed the workers of a cluster."""
     try:
         return future.result()
     except Exception as error:
         if type(error).__name__ in _DEATHS:
             raise WorkerLost(
-                f"{label}: the cluster's workers died of it again and again; give them more memory, or leave it out"
+                f"{label}: it killed the cluster's workers repeatedly; give them more memory, or exclude it"
             ) from error
         raise

@@ -8,8 +8,8 @@ from tokenloom.errors import CheckError, InputError
 from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
-from tokenloom.flows.run_end import VERIFY_HOOKS
-from tokenloom.flows.run_log import telling_progress
+from tokenloom.flows.run_hooks import VERIFY_HOOKS
+from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.verify_steps import VerificationResult, run_verification
 from tokenloom.spec.build_spec import BuildSpec
@@ -37,7 +37,7 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
     with (
         using_credentials(credentials),
         open_runner(spec.runner if spec else ProcessRunner(), credentials) as (num_workers, run_each),
-        telling_progress(),
+        logging_progress(),
     ):
         result = run_verification(reference, deep, spec if deep else None, num_workers, run_one, run_each)
     dataset = parse_reference(reference).dataset

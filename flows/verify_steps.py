@@ -1,4 +1,4 @@
-"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (verify_direct.py)."""
+"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (direct.py)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tokenloom.storage.stores.remote_errors import may_pass, reason_of
 from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
-from tokenloom.tasks.verification.verify import Checked, ShardJob, Subject, VerifyJob, open_version, verify_files
+from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
+from tokenloom.tasks.running.steps import RunEach, RunOne
+from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
-    from tokenloom.flows.build_steps import RunEach, RunOne
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.tasks.verification.verify_sources import Encoded, EncodeJob
+    from tokenloom.tasks.verification.verify_sources import DeepJob, EncodingReport
 
 _TASK_BYTES = 64_000_000
 _ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 documents again
@@ -68,11 +68,11 @@ def run_verification(
     jobs = subject.jobs(deep)
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)
-    encoded: list[Encoded] = []
+    encoded: list[EncodingReport] = []
     warnings = list(subject.warnings)
     if deep and subject.manifest:
-        encode_jobs, notes = run_one("find sources", lambda: _encode_jobs(subject, checked, spec))
-        encoded = _encode(encode_jobs, num_workers, run_each)
+        deep_jobs, notes = run_one("find sources", lambda: _deep_jobs(subject, checked, spec))
+        encoded = _encode(deep_jobs, num_workers, run_each)
         warnings += notes
     damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
     damages += [damage for one in encoded for damage in one.damages]
@@ -93,22 +93,22 @@ def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
     return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
 
 
-def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Checked]:
+def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[FileReport]:
     """Read all files."""
     progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
-    weighted = [Weighted(_label(job), job, _weight(job)) for job in jobs]
-    groups = grouped(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
-    return [one for group in run_each("read", verify_files, groups) for one in group]
+    weighted = [WeightedJob(_label(job), job, _weight(job)) for job in jobs]
+    batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
+    return [one for batch in run_each("read", verify_files, batches) for one in batch]
 
 
-def _encode(jobs: list[EncodeJob], num_workers: int, run_each: RunEach) -> list[Encoded]:
+def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
     """Encode the chosen documents again."""
-    from tokenloom.tasks.verification.verify_sources import encode_again
+    from tokenloom.tasks.verification.verify_sources import verify_encoding
 
-    progress.report(progress.StepStarted("encode", sum(len(job.samples) for job in jobs)))
-    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
-    groups = grouped(weighted, num_workers, 1, MAX_SMALL_TASKS)
-    return [one for group in run_each("encode", encode_again, groups) for one in group]
+    progress.report(progress.StepStarted("encode", sum(len(job.reencode.documents) for job in jobs)))
+    weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
+    batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
+    return [one for batch in run_each("encode", verify_encoding, batches) for one in batch]
 
 
 def _weight(job: VerifyJob) -> int:
@@ -145,9 +145,9 @@ def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
         raise SpecError(f"{name}: the version was built from another spec: {', '.join(differ)} differ")
 
 
-def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | None) -> tuple[list[EncodeJob], list[str]]:
+def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
     """Return the documents to encode again, and the reasons why some can't be."""
-    from tokenloom.tasks.verification.verify_sources import encode_jobs
+    from tokenloom.tasks.verification.verify_sources import deep_jobs
 
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
@@ -158,7 +158,7 @@ def _encode_jobs(subject: Subject, checked: list[Checked], spec: BuildSpec | Non
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
-        return encode_jobs(subject, [sample for one in checked for sample in one.samples], spec)
+        return deep_jobs(subject, [document for one in checked for document in one.proposed], spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
         return [], [f"no document was encoded again: {error}"]
 

@@ -1,6 +1,6 @@
-"""Estimate: tokens, documents, disk and time of a build, from a sample of its partitions.
+"""Estimate the tokens, documents, disk space and time of a build, from probes of some of its partitions.
 
-A sample reads the head of a partition and encodes the first of it. What an earlier build encoded is known exactly.
+A probe reads the head of a partition and encodes the start of it. What an earlier build encoded is known exactly.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import TABLE_DTYPE
 from tokenloom.tasks.assign import cut_split
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
@@ -23,13 +24,13 @@ from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.quarantine import first_message
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files.opening import following_position
-from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents
+from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tokenizers.base import text_bytes
 
-_NUM_SAMPLES = 16
-_READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which looks like text that was read
+_NUM_PROBES = 16
+_READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which counts as read
 _ENCODE_BYTES = 1_000_000
-_SAMPLE_SECONDS = 3.0  # a slow transform: a shorter sample says as much
+_PROBE_SECONDS = 3.0  # for a slow transform: a shorter probe is as good
 _OTHER_STEPS = 1.15  # of the time of encoding, for all steps (docs/evidence.md)
 _SURELY_BYTES = 60  # on disk for each byte of input; more only where compressed text repeats itself without end
 _DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
@@ -37,8 +38,8 @@ _ID_BYTES = 4  # in shards, for each document, and the id itself
 
 
 @dataclass(frozen=True)
-class Sample:
-    """What the head of a partition holds.
+class PartitionProbe:
+    """What the head of a partition contains.
 
     `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`;
     reading and choosing all that was read took `read_seconds`. `record` counts rows as a partition's record does, see
@@ -58,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build makes, about; `spill_bytes` and `seconds` are of what is not encoded yet."""
+    """What a build will produce, approximately; `spill_bytes` and `seconds` are for what is not encoded yet."""
 
     num_tokens: int
     num_documents: int
@@ -74,21 +75,21 @@ class Estimate:
         return self.spill_bytes + self.shard_bytes
 
 
-def sample_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return partitions to sample, for sample_partition: some of each source, evenly spaced."""
+def probe_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return partitions for probe_partition: some of each source, evenly spaced."""
     missing = set(plan.missing)
     sources = [parts for all_parts in partitions_by_source(plan) if (parts := [p for p in all_parts if p in missing])]
     jobs = []
     for parts in sources:
-        count = min(len(parts), max(1, _NUM_SAMPLES // len(sources)))
+        count = min(len(parts), max(1, _NUM_PROBES // len(sources)))
         chosen = [parts[i * len(parts) // count] for i in range(count)]
         jobs += [(plan.inputs[part.input_index].path, [tokenize_job(plan, part)]) for part in chosen]
     return jobs
 
 
-def sample_partition(job: TokenizeJob) -> Sample:
-    """Read the head of a partition and encode the first of it; errors as tokenize_partition."""
-    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+def probe_partition(job: TokenizeJob) -> PartitionProbe:
+    """Read the head of a partition and encode the start of it; errors as tokenize_partition."""
+    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = _Tally()
@@ -104,12 +105,14 @@ def sample_partition(job: TokenizeJob) -> Sample:
                 num_tokens += len(tokenizer.encode(texts, token_dtype(tokenizer.vocab_size)).tokens)
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(texts)[0])
-            if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _SAMPLE_SECONDS:
+            if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
                 share, is_whole = _share(job, num_rows, position() or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
     record = tally.record(num_documents) if is_whole else None
-    return Sample(share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record)
+    return PartitionProbe(
+        share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record
+    )
 
 
 class _Tally:
@@ -135,7 +138,7 @@ class _Tally:
 
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
-    """Return about which part of a partition was read: by rows where their number is known, else by bytes."""
+    """Return the approximate share of a partition that was read: by rows if their number is known, else by bytes."""
     if take := job.file.options.get("take"):
         return min(1.0, num_rows / float(take))
     if job.part.num_rows:
@@ -143,10 +146,12 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
     return min(1.0, max(1, position - job.part.start) / max(1, job.part.num_bytes))
 
 
-def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
-    """Return what a build makes, from samples of its sources and the records of what is encoded.
+def estimate_build(
+    plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, PartitionProbe]], num_workers: int
+) -> Estimate:
+    """Return what a build will produce, from probes of its sources and the records of what is encoded.
 
-    Raises InputError where these cover all rows and a build would find no document, or no row with a key it needs.
+    Raises InputError if these cover all rows and a build would find no document, or no row with a key that it needs.
     """
     total, new, seconds = _Amount(), _Amount(), 0.0
     records = read_records(plan.store, plan.cached)
@@ -180,7 +185,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]
 
 @dataclass
 class _Amount:
-    """So many documents, the tokens of them, the bytes of their ids."""
+    """A number of documents, their tokens, and the bytes of their ids."""
 
     documents: float = 0.0
     tokens: float = 0.0
@@ -199,9 +204,9 @@ class _Amount:
 
 
 class _Rates:
-    """Of one source: text for each byte of a partition; documents and their tokens, seconds for each byte of text."""
+    """Rates of one source: text for each byte of a partition; documents, tokens and seconds for each byte of text."""
 
-    def __init__(self, samples: Sequence[tuple[TokenizeJob, Sample]]) -> None:
+    def __init__(self, samples: Sequence[tuple[TokenizeJob, PartitionProbe]]) -> None:
         def ratio(above: float, below: float) -> float:
             return above / below if below else 0.0
 
@@ -234,7 +239,7 @@ def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
 
 
 def surely_fits(plan: BuildPlan) -> bool:
-    """Return whether the disk has room for the build whatever its inputs hold, so that no sample is needed."""
+    """Return whether the disk has room for the build whatever its inputs contain, so that no probe is needed."""
     free = plan.store.free_bytes()
     return free is None or sum(part.num_bytes for part in plan.partitions) * _SURELY_BYTES < free
 
@@ -244,14 +249,14 @@ def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
     free = plan.store.free_bytes()
     if free is not None and estimate.disk_bytes > free:
         raise StoreError(
-            f"{plan.store.root}: the build writes about {gigabytes(estimate.disk_bytes)} (spills "
-            f"{gigabytes(estimate.spill_bytes)}, shards {gigabytes(estimate.shard_bytes)}) and the file system has "
-            f"{gigabytes(free)} free; free space on that file system, or choose another store"
+            f"{plan.store.root}: the build needs about {gigabytes(estimate.disk_bytes)} (spills "
+            f"{gigabytes(estimate.spill_bytes)}, shards {gigabytes(estimate.shard_bytes)}) but the file system has "
+            f"{gigabytes(free)} free; free some space on it, or choose another store"
         )
 
 
 def gigabytes(num_bytes: int) -> str:
-    """Return bytes for people: 12.3 GB, 45 MB, 678 bytes."""
+    """Return a number of bytes as people read it: 12.3 GB, 45 MB, 678 bytes."""
     if num_bytes >= 10**9:
         return f"{num_bytes / 1e9:,.1f} GB"
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 10**5 else f"{num_bytes:,} bytes"

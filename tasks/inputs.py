@@ -1,4 +1,4 @@
-"""Inputs: the files of the sources of a spec, and their fingerprints. Reads no text but the start of CSV files."""
+"""List the files of the sources of a spec with their fingerprints. Reads no text except the start of CSV files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import info_of
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # pydantic stays out of the worker processes
 
 @dataclass(frozen=True)
 class InputFile:
-    """One input file; `path` is relative to its source's root, `url` is where it lies on this machine.
+    """One input file; `path` is relative to its source's root, `url` is its place on this machine.
 
-    `options` decides how it is read; `stamps` is what changes when a local file does: of this one, or of all that are
-    read with it as one stream, by URL; empty for remote ones.
+    `options` determines how it is read. `stamps` changes when a local file changes: by URL, for this file or for all
+    files that are read with it as one stream; empty for remote files.
     """
 
     source: str
@@ -49,7 +49,7 @@ def list_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], Left
         store: the dataset's store, where fingerprints are remembered.
 
     Raises:
-        InputError: no file matches, or a folder stands where a file should.
+        InputError: no file matches, or a file name is a folder.
     """
     memory = FingerprintMemory(store)
     inputs: list[InputFile] = []
@@ -86,7 +86,7 @@ def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:
 
 
 def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list[str]]:
-    """Return what list_inputs does, and why a source's files could not be found; writes nothing.
+    """Return the input files as list_inputs, and why those of a source could not be found; writes nothing.
 
     Args:
         spec: with absolute paths.
@@ -111,7 +111,7 @@ def _source_inputs(
         known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
     stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
     stream: dict[str, str] = {}
-    if any("stream" in file.options for file in found):  # what one reads depends on all
+    if any("stream" in file.options for file in found):  # each file's rows depend on all files
         digest = sha256_of([[file.path, fingerprint] for file, (fingerprint, _) in zip(found, known, strict=True)])
         stream = {"stream": digest}
         stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
@@ -132,7 +132,7 @@ def reading_rules(spec: BuildSpec) -> dict[str, Any]:
 
 
 def check_unchanged(file: InputFile) -> None:
-    """Raise InputError if an input is not what it was when the build was planned."""
+    """Raise InputError if an input has changed since the build was planned."""
     if file.fingerprint.startswith(PINNED):
         return  # a commit of a repository does not change
     if file.stamps:
@@ -144,7 +144,7 @@ def check_unchanged(file: InputFile) -> None:
 
 
 def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
-    """Raise InputError if one of a build's inputs is not what it was; objects of a store are listed, not asked for."""
+    """Raise InputError if an input of a build has changed; objects of a store are listed together, not one by one."""
     listed: dict[str, str | None] = {}
     remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
     for name, source in zip(spec.source_names(), spec.sources, strict=True):

@@ -1,42 +1,39 @@
-"""Jobs: what a plan leaves to do, cut into pieces that workers take. The grouping changes no byte."""
+"""The jobs that a plan leaves to do, in batches of which a task runs one: (label, jobs) each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenloom.storage.versions.assignment import Assignment, ShardRange
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.rules import RulesJob
-from tokenloom.tasks.running.grouping import MAX_SMALL_TASKS, Weighted, grouped
+from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
-from tokenloom.tasks.validate import CheckJob, choose_samples
-from tokenloom.tasks.verification.samples import JOB_SAMPLES, NUM_SAMPLES, num_proposed
-
-Job = TypeVar("Job")
-Result = TypeVar("Result")
+from tokenloom.tasks.validate import reencode_jobs
+from tokenloom.tasks.verification.reencoding import ReencodeJob
+from tokenloom.tasks.verification.sampling import JOB_SAMPLES, num_proposed
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
 
 
-def call_all(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
-    """Run a step for each job of a group, one after the other."""
-    return [step(job) for job in jobs]
+def cut_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
+    """Return the inputs, for cut_file."""
+    return batch_jobs(
+        [WeightedJob(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES, MAX_SMALL_TASKS
+    )
 
 
-def cut_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
-    """Return the inputs, grouped, for cut_file."""
-    return grouped([Weighted(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES, MAX_SMALL_TASKS)
-
-
-def tokenize_jobs(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return the partitions to encode, grouped, for tokenize_partition."""
-    jobs = [Weighted(_partition_label(plan, part), tokenize_job(plan, part), part.num_bytes) for part in plan.missing]
-    return grouped(jobs, num_workers, _TASK_BYTES)
+def tokenize_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return the partitions to encode, for tokenize_partition."""
+    jobs = [
+        WeightedJob(_partition_label(plan, part), tokenize_job(plan, part), part.num_bytes) for part in plan.missing
+    ]
+    return batch_jobs(jobs, num_workers, _TASK_BYTES)
 
 
 def _partition_label(plan: BuildPlan, partition: Partition) -> str:
@@ -44,8 +41,8 @@ def _partition_label(plan: BuildPlan, partition: Partition) -> str:
     return f"{plan.inputs[partition.input_index].path} [{partition.start}, {partition.end})"
 
 
-def first_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return the partitions of each source with the limit of a try-out, for tokenize_first."""
+def tryout_batches(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
+    """Return the partitions of each source with the limit of a try-out, for tokenize_tryout."""
     return [
         (
             plan.inputs[parts[0].input_index].source,
@@ -83,14 +80,14 @@ def rules_job(plan: BuildPlan) -> RulesJob:
     )
 
 
-def shuffle_jobs(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[ShuffleJob]]]:
-    """Return the shards to make, grouped, for shuffle_shard."""
+def shuffle_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[ShuffleJob]]]:
+    """Return the shards to make, for shuffle_shard."""
     num_documents = sum(total["documents"] for total in assignment.totals.values())
     jobs = [
-        Weighted(shard.name, _shuffle_job(plan, shard, position, num_documents), max(shard.num_tokens, 1))
+        WeightedJob(shard.name, _shuffle_job(plan, shard, position, num_documents), max(shard.num_tokens, 1))
         for position, shard in enumerate(assignment.shards)
     ]
-    return grouped(jobs, num_workers, 1)
+    return batch_jobs(jobs, num_workers, 1)
 
 
 def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_documents: int) -> ShuffleJob:
@@ -119,10 +116,10 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
     )
 
 
-def check_jobs(
+def check_batches(
     plan: BuildPlan, records: Sequence[dict[str, Any]], num_workers: int
-) -> list[tuple[str, list[CheckJob]]]:
-    """Return the documents to encode again, grouped, for check_documents."""
-    jobs = choose_samples(plan, records, NUM_SAMPLES, max(1, num_workers))
-    weighted = [Weighted(job.file.path, job, len(job.samples)) for job in jobs]
-    return grouped(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)
+) -> list[tuple[str, list[ReencodeJob]]]:
+    """Return the documents to encode again, for check_encoding."""
+    jobs = reencode_jobs(plan, records, max(1, num_workers))
+    weighted = [WeightedJob(job.file.path, job, len(job.documents)) for job in jobs]
+    return batch_jobs(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)

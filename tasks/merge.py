@@ -1,7 +1,7 @@
-"""Merge: the documents of a key range from all spills, in order and without duplicates; then their tokens.
+"""Merge the documents of a key range from all spills, in order and without duplicates, then gather their tokens.
 
-A shard is made of such pieces, each of bounded size. The document tables are read first; of the tokens only those
-that stay.
+A shard is made of such pieces, each of bounded size. The document tables are read first, then only the tokens of
+documents that are kept.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tokenloom.storage.versions.assignment import SpillEntry
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**23
-_GAP_BYTES = 2**20  # a spill is read in blocks of this, so a smaller gap costs nothing to read over
+_GAP_BYTES = 2**20  # a spill is read in blocks of this size, so reading a smaller gap costs nothing
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents of a key range that stay, in order, and what was left out.
+    """The kept documents of a key range, in order, and what was dropped.
 
     Shapes: rows (n,) of TABLE_DTYPE, spill_position (n,), ids (n,) large_string or None.
     """
@@ -36,13 +36,13 @@ class Piece:
     rows: NDArray[Any]
     spill_position: NDArray[np.uint32]
     ids: pa.Array | None
-    duplicates: LeftOut
-    excluded: LeftOut
+    duplicates: Dropped
+    excluded: Dropped
 
 
 @dataclass
-class LeftOut:
-    """Documents that do not stay, and their tokens."""
+class Dropped:
+    """The number of dropped documents and of their tokens."""
 
     num_documents: int = 0
     num_tokens: int = 0
@@ -55,9 +55,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class MergeRules:
-    """What stays of the documents in the spills.
+    """Which documents in the spills are kept.
 
-    `excluded` (m, 2) are contents that do not, see exclusion.py; `has_ids`: some source names an id.
+    `excluded` (m, 2) are contents to drop, see exclusion.py; `has_ids`: a source names an id.
     """
 
     deduplicate: bool
@@ -70,19 +70,19 @@ def merge_documents(
 ) -> Piece:
     """Read the documents of a split with keys in [start_key, end_key) from all spills.
 
-    They come in the total order (key, content, source, path, row); of equal contents the first stays if duplicates
-    are dropped.
+    They come in the total order (key, content, source, path, row). If duplicates are dropped, the first of identical
+    documents is kept.
 
     Raises WorkError if a spill is missing or damaged.
     """
-    duplicates, excluded = LeftOut(), LeftOut()
+    duplicates, excluded = Dropped(), Dropped()
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
     for entry in spills:
         spill = _open(store, entry)
         rows = spill.documents(split_index, start_key, end_key)
         stays = _stays(rows, rules, excluded)
         duplicates.add(rows[stays])
-        # At once: a million copies of one text in one file must not wait in memory for the merge.
+        # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if rules.deduplicate:
             stays &= _is_first(rows)
         if rules.has_ids:
@@ -101,19 +101,19 @@ def merge_documents(
 
 
 def _open(store: AnyStore, entry: SpillEntry) -> Spill:
-    """Return a spill whose header is read once for the shards that a process makes, where reading is a request."""
+    """Return a spill. Where reading is a request, a process reads each header once for all its shards."""
     if isinstance(store, Store):
         return Spill(store, entry.name, entry.index, entry.num_bytes)
     return _open_remote(store.root, entry)
 
 
-@lru_cache(maxsize=2**16)  # headers, of about 1 KB: all of a build, as each shard goes over all
+@lru_cache(maxsize=2**16)  # headers of about 1 KB: all of a build, because each shard needs all
 def _open_remote(root: str, entry: SpillEntry) -> Spill:
     return Spill(RemoteStore(root), entry.name, entry.index, entry.num_bytes)
 
 
-def _stays(rows: NDArray[Any], rules: MergeRules, excluded: LeftOut) -> NDArray[np.bool_]:
-    """Return which rows are not excluded, (n,), and count the others."""
+def _stays(rows: NDArray[Any], rules: MergeRules, excluded: Dropped) -> NDArray[np.bool_]:
+    """Return which rows are not excluded, (n,), and count those that are."""
     if rules.excluded is None:
         return np.ones(len(rows), dtype=bool)
     stays = ~is_excluded(rules.excluded, rows["content_high"], rows["content_low"])
@@ -122,7 +122,7 @@ def _stays(rows: NDArray[Any], rules: MergeRules, excluded: LeftOut) -> NDArray[
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each row's content differs from that of the row before; equal ones are neighbours."""
+    """Return whether each row's content differs from the row before it; identical contents are neighbours."""
     first = np.ones(len(rows), dtype=bool)
     high, low = rows["content_high"], rows["content_low"]
     first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -132,7 +132,7 @@ def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
 def _total_order(rows: NDArray[Any], position: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the order (key, content, input, row); spills come in the order of inputs and of their rows.
 
-    A stable sort by key does nearly all; only where keys are equal do the other columns count.
+    A stable sort by key does nearly all the work; the other columns matter only where keys are equal.
     """
     order = np.argsort(rows["key"], kind="stable")
     keys = rows["key"][order]
@@ -151,10 +151,10 @@ def _total_order(rows: NDArray[Any], position: NDArray[np.uint32]) -> NDArray[np
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring documents of one spill, read at once: tokens [start, end) of it.
+    """Neighbouring documents of one spill, read at once: its tokens [start, end).
 
-    `members` (n,) are positions in the piece; `lengths` (2n,) alternate: the gap before a document (often of no
-    tokens), then the document.
+    `members` (n,) are positions in the piece; `lengths` (2n,) alternate between the gap before a document, often 0
+    tokens, and the document.
     """
 
     entry: SpillEntry
@@ -165,7 +165,7 @@ class _Run:
 
 
 def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iterator[_Run]:
-    """Yield the reads that bring the tokens of a piece, spill by spill; gaps above _GAP_BYTES are not read."""
+    """Yield the reads for the tokens of a piece, spill by spill; gaps above _GAP_BYTES are not read."""
     by_place = np.lexsort((piece.rows["start"], piece.spill_position))
     starts = piece.rows["start"][by_place].astype(np.int64)
     ends = starts + piece.rows["num_tokens"][by_place]
@@ -188,7 +188,7 @@ def gather_tokens(
     Args:
         store: the dataset's store.
         spills: those that the piece was merged from.
-        piece: what stays.
+        piece: the kept documents.
         dtype: the stored type of tokens.
     """
     if not len(piece.rows):
@@ -207,12 +207,12 @@ def gather_tokens(
         yield take_documents(source, lengths, element[start:end]), num_tokens[start:end]
 
 
-def _cut_by_tokens(num_tokens: NDArray[np.uint32], most: int) -> Iterator[tuple[int, int]]:
-    """Yield runs [start, end) of documents of about `most` tokens; a longer document is a run of its own."""
+def _cut_by_tokens(num_tokens: NDArray[np.uint32], max_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield runs [start, end) of documents of about `max_tokens` tokens; a longer document is a run of its own."""
     ends = np.cumsum(num_tokens, dtype=np.int64)
     start = 0
     while start < len(ends):
         base = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, base + most, side="right")))
+        end = max(start + 1, int(np.searchsorted(ends, base + max_tokens, side="right")))
         yield start, end
         start = end

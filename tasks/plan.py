@@ -1,4 +1,4 @@
-"""Plan: what a build is made of, what its version is called, and how its inputs are cut into partitions."""
+"""Plan a build: list its inputs, name its version, and cut the inputs into partitions."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class Partition(PartitionRange):
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """All that the steps of a build need to know.
+    """What the steps of a build need to know.
 
-    `tokenizer` is what the manifest says of it: kind, name, fingerprint, vocab_size, eot_id; `definition` makes it.
-    `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, None without such a file.
+    `tokenizer` is its entry in the manifest: kind, name, fingerprint, vocab_size, eot_id; `definition` is its part of
+    the spec.
+    `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, or None.
     `seen_tag_number` is the number of the newest entry of `tag` when the plan was made. `left_out` counts the files
     that each pattern of a source's `leave_out` matches.
     """
@@ -74,7 +75,7 @@ class BuildPlan:
 
     @property
     def missing(self) -> list[Partition]:
-        """The partitions to encode: those without spills, each name once."""
+        """The partitions to encode: those without spills, each spill name once."""
         first = {partition.spill: partition for partition in reversed(self.partitions)}
         return [p for p in self.partitions if first[p.spill] is p and p.spill not in self.cached]
 
@@ -86,10 +87,10 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         spec: with absolute paths (BuildSpec.resolve).
 
     Raises:
-        InputError: no file matches, or a folder stands where a file should.
+        InputError: no file matches, or a file name is a folder.
         InputError: the file of excluded contents can't be read, or a dataset of the hub can't be reached.
         SpecError: the transform can't be imported.
-        TokenizerError: the tokenizer can't be made.
+        TokenizerError: the tokenizer can't be loaded.
         StoreError: the store can't be read or written.
     """
     if spec.documents.transform:
@@ -101,7 +102,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
     if excluded is not None and not len(excluded):
-        excluded = None  # a file of no contents is as good as none
+        excluded = None  # an empty list excludes nothing
     identity = _identity(spec, excluded)
     version = version_name(identity, identities, tokenizer.fingerprint)
     return BuildPlan(
@@ -126,7 +127,7 @@ def tag_of(spec: BuildSpec) -> str:
 
 
 def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str, Any]:
-    """Return the identity part of the spec, the file of excluded contents by what it says."""
+    """Return the identity part of the spec; the file of excluded contents is identified by its contents."""
     identity = spec.identity()
     if excluded is not None:
         digest = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest()
@@ -135,7 +136,7 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str,
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what a manifest says of a tokenizer."""
+    """Return the entry of a tokenizer in a manifest."""
     return {
         "kind": tokenizer.kind,
         "name": tokenizer.name,
@@ -146,7 +147,7 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def cut_file(file: InputFile) -> list[PartitionRange]:
-    """Return the partitions of a file; run in a worker, since a damaged file may crash its native reader.
+    """Return the partitions of a file; runs in a worker, because a damaged file may crash its native reader.
 
     Raises InputError if it is damaged or lacks the text column.
     """
@@ -168,12 +169,12 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     return replace(plan, partitions=partitions, cached=cached)
 
 
-def with_first_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:
-    """Return the plan of a try-out with the partitions that were read alone, under the names of their spills.
+def with_tryout_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:
+    """Return the plan of a try-out with only the partitions that were read, under the names of their spills.
 
     Args:
         plan: with all partitions.
-        spills: results of tokenize_first, by source.
+        spills: results of tokenize_tryout, by source.
     """
     used: list[Partition] = []
     for partitions, named in zip(partitions_by_source(plan), spills, strict=True):
@@ -183,7 +184,7 @@ def with_first_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, 
 
 
 def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
-    """Return the partitions of each source that has some, in order."""
+    """Return the partitions of each source that has any, in order."""
     by_source: dict[str, list[Partition]] = {}
     for part in plan.partitions:
         by_source.setdefault(plan.inputs[part.input_index].source, []).append(part)
@@ -191,11 +192,11 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
 
 
 def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
-    """Return a hash of all that decides the bytes of a partition's spills."""
+    """Return a hash of everything that determines the bytes of a partition's spills."""
     source = plan.spec.sources[plan.spec.source_names().index(file.source)]
-    paths = {field for field, _ in source.paths()}  # the fingerprint stands for what lies there
+    paths = {field for field, _ in source.paths()}  # the fingerprint stands for the files
     decides = {
-        "suffix": PurePosixPath(file.path).suffix,  # says how it is decompressed
+        "suffix": PurePosixPath(file.path).suffix,  # determines how it is decompressed
         "documents": plan.spec.documents.model_dump(exclude={"exclude"}),
         "fingerprint": file.fingerprint,
         "options": {name: value for name, value in file.options.items() if name not in paths},

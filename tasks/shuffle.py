@@ -1,6 +1,6 @@
-"""Shuffle: one key range of a split to one shard.
+"""Shuffle: write one key range of a split as one shard.
 
-A shard is made in pieces, each a part of its key range, so that memory is bounded whatever the shard's length.
+A shard is made in pieces, each a part of its key range, so that its length does not determine the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tokenloom.storage.versions.versions import open_store, version_path
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.samples import Sampler, hash_of_ids
+from tokenloom.tasks.verification.sampling import Sampler
 
 _PIECE_TOKEN_BYTES = 2**27
 _PIECE_DOCUMENTS = 1_000_000
@@ -34,8 +34,8 @@ _PIECE_DOCUMENTS = 1_000_000
 class ShuffleJob:
     """One shard to make.
 
-    `info` is the JSON block of its header; `num_samples` documents are chosen for the check; `packs` are the pairs of
-    packing and seq_len whose samples are counted.
+    `info` is the JSON block of its header. `num_samples` documents are proposed for validation. `packs` are the pairs
+    of packing and seq_len whose samples are counted.
     """
 
     store: str
@@ -55,7 +55,7 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     """Make one shard and its document table; return its record, at once if it is there already.
 
     The record: the manifest's fields of a shard, and "split", "duplicates" and "excluded" (documents), "left_tokens"
-    (of both), "max_id", "bad_ends" (documents whose last id is not end-of-text), "sampled" (rows of SAMPLE_DTYPE).
+    (of both), "max_id", "bad_ends" (documents whose last id is not end-of-text), "sampled" (fields of SampledDocument).
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
@@ -126,7 +126,7 @@ def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int
 
 
 class _Measured:
-    """What is seen while a shard is written, for the check before publishing."""
+    """Measures a shard while it is written, for the validation before publishing."""
 
     def __init__(self, job: ShuffleJob) -> None:
         self._job = job
@@ -139,7 +139,7 @@ class _Measured:
         self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
 
     def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
-        """Count a piece, write its rows into the document table, keep the documents chosen for the check."""
+        """Count a piece, write its rows into the document table, and show its documents to the sampler."""
         rows = piece.rows
         self._duplicates += piece.duplicates.num_documents
         self._excluded += piece.excluded.num_documents
@@ -155,7 +155,7 @@ class _Measured:
         self._sampler.take(content, input_index=inputs, row=rows["row"], start=starts, num_tokens=rows["num_tokens"])
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
-        """Look at the ids of whole documents: the largest, and whether each ends with end-of-text."""
+        """Note the largest id of some documents, and whether each document ends with end-of-text."""
         last = np.cumsum(num_tokens, dtype=np.int64) - 1
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
         self._bad_ends += int((tokens[last] != self._job.eot_id).sum())
@@ -164,11 +164,8 @@ class _Measured:
             self._lengths.append(num_tokens)
 
     def read_samples(self, path: str) -> None:
-        """Note what the shard's own reader finds where the chosen documents are; `path` is of the local file."""
-        tokens = open_shard(path).tokens
-        for sample in self._sampler.rows:
-            start = int(sample["start"])
-            sample["ids"] = hash_of_ids(tokens[start : start + int(sample["num_tokens"])])
+        """Note the ids that the shard's own reader finds where the chosen documents are; `path` is a local file."""
+        self._sampler.hash_ids(open_shard(path).tokens)
 
     def record(self) -> dict[str, Any]:
         """Return the measured part of the shard's record."""
@@ -181,7 +178,7 @@ class _Measured:
             "left_tokens": self._left_tokens,
             "max_id": self._max_id,
             "bad_ends": self._bad_ends,
-            "sampled": self._sampler.rows.tolist(),
+            "sampled": self._sampler.rows(),
         }
 
     def _counts(self) -> dict[str, int]:

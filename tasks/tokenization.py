@@ -1,20 +1,19 @@
-"""Tokenize: one partition of an input file to spills sorted by document key.
+"""Tokenize one partition of an input file into spills sorted by document key.
 
-The partition's record is written last: a build that finds it has nothing to do here.
+The partition's record is written last: a build that finds it need not encode the partition.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import TokenizerError, of_source
-from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.errors import of_source
+from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillDocuments, write_spill
@@ -22,13 +21,14 @@ from tokenloom.storage.stores.remote import AnyStore
 from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.versions.versions import open_store
 from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.records import read_record, record_path
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
 _SPILL_TEXT_BYTES = 64_000_000
@@ -36,9 +36,9 @@ _SPILL_TEXT_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class TokenizeJob:
-    """One partition to encode: where it is, and under which name its spills go.
+    """One partition to encode, and the name of its spills; `num_bytes` is its weight.
 
-    With a `limit` only the first documents of the partition are kept, and it is read no further.
+    With a `limit`, only the first documents of the partition are read.
     """
 
     store: str
@@ -53,7 +53,7 @@ class TokenizeJob:
 
 @dataclass
 class _Pending:
-    """Documents that wait for the next spill."""
+    """Documents for the next spill."""
 
     parts: list[SpillDocuments] = field(default_factory=list)
     text_bytes: int = 0
@@ -79,7 +79,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
 
     Raises:
         InputError: a row is bad; the message names file and row group or byte.
-        InputError: the file is not what it was when the build was planned.
+        InputError: the file has changed since the build was planned.
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
         StoreError: a spill can't be written.
     """
@@ -88,11 +88,11 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
-    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     with of_source(job.file.source):
         with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
             record = _encode_partition(store, job, tokenizer, quarantine)
-        check_unchanged(job.file)  # the record speaks for the fingerprint: no other bytes may stand behind it
+        check_unchanged(job.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
     record["quarantine"] = quarantine.summary()
     store.replace(record_path(job.spill), sign(record), durable=False)
     return record
@@ -121,14 +121,14 @@ def _encode_partition(
 
 
 def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
-    """Return the documents of a partition in batches, with counts of the rows left out; at most `job.limit`."""
+    """Return the documents of a partition in batches, with counts of skipped rows; at most `job.limit` documents."""
 
     reader = make_reader(job.file.options)
 
     def keep(rows: Rows) -> Rows:
         return keep_documents(rows, job.rules, partial(reader.place, job.file.url), tokenizer)
 
-    # `map` keeps nothing of what went through, which may be large; a generator's frame would.
+    # `map` keeps no reference to a batch, which may be large; a generator's frame would.
     place = f"{job.file.url}, [{job.part.start}, {job.part.end})"
     batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], place)
     documents = map(keep, batches)
@@ -143,13 +143,13 @@ def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
             return
 
 
-def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
-    """Encode partitions of one source, in order, until `limit` documents are there.
+def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
+    """Encode partitions of one source, in order, until there are `limit` documents.
 
-    Return the name of each one's spills, and whether an earlier build left them.
+    Return the name of each partition's spills, and whether an earlier build left them.
 
     Args:
-        jobs: all partitions of the source, each with the limit of the whole; errors as tokenize_partition.
+        jobs: all partitions of the source, each with the limit of the whole source; errors as tokenize_partition.
     """
     spills: list[tuple[str, bool]] = []
     left = jobs[0].limit or 0
@@ -164,9 +164,9 @@ def tokenize_first(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
 
 
 class _Tally:
-    """Progress through a partition: text is counted as it comes, against the bytes that the plan knows.
+    """Reports progress through a partition: the bytes of text read, as a share of the bytes in the plan.
 
-    A compressed file holds more text than bytes, JSON lines less; the partition's end settles the difference.
+    A compressed file holds more text than bytes, JSON lines hold less; `finish` reports the difference.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -181,22 +181,6 @@ class _Tally:
         progress.report(progress.Advanced(0, 0, 0, self._left))
 
 
-@lru_cache(maxsize=2)
-def _load_tokenizer(definition: bytes, expected: str) -> Tokenizer:
-    tokenizer = load_tokenizer(json.loads(definition))
-    if tokenizer.fingerprint != expected:
-        raise TokenizerError(
-            f"tokenizer {tokenizer.name} is not the one of the plan (another fingerprint here): its files changed, or "
-            "this process uses another library version; build again"
-        )
-    return tokenizer
-
-
-def job_tokenizer(definition: dict[str, Any], expected_fingerprint: str) -> Tokenizer:
-    """Return the tokenizer of a job, made once a process; raises TokenizerError if it is not the plan's."""
-    return _load_tokenizer(canonical_json(definition), expected_fingerprint)
-
-
 def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDocuments, int]:
     data, offsets = text_bytes(rows.texts)
     content = content_hashes(data, offsets)
@@ -209,7 +193,7 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
     split = split_indices(content, rules.shares)
     ids, id_bytes = np.empty(0, np.uint8), np.zeros(len(key), np.uint32)
     if rows.ids is not None:
-        ids, id_offsets = text_bytes(rows.ids.fill_null(""))  # bytes may lie under a null
+        ids, id_offsets = text_bytes(rows.ids.fill_null(""))  # a null may have bytes under it
         id_bytes = np.diff(id_offsets).astype(np.uint32)
     return SpillDocuments(split, key, content, rows.rows, encoded.num_tokens, encoded.tokens, id_bytes, ids), len(data)
 

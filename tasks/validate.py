@@ -1,125 +1,77 @@
-"""Validate: what must hold before a version becomes visible.
+"""Validate a version before it becomes visible.
 
 Counts and ids were measured while the shards were written; here they are summed and compared. 1,000 documents,
-chosen by hash, are read again from their source, encoded again and compared id by id with what stands in the
-shards.
+chosen by hash, are read from their source again, encoded again and compared with the shards.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from tokenloom.errors import CheckError, InputError, StoreError, of_source
-from tokenloom.storage.formats.keys import content_hashes
-from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.versions.assignment import Assignment
 from tokenloom.storage.versions.versions import version_path
-from tokenloom.tasks.inputs import InputFile, check_all_unchanged, check_unchanged
+from tokenloom.tasks.inputs import check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.rows.rules import Place
-from tokenloom.tasks.running import progress
-from tokenloom.tasks.tokenization import job_tokenizer
-from tokenloom.tasks.verification.reread import read_rows, sharing_blocks
-from tokenloom.tasks.verification.samples import SAMPLE_DTYPE, hash_of_ids, sample_field
-from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
+from tokenloom.tasks.verification.sampling import SampledDocument, choose_documents
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
-    "nothing was published; documents.transform gave another text for the same row: make it depend on the text alone, "
-    "change its version, and build again"
+    "nothing was published; documents.transform returned another text for the same row: make it depend on the text "
+    "alone, change its version, and build again"
 )
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
-@dataclass(frozen=True)
-class CheckJob:
-    """Documents of one input to encode again: (shard name, row of SAMPLE_DTYPE) each."""
-
-    file: InputFile
-    definition: dict[str, Any]
-    tokenizer_fingerprint: str
-    transform: str | None
-    samples: list[tuple[str, tuple[int, ...]]]
-
-
-def choose_samples(
-    plan: BuildPlan, records: Sequence[dict[str, Any]], num_samples: int, num_jobs: int
-) -> list[CheckJob]:
+def reencode_jobs(plan: BuildPlan, records: Sequence[dict[str, Any]], num_jobs: int) -> list[ReencodeJob]:
     """Choose documents of the build by hash, and group them for reading.
 
     Args:
         plan: of the build.
         records: of all shards.
-        num_samples: documents to choose, those with the least hashes.
         num_jobs: about how many jobs to make of the documents of a file that is cut into partitions.
     """
-    proposed = [(item, record["name"]) for record in records for item in record["sampled"]]
-    by_input: defaultdict[int, list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
-    for item, name in sorted(proposed, key=lambda pair: tuple(pair[0]))[:num_samples]:
-        by_input[sample_field(item, "input_index")].append((name, tuple(item)))
+    proposed = (SampledDocument.from_row(row, record["name"]) for record in records for row in record["sampled"])
+    by_input = choose_documents(proposed)
     transform = plan.spec.documents.transform.function if plan.spec.documents.transform else None
     num_partitions = Counter(partition.input_index for partition in plan.partitions)
     jobs = []
-    for i, samples in sorted(by_input.items()):
-        samples.sort(key=lambda sample: sample_field(sample[1], "row"))
-        can_cut = len(by_input) < 2 * num_jobs and num_partitions[i] > 1
-        for part in _parts(samples, num_jobs if can_cut else 1):
-            file, fingerprint = plan.inputs[i], plan.tokenizer["fingerprint"]
-            jobs.append(CheckJob(file, plan.definition, fingerprint, transform, part))
+    for input_index, documents in by_input.items():
+        can_cut = len(by_input) < 2 * num_jobs and num_partitions[input_index] > 1
+        part_length = -(-len(documents) // (num_jobs if can_cut else 1))
+        for start in range(0, len(documents), part_length):
+            file, part = plan.inputs[input_index], documents[start : start + part_length]
+            jobs.append(ReencodeJob(file, plan.definition, plan.tokenizer["fingerprint"], None, transform, part))
     return jobs
 
 
-def _parts(items: list[Any], count: int) -> list[list[Any]]:
-    size = -(-len(items) // count)
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def check_documents(job: CheckJob) -> int:
+def check_encoding(job: ReencodeJob) -> int:
     """Encode documents again from their source and compare them with the shards; return how many.
 
     Raises:
         CheckError: content or ids differ, or a row is gone.
     """
-    samples = np.array([item for _, item in job.samples], SAMPLE_DTYPE)
-    wanted = {
-        int(row): (name, sample) for row, (name, _), sample in zip(samples["row"], job.samples, samples, strict=True)
-    }
-    progress.report(progress.Working(f"reading documents of {job.file.url} again"))
-    found = 0
-    with of_source(job.file.source), sharing_blocks(job.file, len(wanted)):
-        for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
-            _compare(job, texts, [wanted[row] for row in rows], place)
-            found += len(rows)
-            progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
-    if found != len(wanted):
+    with of_source(job.file.source):
+        found = compare_with_source(job, lambda document: document.ids_hash)
+        for comparison in found:
+            _check_comparison(job, comparison)
+    if num_gone := len(job.documents) - len(found):
         check_unchanged(job.file)
-        raise CheckError(f"{job.file.url}: {len(wanted) - found} of its rows are gone since they were read; {_CHANGED}")
-    return found
+        raise CheckError(f"{job.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")
+    return len(found)
 
 
-def _compare(job: CheckJob, texts: pa.Array, samples: list[tuple[str, Any]], place: Place) -> None:
-    """Raise CheckError unless the texts' hashes and ids are what stands in the shards; both in the same order."""
-    tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    texts = texts.fill_null("")
-    content = content_hashes(*text_bytes(texts))
-    encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
-    ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
-    for (name, sample), hashes, again in zip(samples, content, ids, strict=True):
-        start = int(sample["start"])
-        same_text = hashes.tolist() == [sample["content_high"], sample["content_low"]]
-        where = place(int(sample["row"]))
-        if not same_text:
-            check_unchanged(job.file)
-            why = _CHANGED if job.transform is None else _UNSTEADY
-            raise CheckError(f"{where}: its text differs from shard {name} at token {start}; {why}")
-        if len(again) != sample["num_tokens"] or hash_of_ids(again) != sample["ids"]:
-            raise CheckError(f"{where}: encoded again, its ids differ from shard {name} at token {start}; {_NEXT_STEP}")
+def _check_comparison(job: ReencodeJob, found: Comparison) -> None:
+    where = f"shard {found.document.shard_name} at token {found.document.start}"
+    if not found.has_same_text:
+        check_unchanged(job.file)
+        why = _CHANGED if job.transform is None else _UNSTEADY
+        raise CheckError(f"{found.place}: its text differs from {where}; {why}")
+    if not found.has_same_ids:
+        raise CheckError(f"{found.place}: encoded again, its ids differ from {where}; {_NEXT_STEP}")
 
 
 def validate_build(
@@ -131,11 +83,11 @@ def validate_build(
         plan: of the build.
         assignment: of its shards.
         records: of all shards.
-        num_chosen: documents that choose_samples chose.
-        num_checked: documents that `check_documents` compared.
+        num_chosen: documents that reencode_jobs chose.
+        num_checked: documents that check_encoding compared.
 
     Raises:
-        CheckError: something does not hold; it says what, with both numbers.
+        CheckError: a check failed; the message has both numbers.
         InputError: an input changed while the build ran.
     """
     check_all_unchanged(plan.spec, plan.inputs)
@@ -146,7 +98,7 @@ def validate_build(
         _check_equal(f"split {split}: documents in spills and in shards", totals["documents"], documents)
         _check_equal(f"split {split}: tokens in spills and in shards", totals["tokens"], tokens)
     rows = row_counts(assignment, records)
-    _check_equal("rows read, and those of every fate", rows["read"], sum(rows.values()) - rows["read"])
+    _check_equal("rows read, and rows kept, dropped and skipped", rows["read"], sum(rows.values()) - rows["read"])
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
@@ -157,11 +109,13 @@ def validate_build(
         num_bytes = lengths[record["split"]].get(f"{name}.tok")
         if num_bytes is None:
             place = plan.store.place(f"{folder}/{record['name']}.tok")
-            raise StoreError(f"{place}: gone since it was written; nothing was published; run the same command again")
+            raise StoreError(
+                f"{place}: deleted since it was written; nothing was published; run the same command again"
+            )
         _check_shard(plan, record, num_bytes)
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
     if not rows["kept"]:
-        raise InputError(f"{plan.spec.documents.exclude}: it excludes every document (documents.exclude); check it")
+        raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
     return {
         "documents_encoded_again": num_checked,
         "largest_id": max(record["max_id"] for record in records),
@@ -170,7 +124,7 @@ def validate_build(
 
 
 def row_counts(assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return the manifest's `rows`: what became of every row read."""
+    """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
     return {
         "read": assignment.rows["read"],
         "kept": sum(record["documents"] for record in records),

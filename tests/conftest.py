@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from tests.servers.running import Up
 
 ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
-
-# In a fork of a process that ran a flow, what Prefect 3.8 does at the end fails, silently and with exit code 1; the
-# workers of a DataLoader are such forks.
-os.register_at_fork(after_in_child=threading._threading_atexits.clear)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +74,7 @@ def prefect_server(flows_url: str, flows_home: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task of this process's flows is tried again at once, not after seconds."""
+    """Retry tasks of this process's flows at once, not after seconds."""
     monkeypatch.setattr("tokenloom.flows.runners._run.retry_delay_seconds", [0.1] * len(RETRY_SECONDS))
 
 

@@ -1,14 +1,13 @@
-"""Automations on a Prefect server: runs whose machine died end as Crashed; a deployment starts on publication.
+"""Automations on a Prefect server: a run whose machine died becomes Crashed; a publication starts a deployment.
 
-Prefect's own server has no action that emits an event or writes a line of a log, so the server calls its own API for
-both: an automation that calls a webhook.
+Prefect's open-source server has no action that emits an event or writes a log line. Our automation calls a webhook
+instead: the server's own API.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from prefect.automations import CallWebhook, ChangeFlowRunState, EventTrigger, Posture, RunDeployment
@@ -20,10 +19,10 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_AUTH_STRING
 
 from tokenloom.errors import TokenloomError
-from tokenloom.flows.run_ends import BUILDS
+from tokenloom.flows.run_events import BUILDS
 from tokenloom.tasks.messages.outcome import crash_message
 
-TAG = "tokenloom"  # of all runs that these automations look after
+TAG = "tokenloom"  # on all runs that these automations watch
 _NO_HEARTBEAT = "no heartbeat for"
 _REPORTED = "tokenloom: a run whose machine died is reported"
 _FAILED_EVENT = """
@@ -54,10 +53,10 @@ _FINAL = ("Completed", "Failed", "Cancelled", "Crashed")
 
 
 def install_crash_automation(heartbeat_seconds: int) -> None:
-    """Let the server mark a tagged run as Crashed when three of its heartbeats are missing; replaces an older one.
+    """Install the automation that marks a tagged run as Crashed after three missing heartbeats, or update it.
 
     Args:
-        heartbeat_seconds: PREFECT_FLOWS_HEARTBEAT_FREQUENCY of the workers; a shorter time would end runs that live.
+        heartbeat_seconds: PREFECT_FLOWS_HEARTBEAT_FREQUENCY of the workers. A smaller value would end live runs.
     """
     trigger = EventTrigger(
         after={"prefect.flow-run.heartbeat"},
@@ -81,10 +80,10 @@ def install_crash_automation(heartbeat_seconds: int) -> None:
 
 
 def install_crash_report(url: str) -> None:
-    """Let the server say for a build whose machine died what its process can't: in an event, and in the run's log.
+    """Install the automation that reports a build whose machine died: in an event and in the run's log.
 
     Args:
-        url: of the server's API, where the server itself can reach it.
+        url: of the server's API, as the server itself can reach it.
     """
     trigger = EventTrigger(
         expect={"prefect.flow-run.Crashed"},
@@ -105,34 +104,29 @@ def install_crash_report(url: str) -> None:
 
 
 def _webhook(name: str, url: str) -> UUID:
-    """Save a webhook that posts JSON with this client's own credentials; return its id."""
+    """Save a webhook that posts JSON with this client's credentials; return its id."""
     headers = {"Content-Type": "application/json"}
     if password := PREFECT_API_AUTH_STRING.value():
         headers["Authorization"] = f"Basic {b64encode(str(password).encode()).decode()}"
-    block: Any = Webhook(url=url, headers=headers)
-    return UUID(str(block.save(name, overwrite=True, _sync=True)))
+    return UUID(str(Webhook(url=url, headers=headers).save(name, overwrite=True)))
 
 
 def install_publication_automation(dataset: str, deployment: str, tag: str = "latest") -> str:
-    """Let the server run a deployment when a build publishes a version; return the automation's name.
+    """Install the automation that runs a deployment when a build publishes a version; return its name.
 
-    Its parameter `reference` is the version: STORE/DATASET@VERSION.
+    The deployment's parameter `reference` is the version: STORE/DATASET@VERSION.
 
     Args:
-        dataset: whose versions; "*" for all.
+        dataset: the dataset of the versions; "*" for all.
         deployment: FLOW/NAME.
-        tag: that names the version since then; "tryout" for those of --limit, "none" where the tag was left alone,
-            "*" for all.
+        tag: the tag that names the new version: "tryout" for builds with --limit, "none" if no tag was moved, "*" for
+            all.
 
     Raises:
         TokenloomError: there is no such deployment.
     """
     name = f"tokenloom: {deployment} on publication of {dataset}@{tag}"
-    with get_client(sync_client=True) as client:
-        try:
-            target = client.read_deployment_by_name(deployment)
-        except ObjectNotFound as error:
-            raise TokenloomError(f"{deployment}: no such deployment; `prefect deployment ls` shows them") from error
+    deployment_id = _deployment_id(deployment)
     trigger = EventTrigger(
         expect={"tokenloom.dataset.published"},
         match={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "tokenloom.tag": tag},
@@ -141,18 +135,29 @@ def install_publication_automation(dataset: str, deployment: str, tag: str = "la
         within=timedelta(0),
     )
     start = RunDeployment(
-        source="selected", deployment_id=target.id, parameters={"reference": "{{ event.payload.reference }}"}
+        source="selected", deployment_id=deployment_id, parameters={"reference": "{{ event.payload.reference }}"}
     )
     _install(AutomationCore(name=name, description="Installed by tokenloom", trigger=trigger, actions=[start]))
     return name
 
 
-def _install(automation: AutomationCore) -> None:
-    """Create an automation, or change the one of that name; whether it is switched on stays as it is."""
+def _deployment_id(deployment: str) -> UUID:
     with get_client(sync_client=True) as client:
-        known = client.read_automations_by_name(automation.name)
-        if not known:
+        try:
+            return client.read_deployment_by_name(deployment).id
+        except ObjectNotFound as error:
+            raise TokenloomError(f"{deployment}: no such deployment; `prefect deployment ls` lists them") from error
+
+
+def _install(automation: AutomationCore) -> None:
+    """Create an automation, or update the one of that name, which stays enabled or disabled.
+
+    An update drops the triggers that current runs wait under, so an automation that is the same is not updated.
+    """
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(automation.name)
+        if not found:
             client.create_automation(automation)
-        for one in known:
-            if (one.trigger, one.actions) != (automation.trigger, automation.actions):  # else runs at work lose theirs
-                client.update_automation(one.id, automation.model_copy(update={"enabled": one.enabled}))
+        for each in found:
+            if (each.trigger, each.actions) != (automation.trigger, automation.actions):
+                client.update_automation(each.id, automation.model_copy(update={"enabled": each.enabled}))

@@ -1,17 +1,17 @@
-"""Every error that tokenloom raises for its users; a leaf of the house that all may import.
+"""Every error that tokenloom raises for its users. Any module may import this one; it imports none of ours.
 
     TokenloomError
     ├── SpecError       (ValueError)    the spec or an option is wrong                    exit code 2
-    ├── InputError      (ValueError)    an input file is missing, damaged or of another kind
-    │   └── BadRow                      one row is, by its bytes: `on_error: skip` leaves it out and lists it
-    ├── TokenizerError  (ValueError)    a tokenizer can't be made, or gives ids it must not
+    ├── InputError      (ValueError)    an input file is missing, damaged or of the wrong kind
+    │   └── BadRow                      a row is damaged: `on_error: skip` leaves it out and lists it
+    ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
     ├── StoreError      (OSError)       the store can't be read or written
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
     │   └── WorkError                   a file in work/ is: the build makes it again
-    ├── CheckError      (RuntimeError)  a build is complete but must not be published     exit code 3
+    ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
-A message says the place (file, row group or shard), the rule, the value and the next step.
+A message contains the place (file, row group or shard), the rule, the value and the next step.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from contextlib import contextmanager
 
 
 class TokenloomError(Exception):
-    """The root of all errors that tokenloom raises on purpose."""
+    """The base class of all errors that tokenloom raises on purpose."""
 
     exit_code = 1
 
 
 class SpecError(TokenloomError, ValueError):
-    """The spec or an option is wrong; the message names the key, the value, what is allowed, the line."""
+    """The spec or an option is wrong. The message names the key, the value, what is allowed, and the line."""
 
     exit_code = 2
 
 
 class InputError(TokenloomError, ValueError):
-    """An input can't be read as its source says; the message names the file and the row group or byte."""
+    """An input can't be read in the way its source describes. The message names the file and the row group or byte."""
 
-    source: str | None = None  # the name of the source in the spec, noted by of_source
+    source: str | None = None  # the name of the source in the spec, set by of_source
 
 
 @contextmanager
 def of_source(name: str) -> Iterator[None]:
-    """Note in an InputError of the block which source of the spec it is about; it keeps that on its way."""
+    """Set the source of an InputError raised in the block, unless an inner block has set it."""
     try:
         yield
     except InputError as error:
@@ -49,13 +49,13 @@ def of_source(name: str) -> Iterator[None]:
 
 
 class BadRow(InputError):
-    """A row, or `num_rows` from it on, is bad by its bytes; with `on_error: skip` it is left out and listed.
+    """One row, or `num_rows` rows from it on, can't be used; `on_error: skip` leaves them out and lists them.
 
     Args:
-        message: file, row, rule and next step.
-        row: its number in the file; of a line file the byte offset.
-        reason: a code, one of tasks.sources.base.REASONS.
-        num_rows: how many rows.
+        message: names the file, the row, the rule and the next step.
+        row: its number in the file; in a file of lines, its byte offset.
+        reason: one of tasks.sources.base.REASONS.
+        num_rows: how many rows are affected.
     """
 
     def __init__(self, message: str, row: int, reason: str, num_rows: int = 1) -> None:
@@ -63,7 +63,7 @@ class BadRow(InputError):
         self.row, self.reason, self.num_rows = row, reason, num_rows
 
     def bare(self) -> BadRow:
-        """Return the same without its traceback and cause, which hold the row and more."""
+        """Return a copy without traceback and cause, which keep the row's data in memory."""
         return BadRow(str(self), self.row, self.reason, self.num_rows)
 
     def __str__(self) -> str:
@@ -71,23 +71,23 @@ class BadRow(InputError):
 
 
 class TokenizerError(TokenloomError, ValueError):
-    """A tokenizer can't be made from its definition, or a text can't be encoded."""
+    """A tokenizer can't be made from its definition, or it can't encode a text."""
 
 
 class StoreError(TokenloomError, OSError):
-    """The store can't be read or written; the message names the path and the reason of the system."""
+    """The store can't be read or written. The message names the path and the system's reason."""
 
 
 class FormatError(TokenloomError, ValueError):
-    """A file of the store is damaged, incomplete or of a format that this release does not know."""
+    """A file of the store is damaged or incomplete, or this release does not know its format."""
 
 
 class WorkError(FormatError):
-    """A file in work/ is missing or damaged; the build makes it again.
+    """A file in work/ is missing or damaged. The build makes it again.
 
     Args:
         message: what is wrong with which file.
-        spill: name of the spills to make again; None where no spill is to blame.
+        spill: name of the spills to make again; None if no spill is at fault.
     """
 
     def __init__(self, message: str, spill: str | None = None) -> None:
@@ -99,22 +99,22 @@ class WorkError(FormatError):
 
 
 class CheckError(TokenloomError, RuntimeError):
-    """What must hold before a version becomes visible does not hold; nothing was published."""
+    """A check before publication failed, so nothing was published."""
 
     exit_code = 3
 
 
 class WorkerLost(TokenloomError, RuntimeError):
-    """A worker process ended in the middle of its work (killed, out of memory); a retry may succeed."""
+    """A worker process died during its work (killed, out of memory). A retry may succeed."""
 
     may_pass = True  # see storage/stores/remote_errors.py
 
 
 def one_line(text: str) -> str:
-    """Return a text in one line, its words separated by single spaces."""
+    """Return a text on one line, its words separated by single spaces."""
     return " ".join(text.split())
 
 
 def said(error: BaseException) -> str:
-    """Return what an error of a library says, in one line without a full stop: to stand inside a message of ours."""
+    """Return the message of a library's error on one line, without a full stop, to quote it in a message of ours."""
     return one_line(str(error)).rstrip(". ") or type(error).__name__

@@ -22,7 +22,7 @@ from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.stores.remote import AnyStore
 from tokenloom.storage.verification.verification import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
 from tokenloom.storage.versions.versions import version_path
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 @dataclass(frozen=True)

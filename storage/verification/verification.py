@@ -17,7 +17,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.stores.disk_errors import check_regular, read_told, tells_of_the_file, write_told
 from tokenloom.storage.stores.local import Store
 from tokenloom.storage.stores.remote import AnyStore
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _BLOCK_BYTES = 2**20  # stays in the processor's cache from one checksum to the next
 _SPOOLED_BYTES = 2**26  # of a remote file, in memory; a larger one goes to a temporary file

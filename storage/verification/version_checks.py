@@ -13,7 +13,7 @@ from tokenloom.storage.verification.verification import Damage, bare_message, ra
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.storage.versions.versions import is_published, version_path
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _HEADER_OF_TOKENIZER = {
     "tokenizer": "name",

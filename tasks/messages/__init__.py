@@ -1,1 +1,1 @@
-"""What a build says when it ends, and why it could not build."""
+"""Messages of builds: what one did, and why one could not succeed."""

@@ -9,7 +9,7 @@ from typing import Any
 from tokenloom.errors import InputError, of_source
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.tasks.plan import BuildPlan, partitions_by_source
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 def check_documents_found(plan: BuildPlan, records: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,9 +1,9 @@
-"""The words that say what a build did, for the command line and for the state, log, summary and event of a run.
+"""What a build did, in words: for the command line and for the state, log, summary and event of a run.
 
     published /data/store/news@9b10fdce75a87b42
     900,355 tokens in 20,918 documents, 3 shards, in 4.1 s; 12 of 27 partitions reused; tokenizer byte (byte), 256 ids
 
-The command line prints two lines; a run shows them as one.
+The command line prints two lines; a run shows both in one line.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import one_line
-from tokenloom.words import counted, described_tokenizer, duration
+from tokenloom.wording import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
-GOES_ON = "Retry, or the next run of the same spec, continues from what is done"
+CONTINUES = "Retry, or the next run of the same spec, continues from what is done"
 
 
 def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Return which version a build published or found, and what that holds and how it came about.
+    """Return two lines: the version that a build published or found, and its contents and cost.
 
     Args:
         result: see BuildResult.to_json.
@@ -50,20 +50,20 @@ def reading_lines(reference: str) -> str:
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """Return what a build did, and how to read what it published: three lines."""
+    """Return three lines: what a build did, and how to read what it published."""
     return f"{outcome_line(result)}\n{reading_lines(result['reference'])}"
 
 
 def crash_message(reason: str) -> str:
-    """Return in one line why a run ended before its end, and that the work it has done is kept.
+    """Return one line: why a run stopped early, and that its finished work is kept.
 
     Args:
-        reason: what ended it; returned as it is if it says the rest already.
+        reason: what stopped it; returned unchanged if it already says the rest.
     """
-    return reason if GOES_ON in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), GOES_ON)))
+    return reason if CONTINUES in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), CONTINUES)))
 
 
 def joined_problems(text: str) -> str:
-    """Return a list of problems, a line each, in one line: `in the spec: this; that`."""
+    """Return problems that have a line each in one line: `in the spec: this; that`."""
     lines = [one_line(line).removeprefix("- ") for line in text.splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ")

@@ -1,6 +1,6 @@
-"""Exclusion: contents that must not be kept, such as removal requests and the texts of a benchmark.
+"""Exclusion: contents to drop, such as removal requests and the texts of a benchmark.
 
-They are dropped by the shuffle, from what is encoded already: a rebuild after a removal request encodes nothing.
+The shuffle drops them from what is already encoded: a rebuild after a removal request encodes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokenloom.tasks.sources.files.opening import input_bytes
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16
-_CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex alone reads over blanks
+_CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex alone ignores blanks
 _HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: correct the line'
 
 
@@ -31,11 +31,11 @@ def read_exclusions(url: str) -> NDArray[np.uint64]:
 
     Args:
         url: file of lines: 32 hexadecimal digits as in the document table's `content`, a JSON string, or an object
-            with `text` or `content`; blank lines and such that begin with # are comments.
+            with `text` or `content`; blank lines and lines that begin with # are comments.
 
-    Raises InputError that names the line that is none of these, or the file if it can't be read.
+    Raises InputError that names a line of any other form, or the file if it can't be read.
     """
-    input_bytes(url)  # opening would tell a missing file as one that went away
+    input_bytes(url)  # opening would report a missing file as one that vanished
     hashes: list[bytes] = []
     with open_decompressed(url) as file:
         for number, line in enumerate(file, 1):
@@ -88,6 +88,6 @@ def is_excluded(excluded: NDArray[np.uint64], high: NDArray[np.uint64], low: NDA
     first = np.searchsorted(excluded[:, 0], high, side="left")
     end = np.searchsorted(excluded[:, 0], high, side="right")
     found = np.zeros(len(high), dtype=bool)
-    for i in np.flatnonzero(end > first):  # few: those that are excluded
+    for i in np.flatnonzero(end > first):  # few: only the excluded ones
         found[i] = low[i] in excluded[first[i] : end[i], 1]
     return found

@@ -1,4 +1,4 @@
-"""Document rules: which rows of a batch become documents, and what becomes of the others."""
+"""Document rules: which rows of a batch become documents, and how the others are counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenloom.errors import BadRow, InputError, SpecError, said
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers.base import Tokenizer, text_bytes
 
-MAX_ID_BYTES = 1024  # so that those of a million documents fit into one Arrow array
+MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
 Transform = Callable[[str], str | None]
 Place = Callable[[int], str]  # how a message names a row, see SourceReader.place
 
@@ -48,14 +48,14 @@ def load_transform(name: str) -> Transform:
             "its package where workers run, or put its folder on PYTHONPATH"
         ) from error
     if not callable(function):
-        raise SpecError(f"documents.transform.function: {name} is no function")
+        raise SpecError(f"documents.transform.function: {name} is not a function")
     return function  # type: ignore[no-any-return]
 
 
 def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place: Place) -> pa.Array:
-    """Return texts, (n,) large_string, after the transform `name`: null where it gives None.
+    """Return texts, (n,) large_string, after the transform `name`: null where it returns None.
 
-    Raises InputError if it fails on a text; that is never skipped, since it may not be for the bytes.
+    Raises InputError if it fails on a text. Such a row is never skipped, because the bytes may not be the reason.
     """
     if name is None:
         return texts
@@ -63,11 +63,12 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
     for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
         try:
             found.append(None if text is None else _checked(function(text)))
-        except MemoryError:  # of this process, whatever the function is
+        except MemoryError:  # of this process, whatever the function does
             raise
         except (Exception, SystemExit) as error:  # whatever the user's function raises
             raise InputError(
-                f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {said(error)}; correct it"
+                f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {said(error)}; correct that "
+                "function"
             ) from error
     return pa.array(found, pa.large_string())
 
@@ -76,18 +77,18 @@ def _checked(text: Any) -> str | None:
     if text is not None and not isinstance(text, str):
         raise TypeError(f"it returned {type(text).__name__}, not str or None")
     if text is not None:
-        text.encode()  # a lone surrogate is no text
+        text.encode()  # a lone surrogate can't be encoded
     return text
 
 
 def keep_documents(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokenizer) -> Rows:
-    """Return the batch with documents alone; the other rows are in its `num_filtered` and `bad`.
+    """Return the batch with only its documents; its `num_filtered` and `bad` account for the other rows.
 
     Args:
         rows: as they were read.
         rules: of the build.
         place: how a message names a row.
-        tokenizer: that must take the texts.
+        tokenizer: must be able to encode the texts.
 
     Raises:
         BadRow: a document or id is too large, unless the rules skip such rows.
@@ -133,14 +134,14 @@ def _without_large(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokeniz
     return replace(_only(rows, ~is_bad), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))
 
 
-def _above(sizes: NDArray[np.int64], most: int) -> list[int]:
-    return np.flatnonzero(sizes > most).tolist()
+def _above(sizes: NDArray[np.int64], max_size: int) -> list[int]:
+    return np.flatnonzero(sizes > max_size).tolist()
 
 
 def _too_large(place: Place, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
     return BadRow(
-        f"{place(row)}: a document of {num_bytes:,} bytes; the largest allowed has {rules.max_bytes:,} "
-        "(documents.max_bytes); raise it or cut the document",
+        f"{place(row)}: a document of {num_bytes:,} bytes; at most {rules.max_bytes:,} are allowed "
+        "(documents.max_bytes); raise that limit or split the document",
         row,
         "too_large",
     )
@@ -148,8 +149,8 @@ def _too_large(place: Place, row: int, num_bytes: int, rules: RulesJob) -> BadRo
 
 def _too_long(place: Place, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
     return BadRow(
-        f"{place(row)}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) takes "
-        f"{tokenizer.max_text_bytes:,} at once, more would take too much memory; cut the document",
+        f"{place(row)}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at "
+        f"most {tokenizer.max_text_bytes:,} at once, because more would need too much memory; split the document",
         row,
         "too_large",
     )

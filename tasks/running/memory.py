@@ -1,8 +1,8 @@
-"""The memory that a worker process may take while it reads an input: a file of 4 KB may claim, or hold, any amount.
+"""Limit the memory that a worker process uses while it reads an input: even a file of 4 KB can claim any amount.
 
-Linux counts what a process allocates against RLIMIT_DATA, and refuses more; Arrow, Python and NumPy raise MemoryError
-then. Files that are mapped into memory do not count. The limit is set only while a reader works, since not all
-libraries survive it, and only in our own child processes.
+Linux counts what a process allocates against RLIMIT_DATA and refuses more; then Arrow, Python and NumPy raise
+MemoryError. Files mapped into memory do not count. The limit is set only while a reader works, because some libraries
+do not survive it, and only in our own child processes.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from tokenloom.errors import InputError
 Item = TypeVar("Item")
 
 _BASE_BYTES = 1_000_000_000
-_LEAST_BYTES = 500_000_000  # of it to read with
+_MIN_BYTES = 500_000_000  # of it that a reader has
 _is_bounded = False
 
 
 def bound_this_process() -> None:
-    """From now on `bounded` sets a limit in this process."""
+    """Make `bounded` set a limit in this process from now on."""
     global _is_bounded
     _is_bounded = True
 
 
 @contextmanager
 def bounded(max_bytes: int, place: str) -> Iterator[None]:
-    """In the block this process may hold 1 GB and 4 x `max_bytes`; raises InputError where that is not enough.
+    """Limit this process to 1 GB and 4 x `max_bytes` in the block; raise InputError if that is not enough.
 
-    More only where a tokenizer or a transform took more than half of the 1 GB before.
+    The limit is higher if a tokenizer or a transform already uses more than half of the 1 GB.
 
     Args:
         max_bytes: of the largest document, documents.max_bytes.
-        place: file and range that is read, for the message.
+        place: the file and range to read, for the message.
     """
     if not _is_bounded:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = max(_BASE_BYTES, _data_bytes() + _LEAST_BYTES) + 4 * max_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+    limit = max(_BASE_BYTES, _data_bytes() + _MIN_BYTES) + 4 * max_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     try:
         yield
     except MemoryError as error:
-        if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < most:  # somebody else's limit: no fault of the file
+        if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < limit:  # a limit from outside: not the file's fault
             raise
         raise InputError(f"{place}: {no_memory(max_bytes)}") from error
     finally:
@@ -55,28 +55,28 @@ def bounded(max_bytes: int, place: str) -> Iterator[None]:
 
 
 def each_bounded(items: Iterator[Item], max_bytes: int, place: str) -> Iterator[Item]:
-    """Yield items, each made within `bounded`."""
+    """Yield items, each produced within `bounded`."""
     while True:
         with bounded(max_bytes, place):
             item = next(items, None)
         if item is None:
             return
         yield item
-        del item  # it may be large: not while the next one is made
+        del item  # it may be large: free it before the next one is produced
 
 
 def no_memory(max_bytes: int) -> str:
-    """Return what a message says of a MemoryError, and the next step."""
+    """Return the reason and the next step for the message of a MemoryError."""
     if not _is_bounded:
-        return "no memory to read it; build again with fewer --workers"
+        return "not enough memory to read it; build again with fewer --workers"
     return (
-        f"reading it takes more memory than {_BASE_BYTES + 4 * max_bytes:,} bytes: a page, batch or line of it is too "
-        "large, or claims what it does not hold; repair the file or leave it out, or raise documents.max_bytes"
+        f"reading it needs more than {_BASE_BYTES + 4 * max_bytes:,} bytes of memory: a page, batch or line is too "
+        "large, or claims to hold more than it does; repair or exclude the file, or raise documents.max_bytes"
     )
 
 
 def _data_bytes() -> int:
-    """Return what this process has allocated; 0 where the system does not say."""
+    """Return the bytes that this process has allocated; 0 where the system does not report them."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
     except OSError:

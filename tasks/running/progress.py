@@ -1,20 +1,35 @@
-"""Events of a running build: which step begins, how much of it is done.
+"""Events of a running build: which step begins, and how much of it is done.
 
-Steps call `report`; whoever shows progress (the command line, a flow's log) listens, and meter.py adds events up. A
-listener gets small plain values and must return at once.
+The way of an event, from where the work is done to where people see it:
+
+    worker process   report, the pipe to its parent (workers.serve), WorkerPool.call, which reports it here
+    cluster worker   report, a list that travels with the task's result (recorded), replayed, which reports it here
+    this process     report
+    storage          a warning in the log of `tokenloom`, as storage knows no events; while somebody listens, a Message
+                         |
+                         v
+    listeners        one per display; each has a Meter, which adds the events up, and shows its Reading:
+                     on a terminal (cli/live_display.py), as plain lines (cli/display.py), or in the log and the
+                     artifact of a run (flows/run_log.py)
+
+`Working` is for the parent of a worker process alone and goes no further. A listener must return at once.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """It is known which version is built; `published` if it is there already."""
+    """The version to build is known; `published` if it exists already."""
 
     dataset: str
     version: str
@@ -30,9 +45,9 @@ class WorkKnown:
 
 @dataclass(frozen=True)
 class StepStarted:
-    """A step begins: its name and how much it has to do, in a unit of its own; 0 if unknown.
+    """A step begins; `total` is how much it has to do, in a unit of its own, and 0 if unknown.
 
-    `parts` names what the step makes, "partitions", and `num_parts` says how many.
+    `parts` names what the step makes, such as "partitions", and `num_parts` is how many.
     """
 
     step: str
@@ -43,7 +58,7 @@ class StepStarted:
 
 @dataclass(frozen=True)
 class Reused:
-    """An earlier run has made `num_parts` parts of this step already, which are `done` of its total."""
+    """An earlier run has already made `num_parts` parts of this step: `done` of its total."""
 
     num_parts: int
     done: int
@@ -51,7 +66,7 @@ class Reused:
 
 @dataclass(frozen=True)
 class Advanced:
-    """Work done since the last report: what went through, and `done` of the step's total."""
+    """Work was done since the last report: what went through, and `done` of the step's total."""
 
     num_documents: int
     num_bytes: int
@@ -68,14 +83,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Working:
-    """What a worker has in hand from now on, for the message if it dies: "encoding data/a.parquet"."""
+    """What a worker process does from now on, for the message if it dies: "encoding data/a.parquet"."""
 
     what: str
 
 
 Event = Planned | WorkKnown | StepStarted | Reused | Advanced | Message | Working
 Listener = Callable[[Event], None]
-Teller = Callable[[str], None]
 _listeners: list[Listener] = []
 
 
@@ -95,8 +109,29 @@ def listening(listener: Listener) -> Iterator[None]:
             _logger.removeHandler(_WARNINGS)
 
 
+def recorded(call: Callable[[], Result]) -> tuple[Result, list[Event]]:
+    """Run `call` in this thread of a cluster worker; return its result and the events for `replayed`."""
+    thread = threading.get_ident()  # a worker may run several tasks in threads
+    events: list[Event] = []
+
+    def listen(event: Event) -> None:
+        if threading.get_ident() == thread and not isinstance(event, Working):
+            events.append(event)
+
+    with listening(listen):
+        return call(), events
+
+
+def replayed(outcome: tuple[Result, list[Event]]) -> Result:
+    """Report the events of `recorded` in this process, and return its result."""
+    result, events = outcome
+    for event in events:
+        report(event)
+    return result
+
+
 class _Warnings(logging.Handler):
-    """Hands on what a store's retries say."""
+    """Passes on warnings, such as those of a store that retries a request."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report a warning as a message."""

@@ -2,8 +2,8 @@
 
 A thread calls `WorkerPool.call(function, job)`: a free child process runs it and sends back its result or its
 exception. Children start neither from a fork nor from the caller's main module, so they are small and never import
-Prefect. One that is killed fails the call in hand with WorkerLost and is replaced. Children end with their parent,
-however it ends, since they wait on its socket.
+Prefect. If a child is killed, its call fails with WorkerLost and another child takes its place. Children wait on a
+socket of their parent, so they end when it ends, whatever ends it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,18 @@ from tokenloom.tasks.running import memory, progress
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-STOPPED = "the build is ending; this work was stopped"  # the message of work in hand when another piece has failed
+STOPPED = "the build is ending; this work was stopped"  # the message of calls in progress when another has failed
 _START = (
     "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.running.workers import serve; serve(int(sys.argv[1]))"
 )
 _CLOSE_SECONDS = 2.0
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-_COUNTED = {
-    "MIMALLOC_ARENA_EAGER_COMMIT": "0"
-}  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
+# Arrow's memory counts when it is used, not 1 GiB at once: see memory.py.
+_COUNTED = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
 
 
 def chosen_num_workers(asked: int | None) -> int:
-    """Return how many worker processes a build takes: as asked, else one a core that this process may use."""
+    """Return how many worker processes a build uses: as asked, or else one for each core that this process may use."""
     if asked is not None:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -51,7 +50,7 @@ def chosen_num_workers(asked: int | None) -> int:
 
 
 def _container_cores() -> int:
-    """Return the cores that a container's CPU limit allows, rounded up; very many without one (cgroup v2)."""
+    """Return the cores that a container's CPU limit allows, rounded up (cgroup v2); sys.maxsize without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -61,7 +60,7 @@ def _container_cores() -> int:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A child started in the block is deaf to Ctrl-C, which goes to the whole group; the parent decides."""
+    """Let a child that starts in the block ignore Ctrl-C, which reaches the whole process group: the parent decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -73,7 +72,7 @@ class _Worker:
     """One child process and the socket to it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._in_hand = "starting"
+        self._activity = "starting"
         self.is_busy = False
         self._connection, theirs = Pipe()
         with theirs, _interrupts_blocked():
@@ -90,17 +89,17 @@ class _Worker:
         kind, value = self._exchange((function, job))
         while kind == "event":
             if isinstance(value, progress.Working):
-                self._in_hand = value.what
+                self._activity = value.what
             else:
                 progress.report(value)
             kind, value = self._exchange()
         self.is_busy = False
         if kind == "error" and isinstance(value, MemoryError):
             raise WorkerLost(
-                f"a worker process has no memory left while {self._in_hand}; fewer --workers need less"
+                f"a worker process ran out of memory while {self._activity}; use fewer --workers"
             ) from value
         if kind == "error":
-            raise value  # outside of what tells a lost worker: the function may raise EOFError itself
+            raise value  # not in _exchange, which takes any EOFError for a lost worker
         return value
 
     def _exchange(self, call: tuple[Callable[[Any], Any], Any] | None = None) -> tuple[str, Any]:
@@ -110,16 +109,16 @@ class _Worker:
                 self._connection.send(call)
             message: tuple[str, Any] = self._connection.recv()
         except (EOFError, ConnectionError) as error:
-            raise WorkerLost(f"a worker process ended while {self._in_hand}: {self._why()}") from error
+            raise WorkerLost(f"a worker process ended while {self._activity}: {self._why()}") from error
         return message
 
     def _why(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "killed (SIGKILL), often by the system for lack of memory; fewer --workers need less"
+            return "killed (SIGKILL), often by the system because memory ran out; use fewer --workers"
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
             name = signal.Signals(-code).name
-            return f"crashed in native code ({name}); if it does again, repair that input or leave it out"
+            return f"crashed in native code ({name}); if that happens again, repair or exclude the input"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def is_alive(self) -> bool:
@@ -128,7 +127,7 @@ class _Worker:
     def end(self, *, now: bool) -> None:
         """End the child: at once, even in the middle of a call, or an idle one by closing its socket."""
         if now:
-            self._process.kill()  # a thread that waits for its answer sees the socket end
+            self._process.kill()  # the thread that waits for its answer sees the socket close
         else:
             self._connection.close()
         try:
@@ -139,11 +138,11 @@ class _Worker:
 
 
 class WorkerPool:
-    """Up to `num_workers` child processes, started when needed.
+    """Up to `num_workers` child processes, each started when it is first needed.
 
     Args:
-        num_workers: processes, at least 0; 0 runs every call in the calling thread of this process.
-        environment: of the processes; None for that of this one.
+        num_workers: processes, at least 0; with 0 every call runs in its own thread of this process.
+        environment: of the processes; None for a copy of this one's.
     """
 
     def __init__(self, num_workers: int, environment: Mapping[str, str] | None = None) -> None:
@@ -195,7 +194,7 @@ class WorkerPool:
 
     def _give_back(self, worker: _Worker | None) -> None:
         if worker is not None and (worker.is_busy or not worker.is_alive()):
-            # Dead, or left in the middle of a call by an exception here: its next answer would be the old one's.
+            # Dead, or abandoned during a call by an exception here: its next answer would be to the old call.
             with self._lock:
                 self._started.discard(worker)
             worker.end(now=True)
@@ -203,7 +202,7 @@ class WorkerPool:
         self._free.put(worker)
 
     def close(self, *, now: bool = False) -> None:
-        """End all children; `now` kills those at work, whose callers get WorkerLost."""
+        """End all children; `now` kills the busy ones, whose callers get WorkerLost."""
         with self._lock:
             self.closed = True
             workers = list(self._started)
@@ -224,7 +223,7 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
-    sending = threading.Lock()  # uploads tell from threads of their own
+    sending = threading.Lock()  # uploads report from threads of their own
 
     def listen(event: progress.Event) -> None:
         with sending:
@@ -245,7 +244,7 @@ def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
         try:
             jobs.put(connection.recv_bytes())
         except (EOFError, OSError):
-            os._exit(1)  # the parent is gone: so is the reason to go on, in whatever the main thread is
+            os._exit(1)  # the parent is gone, so there is no reason to continue, whatever the main thread does
 
 
 def _answer(call: bytes) -> bytes:
@@ -253,14 +252,14 @@ def _answer(call: bytes) -> bytes:
     try:
         function, job = pickle.loads(call)  # noqa: S301  (our parent's bytes)
         return pickle.dumps(("result", function(job)))
-    except BaseException as error:  # noqa: BLE001  (a panic of a native library is no Exception; all are sent)
+    except BaseException as error:  # noqa: BLE001  (a native library's panic is not an Exception; all are sent)
         mark_passing(error, may_pass(error))
         error.add_note("in a worker process:\n" + traceback.format_exc())
         try:
             answer = pickle.dumps(("error", error))
             pickle.loads(answer)  # noqa: S301  (our own bytes)
-        except Exception:  # noqa: BLE001  (what can't travel is told in words)
-            told = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-            mark_passing(told, may_pass(error))
-            return pickle.dumps(("error", told))
+        except Exception:  # noqa: BLE001  (an error that can't be pickled is sent as its text)
+            described = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+            mark_passing(described, may_pass(error))
+            return pickle.dumps(("error", described))
         return answer

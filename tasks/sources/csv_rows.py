@@ -21,7 +21,7 @@ from tokenloom.tasks.sources.files.opening import input_bytes
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _MAX_FIRST_LINE = 1_000_000  # characters in a line that is read only for a warning
 _MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each

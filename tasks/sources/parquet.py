@@ -37,7 +37,7 @@ from tokenloom.tasks.sources.parquet_footer import (
 )
 from tokenloom.tasks.sources.rows.arrow_checks import check_batch
 from tokenloom.tasks.sources.rows.columns import Columns
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this size, never whole

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from tokenloom.errors import InputError
 from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, holds
 from tokenloom.tasks.sources.base import Group
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 _REPEATED_ROW_BYTES = 64  # rows that take less in the file may be a few long texts that repeat
 

@@ -1,7 +1,7 @@
-"""Verify: is every byte of a version what was published, and do its files agree with each other?
+"""Verify that every byte of a version is what was published, and that its files agree with each other.
 
-One job is one shard with its document table, or one other listed file. A job never fails for a damage: it says what
-is wrong, so that all damaged files of a version are named at once.
+One job is one shard with its document table, or one other listed file. A job never fails because of damage: it
+reports it, so that one verification names all damaged files.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ from tokenloom.storage.versions.versions import (
     why_missing,
 )
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.samples import Sampler, num_proposed
+from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
 
 _REPORT_BYTES = 2**25
-Sample = tuple[str, tuple[int, ...]]  # name of the `.tok` file, row of SAMPLE_DTYPE
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class FileJob:
-    """Another listed file to read; `num_rows` are those that a quarantine must list."""
+    """Another listed file to read; `num_rows` is how many rows a quarantine must list."""
 
     store: AnyStore
     path: str
@@ -72,20 +71,20 @@ VerifyJob = ShardJob | FileJob
 
 
 @dataclass(frozen=True)
-class Checked:
+class FileReport:
     """What a job found."""
 
     num_files: int
     num_bytes: int
     damages: list[Damage]
-    samples: list[Sample] = field(default_factory=list)
+    proposed: list[SampledDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A version to verify, and what is known of it before its large files are read.
+    """A version to verify, and what is known about it before its large files are read.
 
-    `version` is None if the tag can't tell it, `manifest` None if that can't be trusted.
+    `version` is None if the tag is damaged, `manifest` is None if it can't be trusted.
     """
 
     reference: str
@@ -97,7 +96,7 @@ class Subject:
     warnings: list[str]
 
     def jobs(self, deep: bool) -> list[VerifyJob]:
-        """Return what is to be read, the shards first."""
+        """Return the files to read, the shards first."""
         if self.manifest is None:
             return []
         version, rows = self.manifest["version"], self.manifest["rows"]
@@ -116,7 +115,7 @@ class Subject:
 
 
 def open_version(reference: str) -> Subject:
-    """Look at a version's manifest and inputs, and at the tags of its dataset.
+    """Read a version's manifest and inputs, and the tags of its dataset.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
@@ -132,7 +131,7 @@ def open_version(reference: str) -> Subject:
     if not VERSION_PATTERN.match(parsed.name):
         try:
             entry = tags.newest(store, parsed.name)
-        except (FormatError, StoreError) as error:  # check_tags told
+        except (FormatError, StoreError) as error:  # check_tags has reported it
             raise_if_passing(store, error)
             version = None
         else:
@@ -150,7 +149,7 @@ def open_version(reference: str) -> Subject:
 
 
 def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str, Any] | None:
-    """Return a manifest that can be trusted, else None; add what is wrong with it."""
+    """Return the manifest, or None if it can't be trusted; add its damages."""
     path = version_path(version, NAME)
     place = store.place(path)
     try:
@@ -158,12 +157,12 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
     except FileNotFoundError as error:
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
-        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` names those there are") from error
+        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     except (FormatError, StoreError) as error:
         raise_if_passing(store, error)
         damages.append(Damage(path, bare_message(error, place)))
         return None
-    check_format(manifest, place)  # outside of what tells damages: a newer release's is none
+    check_format(manifest, place)  # outside of the `try`: a newer format is not damage
     try:
         check_fields(manifest, place)
         check_verifiable(manifest, version)
@@ -175,13 +174,13 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
 
 
 def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
-    """Return the version's inputs if they can be read; a damaged file is told by its own job."""
+    """Return the version's inputs if they can be read; the job of a damaged file reports it."""
     try:
         inputs = read_inputs(store, manifest)
     except FormatError:
         return None
     except StoreError:
-        if isinstance(store, RemoteStore):  # it may answer the next time
+        if isinstance(store, RemoteStore):  # a retry may succeed
             raise
         return None
     path = version_path(manifest["version"], NAME)
@@ -189,68 +188,68 @@ def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) ->
     return inputs
 
 
-def verify_files(jobs: Sequence[VerifyJob]) -> list[Checked]:
-    """Read the files of some jobs; run in a worker."""
+def verify_files(jobs: Sequence[VerifyJob]) -> list[FileReport]:
+    """Read the files of some jobs; runs in a worker."""
     return [_verify(job) for job in jobs]
 
 
-def _verify(job: VerifyJob) -> Checked:
-    """Read the files of a job; from a remote store twice before they are called damaged, as a network changes bits."""
+def _verify(job: VerifyJob) -> FileReport:
+    """Read the files of a job; read a remote file again before it counts as damaged, because a network changes bits."""
     found = _verify_once(job)
     return _verify_once(job) if found.damages and isinstance(job.store, RemoteStore) else found
 
 
-def _verify_once(job: VerifyJob) -> Checked:
+def _verify_once(job: VerifyJob) -> FileReport:
     return _verify_shard(job) if isinstance(job, ShardJob) else _verify_file(job)
 
 
-def _verify_shard(job: ShardJob) -> Checked:
-    claim, seen = job.claim, _Seen()
+def _verify_shard(job: ShardJob) -> FileReport:
+    claim, counter = job.claim, _ByteCounter()
     sampler = Sampler(job.num_samples) if job.num_samples else None
     progress.report(progress.Working(f"reading {claim.path}"))
-    header, problems = check_tokens(job.store, claim, seen.take)
-    seen.told(claim.entry["documents"], claim.entry["tokens"])
+    header, problems = check_tokens(job.store, claim, counter.take)
+    counter.report(claim.entry["documents"], claim.entry["tokens"])
     progress.report(progress.Working(f"reading {claim.docs_path}"))
     table_problems = check_documents(
-        job.store, claim, header, seen.take, partial(_propose, sampler) if sampler else None
+        job.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
     )
     damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
-    rows: list[Any] = sampler.rows.tolist() if sampler and not damages else []
-    samples = [(str(claim.entry["name"]), tuple(row)) for row in rows]
-    return Checked(2, seen.num_bytes, damages, samples)
+    rows = sampler.rows() if sampler and not damages else []
+    proposed = [SampledDocument.from_row(row, str(claim.entry["name"])) for row in rows]
+    return FileReport(2, counter.num_bytes, damages, proposed)
 
 
-def _verify_file(job: FileJob) -> Checked:
-    seen = _Seen()
+def _verify_file(job: FileJob) -> FileReport:
+    counter = _ByteCounter()
     progress.report(progress.Working(f"reading {job.path}"))
     if job.num_rows is None:
-        problems = check_listed(job.store, job.path, job.sha256, seen.take)
+        problems = check_listed(job.store, job.path, job.sha256, counter.take)
     else:
-        problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, seen.take)
-    seen.told(0, 0)
-    return Checked(1, seen.num_bytes, _damages(job.path, problems))
+        problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, counter.take)
+    counter.report(0, 0)
+    return FileReport(1, counter.num_bytes, _damages(job.path, problems))
 
 
 def _damages(path: str, problems: list[str]) -> list[Damage]:
     return [Damage(path, "; ".join(problems))] if problems else []
 
 
-class _Seen:
+class _ByteCounter:
     """Counts bytes and reports them."""
 
     def __init__(self) -> None:
-        self.num_bytes = self._told_bytes = 0
+        self.num_bytes = self._reported_bytes = 0
 
     def take(self, _: int, block: memoryview) -> None:
         """Count a block."""
         self.num_bytes += len(block)
-        if self.num_bytes - self._told_bytes >= _REPORT_BYTES:
-            self.told(0, 0)
+        if self.num_bytes - self._reported_bytes >= _REPORT_BYTES:
+            self.report(0, 0)
 
-    def told(self, num_documents: int, num_tokens: int) -> None:
-        """Report what was seen since the last report."""
-        new = self.num_bytes - self._told_bytes
-        self._told_bytes = self.num_bytes
+    def report(self, num_documents: int, num_tokens: int) -> None:
+        """Report the bytes read since the last report."""
+        new = self.num_bytes - self._reported_bytes
+        self._reported_bytes = self.num_bytes
         progress.report(progress.Advanced(num_documents, new, num_tokens, new))
 
 

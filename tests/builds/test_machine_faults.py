@@ -196,16 +196,16 @@ def test_a_worker_killed_for_memory_is_replaced_and_said(notes: Path) -> None:
     done = _build(_written(spec, notes), "--workers", "2")
     assert done.returncode == 0, done.stderr
     assert f"a worker process ended while encoding {notes / 'a.jsonl'}" in done.stderr
-    assert "often by the system for lack of memory" in done.stderr
+    assert "often by the system because memory ran out" in done.stderr
     _assert_same_bytes(spec, json.loads(done.stdout)["version"], notes)
 
 
 def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
     notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", (0, 0, 0))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0, 0, 0))
     spec = _one_file(notes, "die", _TEXTS)
-    with pytest.raises(WorkerLost, match=r"encoding .*a\.jsonl.*lack of memory; fewer --workers"):
+    with pytest.raises(WorkerLost, match=r"encoding .*a\.jsonl.*because memory ran out; use fewer --workers"):
         build(spec, num_workers=1)
     assert_nothing_visible(spec)
 
@@ -214,10 +214,10 @@ def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
 def test_a_worker_without_memory_ends_the_build_and_names_the_file(
     megabytes: int, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", (0, 0, 0))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0, 0, 0))
     spec = _one_file(notes, "leave_little_memory", ["short", "long " * 12_000_000])
     (notes / "bytes").write_text(str(megabytes * 10**6))
-    with pytest.raises(WorkerLost, match=r"no memory left while .*a\.jsonl"):
+    with pytest.raises(WorkerLost, match=r"ran out of memory while .*a\.jsonl"):
         build(spec, num_workers=1)
     assert_nothing_visible(spec)
 

@@ -23,7 +23,7 @@ from tests.drivers.s3_kill_driver import wrong_in_store
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, keys, put, upload
 from tokenloom.errors import InputError, StoreError
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec.build_spec import BuildSpec
@@ -174,7 +174,7 @@ def test_a_store_that_stays_away_ends_the_build_with_its_name(tmp_path: Path, s3
 def build_once(spec: BuildSpec) -> None:
     """Build without the waits between tries of a step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", ())
+        patch.setattr("tokenloom.flows.direct.RETRY_SECONDS", ())
         build(spec)
 
 

@@ -502,7 +502,7 @@ def test_a_tryout_lists_what_it_met(limit: int, tmp_path: Path) -> None:
 
 # Interrupted builds and damaged work
 
-STEPS = ("assign_shards", "shuffle_shard", "check_documents", "validate_build", "publish_version")
+STEPS = ("assign_shards", "shuffle_shard", "check_encoding", "validate_build", "publish_version")
 
 
 @contextmanager
@@ -784,7 +784,7 @@ INPUTS = {
 def test_a_disk_or_network_that_fails_is_never_skipped(
     name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0.0, 0.0, 0.0))
     path = tmp_path / name
     path.write_bytes(INPUTS[name])
     if name == "a.parquet":

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 # The command line, which begins when a line comes: both have imported nearly all by then.
 _BUILD = """
 import sys
-import tokenloom.cli.commands, tokenloom.cli.display, tokenloom.flows.direct, tokenloom.spec.spec_file
+import tokenloom.cli.commands.build, tokenloom.cli.display, tokenloom.flows.direct, tokenloom.spec.spec_file
 from tokenloom.cli.main import main
 print("ready", file=sys.stderr, flush=True)
 sys.stdin.readline()

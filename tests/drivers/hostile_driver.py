@@ -27,7 +27,8 @@ import fsspec
 import xxhash
 
 from tokenloom import TokenDataset, TokenLoader
-from tokenloom.cli import commands, peek_command
+from tokenloom.cli.commands import inspect_version, ls, peek
+from tokenloom.cli.output import Output
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.canonical import canonical_json, sign
 
@@ -94,10 +95,10 @@ def read_all(reference: str, store: str) -> Counter[str]:
     steps: list[Callable[[], object]] = [
         opened,
         lambda: opened(packing="best_fit"),
-        lambda: commands.inspect(reference, quiet=False),
-        lambda: peek_command.peek(reference, "train", 2, 40, quiet=False),
-        lambda: commands.ls(store, quiet=False),
-        lambda: commands.ls(f"{store}/data", quiet=False),
+        lambda: inspect_version.run(reference, Output()),
+        lambda: peek.run(reference, "train", 2, 40, Output()),
+        lambda: ls.run(store, Output()),
+        lambda: ls.run(f"{store}/data", Output()),
     ]
     for step in steps:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.counts import count, full_only
-from tokenloom.tasks.running.grouping import Weighted, grouped
+from tokenloom.tasks.running.batching import WeightedJob, batch_jobs
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "orchestration.py"
 
@@ -49,7 +49,7 @@ def test_a_build_of_many_tiny_partitions_is_some_hundred_task_runs_and_holds_lit
 @pytest.mark.parametrize("num_jobs", [1, 399, 400, 401, 799, 1000, 10_000])
 @pytest.mark.parametrize("num_workers", [0, 2, 512])
 @pytest.mark.parametrize("weight", [0, 1, 3])
-def test_a_step_has_no_more_tasks_than_it_may(num_jobs: int, num_workers: int, weight: int) -> None:
-    groups = grouped([Weighted("", i, weight) for i in range(num_jobs)], num_workers, 1, max_tasks=400)
+def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, weight: int) -> None:
+    groups = batch_jobs([WeightedJob("", i, weight) for i in range(num_jobs)], num_workers, 1, max_tasks=400)
     assert [job for _, jobs in groups for job in jobs] == list(range(num_jobs))
     assert len(groups) <= 400

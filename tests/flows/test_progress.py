@@ -78,7 +78,7 @@ class TestRuns:
         assert not [text for text in texts if re.search(r"\b0 ?%", text)]
         assert any(re.match(r"tokenize done in \d+:\d\d: 300 documents", text) for text in texts)
 
-    def test_a_mistake_of_the_user_stands_in_the_log_once(self, tmp_path: Path) -> None:
+    def test_a_user_error_is_logged_once(self, tmp_path: Path) -> None:
         spec = _spec(tmp_path)
         (tmp_path / "input" / "b.jsonl").write_text('{"text": 3}\n')
         with pytest.raises(InputError):
@@ -90,7 +90,7 @@ class TestRuns:
         assert "stopped here: a retry continues from what is done" in artifact.description
         assert "| ✗ | **tokenize** |" in artifact.data
 
-    def test_a_retry_goes_on_in_the_same_artifact_from_what_is_done(
+    def test_a_retry_continues_in_the_same_artifact_from_the_finished_work(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fail_at_the_third_shard(monkeypatch)
@@ -118,7 +118,7 @@ def _page(*events: Any, ended: str = "") -> tuple[str, str]:
     meter = Meter()
     for event in events:
         meter.take(event)
-    return progress_page("news 0123", meter, ended), summary_line(meter, ended)
+    return progress_page("news 0123", meter.read(), ended), summary_line(meter.read(), ended)
 
 
 _WORK = WorkKnown((("tokenize", 0.8), ("shuffle", 0.2)))
@@ -142,7 +142,7 @@ def test_the_artifact_names_no_percentage_before_the_work_is_known() -> None:
 
 
 @pytest.mark.usefixtures("no_time_passes")
-def test_the_artifact_says_where_a_build_stopped_and_that_it_is_done() -> None:
+def test_the_artifact_shows_where_a_build_stopped_or_that_it_is_done() -> None:
     page, line = _page(_WORK, StepStarted("tokenize", 100), Advanced(1, 1, 1, 50), ended="stopped")
     assert line == "40% of the build, stopped here: a retry continues from what is done, 0:00 elapsed"
     assert "| ✗ | **tokenize** |" in page

@@ -1,11 +1,14 @@
-"""`tokenloom up` from the outside: a real server, a real worker, runs triggered through the API, and nothing left."""
+"""`tokenloom up` from the outside: a real server and worker, runs triggered through the API, no process left."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,6 +29,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import write_parquet
 from tests.counts import full_only
+from tests.servers.prefect_servers import use_migrated
 from tests.servers.running import (
     Up,
     artifact,
@@ -42,7 +46,7 @@ from tests.servers.running import (
 )
 from tokenloom.server.deployments import NAMES, deployment_pages
 from tokenloom.storage.versions.versions import dataset_store, published_versions
-from tokenloom.words import duration
+from tokenloom.wording import duration
 
 SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -77,7 +81,7 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
 
 
 def assert_all_say_what_was_done(run: FlowRun, version: str, folder: Path) -> None:
-    """State message, last line of the log, summary and event say what was published, and how to read it."""
+    """Assert that state, last log line, summary and event report what was published and how to read it."""
     reference = f"{folder}/store/news@{version}"
     payload = event("tokenloom.dataset.published", "news")
     line = (
@@ -120,9 +124,9 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     line = "invalid parameters: spec.splits: shares must add up to 1, not 0.5"
     assert_state_says(run, line)
     assert_log_ends_with(run, f"failed: {line}")
-    told = event("tokenloom.dataset.failed", "wrong")
-    assert (told["state"], told["error"], told["message"]) == ("failed", "ParameterTypeError", line)
-    assert told["flow_run_id"] == str(run.id)
+    failed = event("tokenloom.dataset.failed", "wrong")
+    assert (failed["state"], failed["error"], failed["message"]) == ("failed", "ParameterTypeError", line)
+    assert failed["flow_run_id"] == str(run.id)
 
 
 def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str]) -> None:
@@ -137,27 +141,27 @@ def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str
     assert event("tokenloom.dataset.failed", "unknown")["flow_run_id"] == str(run.id)
 
 
-def test_a_failed_run_says_what_to_do_and_tells_it_as_an_event(up: tuple[Path, str, str]) -> None:
+def test_a_failed_run_says_what_to_do_also_in_an_event(up: tuple[Path, str, str]) -> None:
     folder, _, _ = up
     asked = parameters(folder, "missing")
     asked["spec"]["sources"][0]["path"] = str(folder / "nothing" / "*.parquet")
     run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
     assert run.state.is_failed()
-    told = event("tokenloom.dataset.failed", "missing")
-    assert (told["state"], told["error"]) == ("failed", "InputError")
-    assert "no file matches" in told["message"] and "\n" not in told["message"]
-    assert_state_says(run, told["message"])
-    assert_log_ends_with(run, f"failed: {told['message']}")
+    failed = event("tokenloom.dataset.failed", "missing")
+    assert (failed["state"], failed["error"]) == ("failed", "InputError")
+    assert "no file matches" in failed["message"] and "\n" not in failed["message"]
+    assert_state_says(run, failed["message"])
+    assert_log_ends_with(run, f"failed: {failed['message']}")
 
 
 def assert_state_says(run: FlowRun, message: str) -> None:
-    """Assert that the state of a run is Failed, and that its message comes to be this one."""
+    """Assert that the state of a run is Failed, and that it gets this message."""
     wait_until(lambda: (state := flow_run(run.id).state) is not None and state.message == message)
     state = flow_run(run.id).state
     assert state is not None and (state.is_failed(), state.name) == (True, "Failed")
 
 
-def test_the_deployments_are_there_and_the_nightly_one_sleeps(up: tuple[Path, str, str]) -> None:
+def test_the_deployments_exist_and_the_nightly_schedule_is_inactive(up: tuple[Path, str, str]) -> None:
     with get_client(sync_client=True) as client:
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
@@ -210,10 +214,10 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path,
         "tokenloom: a run whose machine died is reported",
     ]
     triggers = [{each["name"]: each["trigger"] for each in found} for found in (before, after)]
-    assert triggers[0] == triggers[1]  # with their ids, under which runs at work wait
+    assert triggers[0] == triggers[1]  # including their ids, under which current runs wait
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
-    assert "uses this folder already" in second.stderr
+    assert "another `tokenloom up` uses this folder" in second.stderr
 
 
 def add_old_deployment(active: bool) -> UUID:
@@ -293,6 +297,27 @@ def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:
     done = command(tmp_path, "up", "--folder", "file/up")
     assert done.returncode == 1
     assert f"{tmp_path}/file/up: can't be made (Not a directory); choose another --folder" in done.stderr
+
+
+def test_ctrl_c_while_the_server_starts_is_an_interruption(migrated: Path, tmp_path: Path) -> None:
+    mark = f"mark-{uuid.uuid4()}"
+    use_migrated(migrated, tmp_path / "up")
+    starting = subprocess.Popen(
+        [sys.executable, "-m", "tokenloom", "up", "--port", "0", "--json"],
+        cwd=tmp_path,
+        env=os.environ | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(tmp_path / "up")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert starting.stderr is not None
+    assert "starting the Prefect server" in starting.stderr.readline()
+    starting.send_signal(signal.SIGINT)
+    output, errors = starting.communicate(timeout=60)
+    assert starting.returncode == 130, errors
+    assert json.loads(output)["error"]["type"] == "KeyboardInterrupt"
+    assert errors.splitlines() == ["stopping: worker first, then the server", "interrupted"]
+    assert wait_until_gone(mark) == []
 
 
 def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> None:

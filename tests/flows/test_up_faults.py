@@ -1,4 +1,4 @@
-"""`tokenloom up` when something breaks in the middle of a run, and what starts runs by itself."""
+"""`tokenloom up` when something breaks in the middle of a run, and what starts runs automatically."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tokenloom.examples.train_on_publish import install
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import published_versions
-from tokenloom.tasks.messages.outcome import GOES_ON
+from tokenloom.tasks.messages.outcome import CONTINUES
 from tokenloom.tasks.running.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
@@ -86,7 +86,7 @@ def waiting_parameters(folder: Path, name: str) -> dict[str, Any]:
 
 
 def let_go(folder: Path, name: str) -> None:
-    """Let the build of a dataset go on."""
+    """Let the build of a dataset continue."""
     (folder / f"go-{name}").touch()
 
 
@@ -103,7 +103,7 @@ def published(asked: dict[str, Any]) -> list[str]:
 
 
 def process_named(mark: str, words: str) -> int:
-    """Return the one process of a mark whose command line holds these words."""
+    """Return the only process of a mark whose command line contains these words."""
     (found,) = [pid for pid in processes_with(mark) if words in command_line(pid)]
     return found
 
@@ -116,7 +116,7 @@ def assert_equal_to_an_undisturbed_build(asked: dict[str, Any], folder: Path, mo
     assert listed_files(spec, version) == listed_files(calm, build(calm).version)
 
 
-def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spills(
+def test_a_killed_prefect_worker_is_replaced_and_the_retry_continues_from_the_spills(
     up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, mark = up
@@ -138,10 +138,10 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_goes_on_from_the_spil
 
 
 def assert_says_that_it_crashed(run: FlowRun, dataset: str, reason: str) -> None:
-    """State, last line of the log and event say why, and that Retry goes on."""
-    message = f"{reason}; {GOES_ON}"
-    told = event("tokenloom.dataset.failed", dataset)
-    assert told == {"dataset": dataset, "state": "crashed", "error": None, "message": message} | {
+    """Assert that state, last log line and event say why the run ended, and that Retry continues it."""
+    message = f"{reason}; {CONTINUES}"
+    failed = event("tokenloom.dataset.failed", dataset)
+    assert failed == {"dataset": dataset, "state": "crashed", "error": None, "message": message} | {
         "flow_run_id": str(run.id)
     }
     run = flow_run(run.id)
@@ -150,7 +150,7 @@ def assert_says_that_it_crashed(run: FlowRun, dataset: str, reason: str) -> None
     assert_log_ends_with(run, f"crashed: {message}")
 
 
-def test_a_run_whose_process_is_killed_says_so_and_that_retry_goes_on(up: tuple[Path, str]) -> None:
+def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: tuple[Path, str]) -> None:
     folder, mark = up
     run = started(waiting_parameters(folder, "oom"))
     os.kill(process_named(mark, "prefect.engine"), signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_a_run_whose_process_is_killed_says_so_and_that_retry_goes_on(up: tuple[
     assert_says_that_it_crashed(wait_until_final(run.id), "oom", reason)
 
 
-def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_goes_on(
+def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(
     migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{_WAITING}.py").write_text(_TRANSFORM)
@@ -197,12 +197,12 @@ def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_goes_on(
 
 
 def run_of_somebody_else() -> uuid.UUID:
-    """Return a run that is at work, but not by a worker of `up`."""
+    """Return a running flow run that no worker of `up` executes."""
     with get_client(sync_client=True) as client:
         return client.create_flow_run(Flow(lambda: None, name="another"), state=Running()).id
 
 
-def test_a_killed_server_is_started_again_and_the_run_completes(
+def test_a_killed_server_is_restarted_and_the_run_completes(
     up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, mark = up
@@ -228,10 +228,10 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
     assert ended.state is not None and ended.state.is_cancelled()
     wait_until(lambda: len(processes_with(mark)) <= num_processes - 2)  # the run and its worker process
     assert published(asked) == []
-    told = event("tokenloom.dataset.failed", "cancelled")
-    assert (told["state"], told["flow_run_id"]) == ("cancelled", str(run.id))
-    assert told["message"] == GOES_ON
-    assert_log_ends_with(ended, f"cancelled: {GOES_ON}")
+    failed = event("tokenloom.dataset.failed", "cancelled")
+    assert (failed["state"], failed["flow_run_id"]) == ("cancelled", str(run.id))
+    assert failed["message"] == CONTINUES
+    assert_log_ends_with(ended, f"cancelled: {CONTINUES}")
     assert not [line for _, line in log_lines(ended) if "Finished in state Running" in line or STOPPED in line]
 
 
@@ -239,11 +239,11 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
     folder, mark = up
     install_crash_automation(heartbeat_seconds=8)  # as `up` does with 30: a shorter test
     run = started(waiting_parameters(folder, "died"))
-    os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would tell the server
-    for pid in processes_with(mark):  # at once all that it started
+    os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would report to the server
+    for pid in processes_with(mark):  # everything it started, at once
         if not re.search(r" up |tokenloom\.server_process", command_line(pid)):
             os.kill(pid, signal.SIGKILL)
-    assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # nobody told the server
+    assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # the server does not know yet
     ended = wait_until_final(run.id)
     assert_says_that_it_crashed(ended, "died", "no heartbeat for 24 s: its process or its machine died")
     install_crash_automation(HEARTBEAT_SECONDS)

@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import FlowRun
 from tests.builders.damaging import Made, make_version
 from tests.servers.running import artifact
 from tokenloom.errors import CheckError, SpecError
+from tokenloom.flows.direct import verify_directly
 from tokenloom.flows.verify_dataset import verify_dataset
-from tokenloom.flows.verify_direct import verify_directly
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("prefect_server")]
 

@@ -103,7 +103,7 @@ def test_a_build_that_the_disk_can_not_hold_is_refused_before_it_writes(
 ) -> None:
     mount_memory(mounted, f"size={size}")
     spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
-    assert_refused(spec, str(mounted), "the build writes about 6.0 MB", "free;", error=StoreError)
+    assert_refused(spec, str(mounted), "the build needs about 6.0 MB", "free;", error=StoreError)
     assert not list(mounted.rglob("*.spill"))
     subprocess.run(["mount", "-o", "remount,size=64m", str(mounted)], check=True)
     assert_builds(spec, BIG_TEXTS)

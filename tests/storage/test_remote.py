@@ -25,7 +25,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.builders.datasets import build, make_spec, write_parquet
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
-from tokenloom.cli import commands, peek_command
+from tokenloom.cli.commands import inspect_version, ls, peek
+from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base
 from tokenloom.storage.stores import remote, remote_calls, remote_errors, remote_systems, uploads
@@ -122,18 +123,16 @@ def test_commands_say_of_a_remote_store_what_they_say_of_a_local_one(
     published: Published, s3_proxy: FaultyProxy
 ) -> None:
     local = str(published.folder)
-    assert commands.inspect(published.reference, quiet=True)["splits"] == published.manifest["splits"]
+    out = Output(quiet=True)
+    assert inspect_version.run(published.reference, out).value["splits"] == published.manifest["splits"]
     for path in ("", "/data"):
-        assert commands.ls(published.url + path, quiet=True) | {"store": ""} == commands.ls(
-            local + path, quiet=True
-        ) | {"store": ""}
-    found, expected = (
-        peek_command.peek(f"{store}/data", "train", 3, 10, quiet=True)["documents"] for store in (published.url, local)
-    )
+        remote, here = (ls.run(store + path, out).to_json() for store in (published.url, local))
+        assert remote | {"store": ""} == here | {"store": ""}
+    found, expected = (peek.run(f"{store}/data", "train", 3, 10, out).documents for store in (published.url, local))
     assert found == expected
     assert len(found) == 3
     with pytest.raises(StoreError, match="no such store"):
-        commands.ls(f"{published.url}/none", quiet=True)
+        ls.run(f"{published.url}/none", out)
 
 
 def test_missing_dataset_tag_and_version_are_named(published: Published, s3_proxy: FaultyProxy) -> None:

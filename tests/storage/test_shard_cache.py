@@ -329,7 +329,8 @@ def test_a_program_ends_though_downloads_are_queued(
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage.stores import remote\nfrom tokenloom.storage.stores import remote_calls\nfrom tokenloom.storage.stores.remote import RemoteStore\n"
+        "from tokenloom.storage.stores import remote, remote_calls\n"
+        "from tokenloom.storage.stores.remote import RemoteStore\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"

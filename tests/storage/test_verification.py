@@ -17,7 +17,7 @@ from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import StoreError
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.verification import verification
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tests.builders.damaging import Made, make_version, restored
 from tokenloom.errors import FormatError
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sign
 from tokenloom.storage.formats.documents import SCHEMA, open_documents

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom.words import about, clock, counted, described_tokenizer, duration, percent
+from tokenloom.wording import about, clock, counted, described_tokenizer, duration, percent
 
 _ROOT = Path(__file__).parent.parent.parent
 _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|inputs|datasets|versions"

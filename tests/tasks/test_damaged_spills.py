@@ -11,7 +11,7 @@ from tests.counts import SUMMARY, count
 from tokenloom.tasks.running import progress
 
 
-def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:
+def test_flipped_bits_in_spills_change_no_shard(tmp_path: Path) -> None:
     for name in "ab":
         texts = [f"text {i} of file {name}" + " and more" * (i % 9) for i in range(40)]
         write_jsonl(tmp_path / "in" / f"{name}.jsonl", [*texts, *texts[:5]])
@@ -25,7 +25,7 @@ def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:
     assert len(spills) == 2
     flips = random.Random(20261121)
     waiting: list[Path] = []
-    told: list[str] = []
+    messages: list[str] = []
 
     def listen(event: progress.Event) -> None:
         if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
@@ -34,7 +34,7 @@ def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:
             data[flips.randrange(len(data))] ^= 1 << flips.randrange(8)
             path.write_bytes(data)
         elif isinstance(event, progress.Message):
-            told.append(event.text)
+            messages.append(event.text)
 
     num_flips = count(16, 200)
     with progress.listening(listen):
@@ -44,7 +44,7 @@ def test_bits_flipped_in_spills_change_no_shard(tmp_path: Path) -> None:
             damaged = waiting[0]
             assert build(spec).version == result.version
             assert listed_files(spec, result.version) == expected
-            assert [str(damaged) in text and "encoded again" in text for text in told] == [True]
+            assert [str(damaged) in text and "encoded again" in text for text in messages] == [True]
             assert {path: path.read_bytes() for path in spills} == whole
-            told.clear()
+            messages.clear()
     SUMMARY.append(f"spills: {num_flips} flipped bits, no shard changed")

@@ -102,7 +102,7 @@ def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_pa
         "documents.on_error: skip",
         "documents.encoding_errors: replace",
         "encoding: ",
-        "2 of the 14 files of source rows have this trouble",
+        "2 of the 14 files of source rows have this problem",
     )
     assert "\n" not in message
     (tmp_path / "004b.txt").unlink()
@@ -112,27 +112,27 @@ def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_pa
         "documents.on_error: skip",
         "documents.encoding_errors: replace",
         "encoding: ",
-        "1 of the 13 files of source rows has this trouble",
+        "1 of the 13 files of source rows has this problem",
     )
 
 
 def test_only_the_first_thousand_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
-    monkeypatch.setattr("tokenloom.tasks.messages.same_trouble._MOST_FILES", 6)
-    assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this trouble")
-    monkeypatch.setattr("tokenloom.tasks.messages.same_trouble._MOST_FILES", 5)
-    assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this trouble")
+    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 6)
+    assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this problem")
+    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 5)
+    assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this problem")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_count_is_of_the_same_trouble_in_every_kind(num_workers: int, tmp_path: Path) -> None:
+def test_the_count_is_of_the_same_problem_in_every_kind(num_workers: int, tmp_path: Path) -> None:
     lines = [b'{"text": "good"}\n', b"{\n", b'{"body": "x"}\n', b"{\n"]
     for i, line in enumerate(lines):
         (tmp_path / f"{i}.jsonl").write_bytes(line)
     spec = folder_spec(tmp_path, "*.jsonl", {"kind": "jsonl"})
-    with pytest.raises(BadRow, match=r"2 of the 4 files of source rows have this trouble|1 of the 4 files"):
+    with pytest.raises(BadRow, match=r"2 of the 4 files of source rows have this problem|1 of the 4 files"):
         build(spec, num_workers)
-    with pytest.raises(BadRow, match=r"byte 0: not valid JSON.*2 of the 4 files of source rows have this trouble"):
+    with pytest.raises(BadRow, match=r"byte 0: not valid JSON.*2 of the 4 files of source rows have this problem"):
         build(spec, 0)
 
 

@@ -1,4 +1,4 @@
-"""Estimates: how near they come to the build, and that a build which does not fit is refused before it writes."""
+"""Estimates are close to the build, and a build that does not fit is refused before it writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tokenloom.flows import build_steps as order
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import Store
-from tokenloom.tasks.estimate import Estimate, Sample, estimate_build, gigabytes, sample_partition
+from tokenloom.tasks.estimate import Estimate, PartitionProbe, estimate_build, gigabytes, probe_partition
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.tokenization import TokenizeJob
@@ -122,7 +122,7 @@ def estimate_of(spec: BuildSpec) -> Estimate:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_bytes", [300_000, 24_000_000])
-def test_tokens_and_documents_of_every_kind_are_near(
+def test_estimated_tokens_and_documents_are_near_those_of_the_build(
     kind: str, num_bytes: int, many_texts: list[str], tmp_path: Path
 ) -> None:
     texts = many_texts if num_bytes == 24_000_000 else make_texts(num_bytes)
@@ -149,7 +149,7 @@ def mixed(many_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Bu
     return make_spec(folder / "store", sources, shard_tokens=3_500_000)
 
 
-def test_disk_and_shards_are_near_and_all_is_exact_when_it_is_encoded(mixed: BuildSpec) -> None:
+def test_estimated_disk_and_shards_are_near_and_exact_once_all_is_encoded(mixed: BuildSpec) -> None:
     planned, estimate = _planned(mixed)
     assert not planned.published
     tokens, documents, shards = totals(build(mixed))
@@ -171,7 +171,7 @@ def test_disk_and_shards_are_near_and_all_is_exact_when_it_is_encoded(mixed: Bui
     assert again.spill_bytes == 0
 
 
-def test_what_is_encoded_is_known_and_only_the_rest_is_sampled(tmp_path: Path) -> None:
+def test_only_partitions_that_are_not_encoded_are_probed(tmp_path: Path) -> None:
     for i in range(3):
         write_jsonl(tmp_path / f"{i}.jsonl", make_texts(200_000 + i))
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "*.jsonl")}])
@@ -187,7 +187,7 @@ def test_what_is_encoded_is_known_and_only_the_rest_is_sampled(tmp_path: Path) -
     assert_near(estimate.shard_bytes, written_bytes(spec, "versions") - before[1], 0.15)
 
 
-def test_ids_take_room(tmp_path: Path) -> None:
+def test_ids_count_in_the_estimated_disk_space(tmp_path: Path) -> None:
     texts = [f"{i} {text[:60]}" for i, text in enumerate(make_texts(3_000_000))]
     rows = [{"text": text, "id": f"{i:040d}"} for i, text in enumerate(texts)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
@@ -216,7 +216,7 @@ def test_a_file_under_two_names_is_encoded_once_and_counts_twice(tmp_path: Path)
     assert_near(fresh.spill_bytes, written_bytes(spec, "work/spills"), 0.25)  # of 40 headers too
 
 
-def test_rows_that_a_filter_leaves_out_do_not_count(tmp_path: Path) -> None:
+def test_filtered_rows_do_not_count_in_an_estimate(tmp_path: Path) -> None:
     texts = make_texts(400_000)
     table = pa.table({"text": texts, "label": [i % 4 for i in range(len(texts))]})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -278,7 +278,7 @@ def test_a_build_that_just_fits_is_built(
     assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
 
 
-def test_what_is_encoded_needs_no_room_again(project: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoded_partitions_need_no_more_space(project: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     estimate = estimate_of(project)
     build(project)
     other = project.model_copy(update={"shard_tokens": 10_000})
@@ -290,21 +290,23 @@ def test_what_is_encoded_needs_no_room_again(project: BuildSpec, monkeypatch: py
 
 
 @pytest.mark.parametrize(("free", "num_samples"), [(None, 0), (10**12, 0), (2_000_000, 1)])
-def test_a_sample_is_taken_only_where_the_disk_may_be_too_small(
+def test_partitions_are_probed_only_if_the_disk_may_be_too_small(
     free: int | None, num_samples: int, project: BuildSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
 
-    def counting(job: TokenizeJob) -> Sample:
+    def counting(job: TokenizeJob) -> PartitionProbe:
         taken.append(job.spill)
-        return sample_partition(job)
+        return probe_partition(job)
 
-    monkeypatch.setattr(order, "sample_partition", counting)
+    monkeypatch.setattr(order, "probe_partition", counting)
     leave_free(monkeypatch, free)
     assert build(project).published
     assert len(taken) == num_samples
 
 
-def test_a_try_out_is_never_refused_for_the_whole(project: BuildSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_out_is_not_refused_for_the_size_of_the_whole_build(
+    project: BuildSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leave_free(monkeypatch, 1)
     assert build(project.model_copy(update={"limit": 2})).rows["kept"] == 2

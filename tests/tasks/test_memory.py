@@ -1,4 +1,4 @@
-"""Memory of a worker: 1 GB and four times its largest document, whatever the input; measured in fresh processes."""
+"""A worker needs at most 1 GB and four times its largest document, whatever the input; measured in fresh processes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def write_one_large(kind: str, path: Path, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "array", "text"])
-def test_a_large_document_takes_four_times_its_bytes_or_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_a_large_document_needs_at_most_four_times_its_bytes_or_is_refused(kind: str, tmp_path: Path) -> None:
     num_bytes = count(200, 500) * MILLION
     options = write_one_large(kind, tmp_path / "a", random_text(num_bytes).replace("<|", "__"))
     found, error = encode(tmp_path / "store", tmp_path / "a", options | {"max_bytes": 2**30})
@@ -106,7 +106,7 @@ def test_a_compressed_file_of_any_length_becomes_spills_in_constant_memory(tmp_p
     assert found["peak_bytes"] < 600 * MILLION  # as for a small file
 
 
-def test_a_line_of_100_mb_is_a_document_like_any_other(tmp_path: Path) -> None:
+def test_a_line_of_100_mb_is_read_as_a_document(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     text = random_text(100 * MILLION)
     path.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": "after"}) + "\n")
@@ -116,7 +116,7 @@ def test_a_line_of_100_mb_is_a_document_like_any_other(tmp_path: Path) -> None:
     assert [line for batch in texts for line in batch] == [text, "after"]
 
 
-def test_a_file_of_bad_rows_alone_is_skipped_in_constant_memory(tmp_path: Path) -> None:
+def test_a_file_of_only_bad_rows_is_skipped_in_constant_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"x\n" * count(2 * MILLION, 30 * MILLION) + b'{"text": "good"}\n')
     rules = {"on_error": "skip"}
@@ -126,7 +126,7 @@ def test_a_file_of_bad_rows_alone_is_skipped_in_constant_memory(tmp_path: Path) 
     assert found["peak_bytes"] < 400 * MILLION
 
 
-def test_rows_of_no_text_do_not_gather_in_memory(tmp_path: Path) -> None:
+def test_rows_without_text_do_not_accumulate_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,other\n" + b",\n" * 2 * MILLION)
     found, error = encode(tmp_path / "store", path, {"kind": "csv", "delimiter": ","})

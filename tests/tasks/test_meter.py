@@ -1,4 +1,4 @@
-"""What people see of a running build: the step, the whole, what is reused, the time left."""
+"""What people see of a running build: the step, the whole build, reused work, the time left."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tests.builders.failing import fail_at_the_third_shard
 from tokenloom.errors import CheckError
 from tokenloom.tasks.running import meter as module
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import Meter, step_label
+from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
+from tokenloom.tasks.running.reading import step_label
 
 _WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
 
 
 class _Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -41,62 +42,72 @@ def _meter(*events: Event) -> Meter:
     return meter
 
 
-def test_after_a_retry_the_percentage_starts_where_the_work_stands(time: _Clock) -> None:
+def _step_share(meter: Meter) -> float | None:
+    step = meter.read().step
+    assert step is not None
+    return step.share
+
+
+def test_after_a_retry_the_percentage_starts_with_the_finished_work(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1200))
-    assert meter.step_share() == pytest.approx(12 / 27)
-    assert meter.share() == pytest.approx(0.8 * 12 / 27)
-    assert meter.text() == "tokenize 44%, overall 35%, 12 of 27 partitions reused, 0:00 elapsed"
+    assert _step_share(meter) == pytest.approx(12 / 27)
+    assert meter.read().share == pytest.approx(0.8 * 12 / 27)
+    assert meter.read().text() == "tokenize 44%, overall 35%, 12 of 27 partitions reused, 0:00 elapsed"
 
 
 def test_the_step_and_the_whole_build_are_both_named_with_elapsed_and_remaining_time(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000))
     time.now += 100
     meter.take(Advanced(1234, 50_000_000, 9_000_000, 500))
-    assert meter.text() == (
+    assert meter.read().text() == (
         "tokenize 50%, overall 40%, 1,234 documents, 0.5 MB/s, 0.09 M tokens/s, 1:40 elapsed, about 2 min left"
     )
-    assert meter.seconds_left() == pytest.approx(100 + 0.2 * 100 / 0.4)
+    assert meter.read().seconds_left == pytest.approx(100 + 0.2 * 100 / 0.4)
 
 
-def test_reused_work_says_nothing_about_the_time_left(time: _Clock) -> None:
+def test_reused_work_does_not_affect_the_time_left(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000, "partitions", 10), Reused(8, 800))
     time.now += 50
-    assert meter.seconds_left() is None
+    assert meter.read().seconds_left is None
     meter.take(Advanced(1, 1, 1, 100))
-    assert meter.seconds_left() == pytest.approx(50 + 0.2 * 50 / 0.08)
+    assert meter.read().seconds_left == pytest.approx(50 + 0.2 * 50 / 0.08)
 
 
-def test_steps_to_come_are_reckoned_by_the_pace_of_those_that_ended(time: _Clock) -> None:
+def test_the_time_left_for_later_steps_follows_the_pace_of_finished_ones(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000))
     time.now += 80
     meter.take(Advanced(1, 1, 1, 1000))
     meter.take(StepStarted("assign", 0))
-    assert meter.seconds_left() == pytest.approx(20)
-    assert [(step.step, step.seconds) for step in meter.finished] == [("tokenize", 80)]
-    assert meter.steps_to_come == ["shuffle"]
+    assert meter.read().seconds_left == pytest.approx(20)
+    assert [(step.step, step.seconds) for step in meter.read().finished] == [("tokenize", 80)]
+    assert meter.read().next_steps == ("shuffle",)
 
 
-def test_the_whole_never_falls_where_a_build_goes_back_to_an_earlier_step(time: _Clock) -> None:
+def test_the_overall_share_never_falls_when_a_build_returns_to_an_earlier_step(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 100), Advanced(1, 1, 1, 100), StepStarted("shuffle", 100))
-    assert meter.share() == pytest.approx(0.8)
+    assert meter.read().share == pytest.approx(0.8)
     meter.take(StepStarted("tokenize", 100, "partitions", 4))
     meter.take(Reused(3, 75))
-    assert meter.share() == pytest.approx(0.8)
-    assert meter.step_share() == 0.75
+    assert meter.read().share == pytest.approx(0.8)
+    assert _step_share(meter) == 0.75
 
 
-def test_no_line_says_0_percent_and_none_is_complete_before_it_is(time: _Clock) -> None:
-    assert _meter(StepStarted("plan", 0)).text() == "plan, 0:00 elapsed"
-    assert _meter(_WORK, StepStarted("tokenize", 1000)).text() == "tokenize, 0:00 elapsed"
-    assert _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).text() == "tokenize, 0:00 elapsed"
+def test_no_line_shows_0_percent(time: _Clock) -> None:
+    assert _meter(StepStarted("plan", 0)).read().text() == "plan, 0:00 elapsed"
+    assert _meter(_WORK, StepStarted("tokenize", 1000)).read().text() == "tokenize, 0:00 elapsed"
+    assert (
+        _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).read().text() == "tokenize, 0:00 elapsed"
+    )
 
 
-def test_people_read_plain_words_for_steps() -> None:
+def test_steps_have_readable_labels() -> None:
     assert (step_label("cut"), step_label("assign")) == ("read file structure", "divide into shards")
     assert step_label("tokenize") == "tokenize"
 
 
-def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_second_attempt_starts_where_the_first_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of many" for i in range(300)])
     source = {"kind": "jsonl", "path": str(tmp_path / "input" / "a.jsonl")}
     spec = make_spec(tmp_path / "store", [source], tokenizer={"kind": "byte"}, shard_tokens=1000)
@@ -109,8 +120,8 @@ def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, mon
 
     def listen(event: Event) -> None:
         meter.take(event)
-        shares.append(meter.share() or 0.0)
-        lines.append(meter.text())
+        shares.append(meter.read().share or 0.0)
+        lines.append(meter.read().text())
 
     with progress.listening(listen):
         num_shards = sum(split["shards"] for split in build(spec).splits.values())
@@ -120,6 +131,6 @@ def test_a_build_that_failed_half_way_is_shown_from_there_on(tmp_path: Path, mon
     assert "tokenize 100%, overall 85%, 1 of 1 partitions reused" in lines[known]
     assert any(f"2 of {num_shards} shards reused" in line for line in lines)
     assert shares == sorted(shares)
-    assert [step.step for step in meter.finished] == [
+    assert [step.step for step in meter.read().finished] == [
         "plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish"
     ]  # fmt: skip

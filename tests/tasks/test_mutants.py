@@ -19,7 +19,7 @@ from tests.counts import SUMMARY, count
 from tests.drivers import mutants as program
 from tests.drivers.mutants import Case, Children, Outcome, read_as_built, read_plainly
 from tokenloom.errors import WorkerLost
-from tokenloom.flows import direct_steps
+from tokenloom.flows import direct
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_file_that_ends_its_reader_is_named_and_ends_no_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow 26 ends the process at a histogram of wrong length, which a footer may hold."""
-    monkeypatch.setattr(direct_steps, "RETRY_SECONDS", (0, 0, 0))
+    monkeypatch.setattr(direct, "RETRY_SECONDS", (0, 0, 0))
     path = tmp_path / "bad.parquet"
     path.write_bytes(raw.file_of([ONE, TEN], 10, histogram=[1, 2, 3]))
     with pytest.raises(WorkerLost, match=rf"cutting {path} into partitions: crashed in native code .*leave it out"):

@@ -1,4 +1,4 @@
-"""The words that say what a build did."""
+"""What a build did, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.messages.outcome import (
-    GOES_ON,
+    CONTINUES,
     crash_message,
     joined_problems,
     outcome,
@@ -39,7 +39,7 @@ def test_a_published_version_is_named_counted_and_timed(tmp_path: Path) -> None:
     )
 
 
-def test_a_build_with_one_new_file_says_what_it_reused(tmp_path: Path) -> None:
+def test_the_outcome_counts_reused_partitions(tmp_path: Path) -> None:
     build(_spec(tmp_path, 2))
     assert "; 2 of 3 partitions reused; " in outcome_line(build(_spec(tmp_path, 3)).to_json())
 
@@ -50,7 +50,7 @@ def test_copies_of_a_file_are_encoded_once_and_count_as_reused(tmp_path: Path) -
     assert "; 1 of 2 partitions reused; " in outcome_line(build(spec).to_json())
 
 
-def test_an_up_to_date_build_says_the_same_of_what_is_there(tmp_path: Path) -> None:
+def test_the_outcome_of_an_up_to_date_build_describes_the_existing_version(tmp_path: Path) -> None:
     first = build(_spec(tmp_path, 2)).to_json()
     again = build(_spec(tmp_path, 2)).to_json()
     assert (again["partitions"], again["partitions_reused"], again["partitions_encoded"]) == (None, None, 0)
@@ -72,11 +72,11 @@ def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:
     assert len(namespace["data"]) > 10
 
 
-def test_a_crash_says_once_that_retry_goes_on() -> None:
+def test_the_message_of_a_crash_says_once_that_a_retry_continues() -> None:
     once = crash_message("Process exited with status code: -9.")
-    assert once == f"Process exited with status code: -9; {GOES_ON}"
+    assert once == f"Process exited with status code: -9; {CONTINUES}"
     assert crash_message(once) == once
-    assert crash_message("") == GOES_ON
+    assert crash_message("") == CONTINUES
 
 
 def test_a_list_of_problems_becomes_one_line() -> None:

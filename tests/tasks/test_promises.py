@@ -1,4 +1,4 @@
-"""What a build promises where it is easily broken: its cache, its memory, its check, its repairs."""
+"""Promises of a build that are easily broken: its cache, its memory, its validation, its repairs."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
     path = write_jsonl(tmp_path / "a.jsonl", ["right one", "right two"])
     right, times = path.read_bytes(), path.stat()
     spec = make_spec(tmp_path / "store", [jsonl(path)])
-    from tokenloom.tasks.jobs import cut_jobs
+    from tokenloom.tasks.jobs import cut_batches
 
     def change_first(*arguments: Any) -> Any:
         path.write_bytes(right.replace(b"right", b"wrong"))
-        return cut_jobs(*arguments)
+        return cut_batches(*arguments)
 
-    monkeypatch.setattr("tokenloom.flows.build_steps.cut_jobs", change_first)
+    monkeypatch.setattr("tokenloom.flows.build_steps.cut_batches", change_first)
     with pytest.raises(InputError, match="changed while it was read"):
         build(spec)
     monkeypatch.undo()
@@ -64,7 +64,7 @@ def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"bytes": 1}'])
-def test_damaged_records_of_a_killed_build_are_made_again(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_records_of_a_killed_build_are_rewritten(tmp_path: Path, damage: bytes) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
@@ -77,7 +77,7 @@ def test_damaged_records_of_a_killed_build_are_made_again(tmp_path: Path, damage
     assert listed_files(spec, version) == expected
 
 
-def test_an_edited_record_of_a_shard_is_not_believed(tmp_path: Path) -> None:
+def test_an_edited_shard_record_is_not_trusted(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
@@ -88,9 +88,7 @@ def test_an_edited_record_of_a_shard_is_not_believed(tmp_path: Path) -> None:
     assert read_shard_record(store, version, "train/000000") is None
 
 
-def test_copies_of_one_text_do_not_wait_in_memory_for_the_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["[deleted]"] * 5000 + [f"document {i}" for i in range(200)])
     spec = make_spec(tmp_path / "store", [jsonl(path)], splits={"train": 1.0})
     version = build(spec).version
@@ -140,7 +138,9 @@ def test_every_spill_damaged_at_once_is_encoded_again(tmp_path: Path) -> None:
     assert listed_files(spec, result.version) == expected
 
 
-def test_a_spill_damaged_again_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spill_that_is_damaged_after_each_repair_ends_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
     spec = make_spec(tmp_path / "store", [jsonl(path)])
 
@@ -154,7 +154,7 @@ def test_a_spill_damaged_again_and_again_is_an_error(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["pipe", "broken link"])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_input_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     odd = tmp_path / "b.jsonl"
     os.mkfifo(odd) if kind == "pipe" else odd.symlink_to(tmp_path / "nothing")
@@ -162,7 +162,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
         build(make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")]))
 
 
-def test_a_published_version_with_a_missing_shard_is_no_success(tmp_path: Path) -> None:
+def test_a_published_version_with_a_missing_shard_fails_the_build(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
@@ -176,7 +176,7 @@ def test_a_published_version_with_a_missing_shard_is_no_success(tmp_path: Path) 
     assert listed_files(spec, version) == expected
 
 
-def test_a_local_name_with_colons_is_no_chain_of_file_systems(tmp_path: Path) -> None:
+def test_a_local_name_with_colons_is_not_a_chain_of_file_systems(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a::b.jsonl", ["one", "two"])
     spec = make_spec(tmp_path / "store", [jsonl(path)], splits={"train": 1.0})
     assert texts_of(spec, build(spec).version) == {b"one", b"two"}

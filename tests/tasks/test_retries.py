@@ -1,4 +1,4 @@
-"""What is tried again: what can pass, and nothing else."""
+"""Transient errors are retried, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.servers.busy_server import serving
-from tokenloom.errors import InputError, StoreError, WorkerLost
+from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running import progress, retries
-from tokenloom.tasks.running.retries import is_worth_another_try
+from tokenloom.tasks.running.retries import should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 
 
@@ -30,7 +30,7 @@ def _raised(error: BaseException, cause: BaseException) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("cause", "passing"),
+    ("cause", "is_transient"),
     [
         (ConnectionResetError("by peer"), True),
         (TimeoutError(), True),
@@ -44,26 +44,26 @@ def _raised(error: BaseException, cause: BaseException) -> BaseException:
         (MemoryError(), False),
     ],
 )
-def test_network_and_busy_servers_pass_and_damage_does_not(cause: BaseException, passing: bool) -> None:
+def test_only_transient_errors_are_retried(cause: BaseException, is_transient: bool) -> None:
     for error in (InputError("a.gz: can't be read"), StoreError("a: can't be written")):
-        assert is_worth_another_try(_raised(error, cause), 1) is passing
+        assert should_retry(_raised(error, cause), 1) is is_transient
 
 
-def test_tries_end() -> None:
-    assert [is_worth_another_try(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
-    assert [is_worth_another_try(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
+def test_the_number_of_retries_is_limited() -> None:
+    assert [should_retry(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
+    assert [should_retry(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
 
 
 def _fail(cause: BaseException) -> None:
     raise InputError("a: can't be read") from cause
 
 
-@pytest.mark.parametrize(("cause", "passing"), [(TimeoutError(), True), (EOFError(), False)])
-def test_an_error_of_a_worker_process_keeps_what_it_means(cause: BaseException, passing: bool) -> None:
+@pytest.mark.parametrize(("cause", "is_transient"), [(TimeoutError(), True), (EOFError(), False)])
+def test_an_error_from_a_worker_process_stays_transient_or_permanent(cause: BaseException, is_transient: bool) -> None:
     with WorkerPool(1) as pool, pytest.raises(InputError) as failed:
         pool.call(_fail, cause)
     assert failed.value.__cause__ is None
-    assert is_worth_another_try(failed.value, 1) is passing
+    assert should_retry(failed.value, 1) is is_transient
 
 
 def _spec(folder: Path, url: str, store: str) -> BuildSpec:
@@ -71,28 +71,33 @@ def _spec(folder: Path, url: str, store: str) -> BuildSpec:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_whichever_request_finds_the_server_busy_the_bytes_are_the_same(
+def test_the_bytes_do_not_depend_on_which_request_failed(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(3)])
     with serving(tmp_path / "input", ()) as (url, state):
         calm = _spec(tmp_path, url, "calm")
         wanted = listed_files(calm, build(calm).version, ".tok")
         num_requests = state.num_requests
     for number in range(num_requests):
-        told: list[Any] = []
-        with serving(tmp_path / "input", {number}) as (url, _), progress.listening(told.append):
+        events: list[Any] = []
+        with serving(tmp_path / "input", {number}) as (url, _), progress.listening(events.append):
             busy = _spec(tmp_path, url, f"busy{number}")
             assert listed_files(busy, build(busy, num_workers).version, ".tok") == wanted
-        messages = [event.text for event in told if isinstance(event, progress.Message)]
-        assert len(messages) == 1 and "503" in messages[0] and "tried again in" in messages[0]
+        messages = [event.text for event in events if isinstance(event, progress.Message)]
+        assert len(messages) == 1 and "503" in messages[0] and "retrying in" in messages[0]
 
 
-def test_a_server_that_stays_busy_ends_the_build_with_its_answer(
+def test_a_server_that_stays_busy_ends_the_build_with_its_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct_steps.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
     with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
         build(_spec(tmp_path, url, "store"))
+
+
+def test_a_damaged_work_file_is_repaired_and_not_retried() -> None:
+    error = _raised(WorkError("a.spill: can't be read", "a"), TimeoutError())
+    assert not should_retry(error, 1)

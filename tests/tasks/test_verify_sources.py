@@ -1,4 +1,4 @@
-"""Deep verification: other ids are a damage; a source that changed, moved or is gone is told and is none."""
+"""Deep verification reports different ids as damage, and a source that changed or moved or is missing as a warning."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from tests.builders.damaging import Made, make_version
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.storage.test_version_checks import write_shard
-from tokenloom.flows.verify_direct import verify_directly
+from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.verification import verify_sources
-from tokenloom.tasks.verification.reread import read_rows
-from tokenloom.tasks.verification.samples import NUM_SAMPLES
+from tokenloom.tasks.verification import reencoding
+from tokenloom.tasks.verification.reencoding import read_rows
+from tokenloom.tasks.verification.sampling import NUM_SAMPLES
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """A version with every kind of file in it, whose sources lie in the folder `in`."""
+    """A version with every kind of file in it, whose sources are in the folder `in`."""
     return make_version(tmp_path)
 
 
@@ -32,11 +32,11 @@ def _deep(made: Made, workers: int = 0) -> dict[str, Any]:
 
 
 def _num_documents(made: Made, source: str) -> int:
-    """Return how many documents of the version come from a source: none twice, the first place stays."""
+    """Return how many documents of the version come from a source: each once, where it comes first."""
     return {"lines": 90, "named": 149, "table": 1}[source]
 
 
-def test_other_ids_under_right_checksums_are_named(made: Made) -> None:
+def test_different_ids_under_valid_checksums_are_reported(made: Made) -> None:
     def change(header: ShardHeader, tokens: Any, offsets: Any) -> ShardHeader:
         tokens[0] = (int(tokens[0]) + 1) % 200
         return header
@@ -52,17 +52,17 @@ def test_other_ids_under_right_checksums_are_named(made: Made) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_source_that_changed_or_is_gone_is_a_note(made: Made, tmp_path: Path, workers: int) -> None:
+def test_a_changed_or_missing_source_is_a_warning(made: Made, tmp_path: Path, workers: int) -> None:
     with (tmp_path / "in" / "a.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
     (tmp_path / "in" / "c.parquet").unlink()
     result = _deep(made, workers)
     assert result["damages"] == []
     assert result["documents_encoded_again"] == _num_documents(made, "named")
-    told = "\n".join(result["warnings"])
-    assert "source changed: lines: a.jsonl; 90 of its documents are not compared" in told
-    assert "source gone: table: c.parquet; 1 of its documents are not compared" in told
-    assert "source table: " in told
+    warnings = "\n".join(result["warnings"])
+    assert "source changed: lines: a.jsonl; 90 of its documents are not compared" in warnings
+    assert "source gone: table: c.parquet; 1 of its documents are not compared" in warnings
+    assert "source table: " in warnings
 
 
 def test_a_source_that_moved_is_found_by_the_spec(made: Made, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_without_a_useful_build_json_the_rest_is_verified(made: Made, data: byte
     assert "give --spec" in warning
 
 
-def test_documents_of_a_damaged_shard_are_left_out(made: Made) -> None:
+def test_documents_of_a_damaged_shard_are_not_compared(made: Made) -> None:
     path = made.store.local(version_path(made.version, "train/000000.tok"))
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     result = _deep(made)
@@ -125,12 +125,14 @@ def test_a_transform_is_applied_again(tmp_path: Path, monkeypatch: pytest.Monkey
     result = verify_directly(made.reference, True, spec, 1)  # a fresh process
     assert result["damages"] == []
     assert result["documents_encoded_again"] == 0
-    assert result["warnings"] == ["documents.transform tokenloom_test_rule:change gives other texts: 20 not compared"]
+    assert result["warnings"] == [
+        "documents.transform tokenloom_test_rule:change gives different texts: 20 not compared"
+    ]
     (warning,) = _deep(made)["warnings"]
     assert "documents.transform is code, which runs only if --spec names it" in warning
 
 
-def test_build_json_brings_no_code_of_its_own(made: Made) -> None:
+def test_build_json_cannot_name_code_to_run(made: Made) -> None:
     path = made.store.local(version_path(made.version, "build.json"))
     value = json.loads(path.read_bytes())
     value["spec"]["documents"]["transform"] = {"function": "os:system", "version": "1"}
@@ -141,7 +143,7 @@ def test_build_json_brings_no_code_of_its_own(made: Made) -> None:
     assert "the version was built from another spec: documents differ" in warning
 
 
-def test_a_source_that_changes_while_it_is_read_is_no_damage(
+def test_a_source_that_changes_during_the_comparison_is_not_damage(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change_and_read(file: InputFile, *args: Any) -> Any:
@@ -149,7 +151,7 @@ def test_a_source_that_changes_while_it_is_read_is_no_damage(
         path.write_bytes(path.read_bytes().replace(b"a", b"b"))
         return read_rows(file, *args)
 
-    monkeypatch.setattr(verify_sources, "read_rows", change_and_read)
+    monkeypatch.setattr(reencoding, "read_rows", change_and_read)
     result = _deep(made)
     assert result["damages"] == []
     assert any("a.jsonl: it changed while it was read" in warning for warning in result["warnings"])

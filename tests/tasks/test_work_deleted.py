@@ -1,4 +1,4 @@
-"""work/ may be deleted while a build runs: what was in it is made again."""
+"""work/ may be deleted while a build runs: the build writes its files again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 TEXTS = [f"document {i} " * 5 for i in range(40)]
 
 
-def test_work_deleted_before_any_rename_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_deleted_before_any_rename_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", TEXTS))}
     wanted = make_spec(tmp_path / "wanted", [source], shard_tokens=1000)
     expected = listed_files(wanted, build(wanted).version)

@@ -1,4 +1,4 @@
-"""Worker processes: what comes back from them, what happens when they end, and what they leave alone."""
+"""Worker processes: what they return, what happens when they end, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_partition
-from tokenloom.tasks.validate import check_documents
+from tokenloom.tasks.validate import check_encoding
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -157,7 +157,7 @@ def test_exceptions_of_every_kind_come_back_as_themselves(pool: WorkerPool, erro
     assert pool.call(process_id, None) == before
 
 
-def test_exceptions_keep_their_attributes_and_tell_where_they_were_raised(pool: WorkerPool) -> None:
+def test_exceptions_keep_their_attributes_and_the_traceback_of_the_child(pool: WorkerPool) -> None:
     with pytest.raises(WorkError, match="a file is damaged") as caught:
         pool.call(raise_error, WorkError("a file is damaged", "0123abcd"))
     assert caught.value.spill == "0123abcd"
@@ -166,20 +166,20 @@ def test_exceptions_keep_their_attributes_and_tell_where_they_were_raised(pool: 
     assert "raise_error" in notes
 
 
-def test_exception_that_cannot_travel_is_told_in_words(pool: WorkerPool) -> None:
+def test_an_exception_that_cannot_be_pickled_is_sent_as_its_text(pool: WorkerPool) -> None:
     with pytest.raises(RuntimeError, match=r"Unpicklable: row 3: is not allowed"):
         pool.call(raise_unpicklable, "row 3")
     assert pool.call(double, 4) == 8
 
 
-def test_result_that_cannot_travel_is_an_exception_and_not_a_lost_worker(pool: WorkerPool) -> None:
+def test_a_result_that_cannot_be_pickled_raises_and_loses_no_worker(pool: WorkerPool) -> None:
     with pytest.raises(Exception, match="pickle") as caught:
         pool.call(return_unpicklable, None)
     assert not isinstance(caught.value, WorkerLost)
     assert pool.call(double, 4) == 8
 
 
-def test_function_that_cannot_travel_is_an_exception_and_the_pool_goes_on(pool: WorkerPool) -> None:
+def test_a_function_that_cannot_be_pickled_raises_and_the_pool_continues(pool: WorkerPool) -> None:
     with pytest.raises(Exception, match="pickle"):
         pool.call(lambda job: job, 1)
     assert pool.call(double, 4) == 8
@@ -207,7 +207,7 @@ def test_child_that_ends_between_calls_costs_at_most_one_call() -> None:
         assert one.call(double, 21) == 42
 
 
-def test_closing_now_ends_calls_in_the_middle(tmp_path: Path) -> None:
+def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
     pool = WorkerPool(2)
     failures: list[BaseException] = []
 
@@ -238,9 +238,9 @@ def test_children_are_gone_after_the_block() -> None:
 
 
 def test_children_import_neither_prefect_nor_pydantic_nor_torch(pool: WorkerPool) -> None:
-    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_documents]
+    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_encoding]
     for step in steps:
-        with pytest.raises(AttributeError):  # the job is none, but the step's modules are loaded now
+        with pytest.raises(AttributeError):  # the job is missing, but the step's modules are loaded now
             pool.call(step, None)
     loaded = pool.call(loaded_modules, None)
     assert "tokenloom" in loaded

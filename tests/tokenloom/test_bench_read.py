@@ -14,8 +14,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.builders.synthetic_store import random_documents, write_store
-from tokenloom.cli import bench_rank, bench_read
-from tokenloom.cli.bench_plot import draw
+from tokenloom.cli.bench import rank as bench_rank
+from tokenloom.cli.bench import read as bench_read
+from tokenloom.cli.bench.figures import BenchResult, Quantiles, WayFigures
+from tokenloom.cli.bench.plot import draw
 from tokenloom.cli.main import main
 from tokenloom.reader import TokenDataset
 from tokenloom.storage.cache.cache_files import CacheFiles
@@ -31,9 +33,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks in threads of this process, and short: the same but for what processes cost."""
+    """Run ranks as threads of this process, and briefly: the same work without the cost of processes."""
 
-    def run(tasks: Sequence[bench_rank.Task]) -> list[dict[str, Any]]:
+    def run(tasks: Sequence[bench_rank.Task]) -> list[bench_rank.Measured]:
         monkeypatch.setattr(bench_rank, "_barrier", threading.Barrier(len(tasks)))
         with ThreadPoolExecutor(len(tasks)) as pool:
             return list(pool.map(bench_rank.run_rank, tasks))
@@ -147,24 +149,36 @@ def test_tables_and_plot_name_every_way(reference: str, capsys: pytest.CaptureFi
 
 
 def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
+    step = Quantiles(5.0, 10.0, 20.0)
     ways = [
-        {
-            "way": f"<{share}>",
-            "nodes": 1,
-            "idle_ratio": share,
-            "tokens_per_second_in_all": 1e6,
-            "step_ms": {"p50": 5.0, "p99": 10.0, "max": 20.0},
-            "memory_bytes": memory,
-        }
+        WayFigures(
+            way=f"<{share}>",
+            workers=None,
+            nodes=1,
+            steps=1,
+            tokens_per_second=1e6,
+            tokens_per_second_in_all=1e6,
+            flat_out_tokens_per_second=1e6,
+            bare_tokens_per_second=1e6,
+            flat_out_to_bare=1.0,
+            idle_ratio=share,
+            batch_ms=step,
+            step_ms=step,
+            first_batch_seconds=1.0,
+            memory_bytes=memory,
+            cpu_share=1.0,
+            per_node=[],
+        )
         for share, memory in ((0, {"rss": 400e6, "pss": 100e6}), (0.5, {}))
     ]
-    svg = draw({"ways": ways, "processes": 2, "step_ms": 5.0, "batch_size": 8, "seq_len": 16})
+    result = BenchResult("store/data@v", 1, 1, "train", 16, "concat", "block", 8, 2, 5.0, ways)
+    svg = draw(result)
     bars = [node for node in ElementTree.fromstring(svg) if node.tag.endswith("}rect")][1:]
     widths = [float(bar.attrib["width"]) for bar in bars]
     idle_and_rates, steps, memory = widths[:4], widths[4:10], widths[10:]
     assert idle_and_rates == [0, 130, 260, 260]
     assert steps == [260, 130, 65] * 2, "the longest lies behind"
-    assert memory == [260, 65], "where it is unknown there is no bar"
+    assert memory == [260, 65], "an unknown figure has no bar"
     assert "5 / 10 / 20" in svg and "100 / 400" in svg and ">unknown<" in svg
     assert "&lt;0.5&gt;" in svg
 
@@ -173,16 +187,16 @@ def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--processes", "4", "--nodes", "3"], 2, "--nodes 3: 4 processes can't be cut"),
-        (["--plot", "plot.png"], 2, "write the name of an .svg file"),
-        (["--plot", "nowhere/plot.svg"], 2, "in a folder that is there"),
+        (["--processes", "4", "--nodes", "3"], 2, "--nodes 3: 4 processes can't be divided"),
+        (["--plot", "plot.png"], 2, "give the name of an .svg file"),
+        (["--plot", "nowhere/plot.svg"], 2, "in an existing folder"),
         (["--packing", "greedy"], 2, "packing must be one of concat"),
         (["--order", "random"], 2, "order must be one of"),
         (["--seq-len", "1000000"], 2, "is empty"),
         (["--split", "tests"], 1, "no split 'tests'; it has: train"),
     ],
 )
-def test_a_wrong_argument_is_told_before_anything_runs(
+def test_a_wrong_argument_is_reported_before_anything_runs(
     reference: str, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     assert main(["bench", "read", reference, *arguments]) == code
@@ -197,7 +211,7 @@ def test_a_wrong_number_is_a_usage_error(arguments: list[str], capsys: pytest.Ca
     assert arguments[0] in capsys.readouterr().err
 
 
-def test_a_rank_that_fails_ends_the_others_and_is_told(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rank_ends_the_others_and_is_reported(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     barrier = threading.Barrier(2)
     monkeypatch.setattr(bench_rank, "_barrier", barrier)
     task = bench_rank.Task(reference, "train", 64, "concat", "block", 4, 0.0, 1, rank=2, world_size=2)

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: processes, exit codes, what stands on stdout and on stderr."""
+"""The command line as users see it: processes, exit codes, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _spawn(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedP
 
 
 def _json(folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run a command with --json; stdout must be one JSON object on one line, and nothing else."""
+    """Run a command with --json; stdout must be one JSON object on one line and nothing else."""
     done = _run(folder, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
@@ -100,11 +100,11 @@ def test_init_writes_a_spec_that_plan_reads_and_never_overwrites(tmp_path: Path)
     assert done.returncode == 0
     assert "wrote news.yaml" in done.stdout
     written = (tmp_path / "news.yaml").read_text()
-    assert _run(tmp_path, "plan", "news.yaml").returncode == 1  # its input is not there
+    assert _run(tmp_path, "plan", "news.yaml").returncode == 1  # its input does not exist
     (tmp_path / "news.yaml").write_text(written + "# mine\n")
     again = _run(tmp_path, "init", "news.yaml")
     assert again.returncode == 2
-    assert "news.yaml: it exists already" in again.stderr
+    assert "news.yaml: the file exists" in again.stderr
     assert (tmp_path / "news.yaml").read_text() == written + "# mine\n"
     assert _json(tmp_path, "init", "other.yaml") == {"path": "other.yaml"}
 
@@ -123,7 +123,7 @@ def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) 
     assert value["tokenizer"]["vocab_size"] == 256
 
 
-def test_build_answers_with_the_promised_keys_and_a_second_one_has_nothing_to_do(project: Path) -> None:
+def test_build_returns_the_promised_keys_and_a_second_build_has_nothing_to_do(project: Path) -> None:
     value = _json(project, "build", "spec.yaml", "--direct", "--workers", "1")
     assert {"reference", "version", "published", "splits"} <= set(value)
     assert value["published"] is True
@@ -163,7 +163,7 @@ def test_rebuild_with_nothing_new_takes_under_three_seconds(project: Path) -> No
     assert _processor_seconds(project, "build", "spec.yaml", "--direct") < 3
 
 
-def test_overrides_count_for_the_build(project: Path) -> None:
+def test_overrides_change_the_build(project: Path) -> None:
     value = _json(project, "build", "spec.yaml", "--direct", "--set", "dataset=other", "--set", "shard_tokens=500")
     assert "/store/other@" in value["reference"]
     assert value["splits"]["train"]["shards"] > 1
@@ -190,7 +190,7 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
         assert version in _run(project, *arguments).stdout
 
 
-def test_inspect_lists_rows_in_the_order_of_a_build_and_counts_one_file_as_one(project: Path) -> None:
+def test_inspect_lists_rows_in_the_order_of_a_build_and_says_1_file(project: Path) -> None:
     write_jsonl(project / "input" / "a.jsonl", ["twice", "twice", "a", "", "another line"])
     with (project / "input" / "a.jsonl").open("a") as file:
         file.write("{}\n")
@@ -220,7 +220,7 @@ def test_inspect_lists_rows_in_the_order_of_a_build_and_counts_one_file_as_one(p
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )
-def test_errors_are_one_message_and_an_exit_code(
+def test_an_error_is_one_message_and_an_exit_code(
     project: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     done = _run(project, *arguments)
@@ -255,7 +255,7 @@ def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
 
 
 def _imported(folder: Path, *arguments: str) -> set[str]:
-    """Return the top names of all modules that a command imports."""
+    """Return the top-level names of all modules that a command imports."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *_COMMAND[1:], *arguments],
         cwd=folder,
@@ -299,7 +299,7 @@ def test_missing_extra_is_one_line_that_says_what_to_install(project: Path, miss
 
 
 @pytest.mark.slow
-def test_json_is_all_that_stands_on_stdout_whatever_a_transform_prints(project: Path) -> None:
+def test_stdout_has_only_json_whatever_a_transform_prints(project: Path) -> None:
     (project / "loud.py").write_text("print('noise')\n\ndef fn(text):\n    print(text)\n    return text\n")
     rules = ["--set", "documents.transform.function=loud:fn", "--set", "documents.transform.version='1'"]
     for workers in ("0", "1"):
@@ -308,7 +308,7 @@ def test_json_is_all_that_stands_on_stdout_whatever_a_transform_prints(project: 
         assert json.loads(done.stdout)["published"], done.stderr
 
 
-def test_what_a_terminal_would_obey_is_spelled_in_errors(tmp_path: Path) -> None:
+def test_errors_escape_control_characters(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"one\x1b[31m,two\n1,2\n")
     (tmp_path / "spec.yaml").write_text(
         "dataset: d\nstore: st\nsources:\n  - {kind: csv, path: a.csv}\ntokenizer: {kind: byte}\n"
@@ -320,7 +320,7 @@ def test_what_a_terminal_would_obey_is_spelled_in_errors(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_reader_of_the_output_may_go_away(project: Path) -> None:
+def test_the_process_that_reads_stdout_may_end(project: Path) -> None:
     assert _run(project, "build", "spec.yaml", "--direct", "--workers", "0").returncode == 0
     reading, writing = os.pipe()
     os.close(reading)
@@ -370,7 +370,7 @@ def _build_in_a_group(folder: Path, *arguments: str, **extra: str) -> Iterator[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--direct",), ()], ids=["direct", "prefect"])
-def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(
+def test_ctrl_c_leaves_nothing_visible_and_the_same_command_continues(
     migrated: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     use_migrated(migrated, tmp_path / "prefect")
@@ -388,7 +388,7 @@ def test_ctrl_c_leaves_nothing_visible_and_the_same_command_goes_on(
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
         assert output == ""
-        assert "Only a complete version is ever visible; run the same command to go on" in errors
+        assert "Only complete versions are visible; run the same command again to continue" in errors
         assert "Traceback" not in errors
         time.sleep(0.2)
         assert _group(process.pid) == []
@@ -404,7 +404,7 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
     done = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["published"] is True
-    assert done.stderr.count("a temporary Prefect server is started (analytics off)") == 1
+    assert done.stderr.count("starting a temporary Prefect server (analytics off)") == 1
     (project / "input" / "b.jsonl").write_text("no json\n")
     failed = _spawn(project, "build", "spec.yaml", "--workers", "1", **home)
     assert failed.returncode == 1
@@ -434,7 +434,7 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["missing", pytest.param("empty", marks=full_only)])
-def test_build_publishes_whatever_the_home_folder_is(project: Path, home: str) -> None:
+def test_build_publishes_with_an_empty_or_missing_home_folder(project: Path, home: str) -> None:
     (project / "empty").mkdir()
     (project / "tmp").mkdir()
     environment = _environment(HOME=str(project / home), TMPDIR=str(project / "tmp"))
@@ -449,7 +449,7 @@ def test_build_publishes_whatever_the_home_folder_is(project: Path, home: str) -
 
 
 @pytest.mark.slow
-def test_ctrl_c_with_json_is_an_object(tmp_path: Path) -> None:
+def test_ctrl_c_with_json_prints_an_object(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "spec.yaml")  # a build that waits for its spec
     process = subprocess.Popen(
         [*_COMMAND, "build", "spec.yaml", "--json"],
@@ -460,18 +460,18 @@ def test_ctrl_c_with_json_is_an_object(tmp_path: Path) -> None:
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    with (tmp_path / "spec.yaml").open("w"):  # opened: it reads
+    with (tmp_path / "spec.yaml").open("w"):  # it opens once the build reads
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     error = json.loads(output)["error"]
     assert (error["type"], error["exit_code"]) == ("KeyboardInterrupt", 130)
     assert errors.strip() == error["message"]
-    assert "run the same command to go on" in error["message"]
+    assert "run the same command again to continue" in error["message"]
 
 
 @pytest.mark.slow
-def test_closed_or_full_output_needs_no_traceback(project: Path) -> None:
+def test_closed_or_full_stdout_causes_no_traceback(project: Path) -> None:
     command = [*_COMMAND, "build", "spec.yaml", "--direct", "--workers", "0"]
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
     done = subprocess.run(shell, cwd=project, env=_environment(), stderr=subprocess.PIPE, text=True, check=False)

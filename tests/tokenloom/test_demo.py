@@ -1,4 +1,4 @@
-"""The demo: what it leaves out and says so, what it shows while it works, and that its model is a plain one."""
+"""The demo: it reports what it leaves out, shows its progress, and trains a model of plain layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.builders.datasets import build  # noqa: E402
-from tokenloom.cli import demo  # noqa: E402
+from tokenloom.cli.commands import demo  # noqa: E402
 from tokenloom.examples.train_small import loss_of, make_model  # noqa: E402
 from tokenloom.tasks.running import progress  # noqa: E402
 from tokenloom.tasks.running.meter import Meter  # noqa: E402
@@ -18,7 +18,7 @@ from tokenloom.tasks.running.meter import Meter  # noqa: E402
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A standard library of 60 long files, 9 short ones, a copy, one that is not UTF-8; and what is never read."""
+    """A standard library of 60 long files, 9 short ones, a copy, one not in UTF-8, and a test that is never read."""
     folder = tmp_path / "library"
     (folder / "test").mkdir(parents=True)
     for i in range(60):
@@ -28,7 +28,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "copy.py").write_text("# file 7\n" * 700)
     (folder / "latin_1.py").write_bytes(b"# caf\xe9\n" * 1000)
     (folder / "test" / "test_a.py").write_text("# a test\n" * 700)
-    monkeypatch.setattr("tokenloom.cli.demo.sysconfig.get_path", lambda name: str(folder))
+    monkeypatch.setattr("tokenloom.cli.commands.demo.sysconfig.get_path", lambda name: str(folder))
     return folder
 
 
@@ -39,7 +39,7 @@ def _run(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.usefixtures("library")
-def test_the_demo_says_how_many_files_it_leaves_out_and_why(tmp_path: Path) -> None:
+def test_the_demo_reports_how_many_files_it_leaves_out_and_why(tmp_path: Path) -> None:
     result, lines = _run(tmp_path / "demo")
     assert lines[0].startswith("1. 70 Python files of the standard library -> ")
     assert lines[1] == "   1 file left out: not UTF-8"
@@ -49,15 +49,15 @@ def test_the_demo_says_how_many_files_it_leaves_out_and_why(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("library")
-def test_the_demo_shows_how_far_its_writing_its_build_and_its_training_are(tmp_path: Path) -> None:
+def test_the_demo_shows_the_progress_of_writing_building_and_training(tmp_path: Path) -> None:
     meter, steps, at_the_end = Meter(), [], {}
 
     def listen(event: progress.Event) -> None:
         if isinstance(event, progress.StepStarted):
             steps.append(event.step)
         meter.take(event)
-        if meter.step:
-            at_the_end[meter.step] = meter.step_share()
+        if step := meter.read().step:
+            at_the_end[step.name] = step.share
 
     with progress.listening(listen):
         _run(tmp_path / "demo")

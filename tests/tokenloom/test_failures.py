@@ -1,4 +1,4 @@
-"""What the command line says when a command fails: its message, the object of --json, the exit code."""
+"""How the command line reports a failed command: the message, the object of --json, the exit code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from tests.builders.datasets import write_jsonl, write_parquet
-from tokenloom.cli import commands
+from tokenloom.cli.commands import ls
 from tokenloom.cli.main import main
+from tokenloom.cli.results import Result
 from tokenloom.errors import InputError
 from tokenloom.storage.versions import fingerprints
 
@@ -45,25 +46,25 @@ def _spec(folder: Path, kind: str, path: str, *lines: str) -> str:
 
 
 def _refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
-    """Return the message of a command that fails; stdout with --json holds the same."""
+    """Return the message of a command that fails; stdout with --json has the same."""
     assert main(list(arguments)) == code
     plain = capsys.readouterr()
     assert plain.out == ""
     assert main([*arguments, "--json"]) == code
-    told = capsys.readouterr()
-    assert _steady(told.err.splitlines()[-1]) == _steady(plain.err.splitlines()[-1])
-    assert told.out.count("\n") == 1
-    value = json.loads(told.out)
+    shown = capsys.readouterr()
+    assert _steady(shown.err.splitlines()[-1]) == _steady(plain.err.splitlines()[-1])
+    assert shown.out.count("\n") == 1
+    value = json.loads(shown.out)
     assert set(value) == {"error"}
     assert set(value["error"]) == {"type", "message", "exit_code"}
     assert value["error"]["exit_code"] == code
-    assert value["error"]["message"] in told.err
+    assert value["error"]["message"] in shown.err
     message: str = value["error"]["message"]
     return message
 
 
 def _steady(message: str) -> str:
-    """Return a message without the free space of a file system, which others change."""
+    """Return a message without the free space of a file system, which other processes change."""
     return re.sub(r"[\d,]+ bytes free", "free", message)
 
 
@@ -87,9 +88,9 @@ def test_an_error_with_json_is_an_object_on_stdout_and_a_message_on_stderr(
 
 def test_debug_adds_the_traceback_and_changes_neither_exit_code_nor_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "none.yaml", "--json", "--debug"]) == 2
-    told = capsys.readouterr()
-    assert json.loads(told.out)["error"]["exit_code"] == 2
-    assert "Traceback" in told.err
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["error"]["exit_code"] == 2
+    assert "Traceback" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -111,13 +112,13 @@ def test_every_message_is_one_line(
     def fail(**options: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(commands, "ls", fail)
+    monkeypatch.setattr(ls, "run", fail)
     assert _refused(capsys, "ls", "store", code=code) == message
     main(["ls", "store"])
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_reader_of_the_object_may_go_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_process_that_reads_the_object_may_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Closed(io.StringIO):
         def flush(self) -> None:
             raise BrokenPipeError
@@ -130,12 +131,14 @@ def test_a_reader_of_the_object_may_go_away(monkeypatch: pytest.MonkeyPatch, tmp
         assert main(["plan", "none.yaml", "--json"]) == 1
 
 
-def test_several_errors_of_a_spec_are_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_error_of_a_spec_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = _spec(tmp_path, "parqet", "x", "nope: 1")
     assert len(_refused(capsys, "plan", spec, "--set", "seed=-1", code=2).splitlines()) == 2
 
 
-def test_what_a_library_says_in_several_lines_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_message_of_several_lines_becomes_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["text"] * 50)
     whole = bytearray(path.read_bytes())
     whole[4:40] = bytes(36)
@@ -171,7 +174,7 @@ def test_a_key_that_no_row_has_names_the_line_of_the_spec(tmp_path: Path, capsys
 # Names of columns
 
 
-def test_names_of_columns_are_quoted_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_column_names_are_quoted_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["plain", "with space", "a, b", 'q"', "", "dotted.name"]
     shown = r'plain, "with space", "a, b", "q\"", "", dotted.name'
     pq.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "a.parquet")
@@ -195,7 +198,7 @@ def test_a_column_without_a_name_can_be_read(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("rows", ['["one", "two"]', '"one"\n"two"\n'])
-def test_strings_alone_are_read_with_a_dot_and_named_without(
+def test_only_strings_are_read_with_a_dot_and_named_without(
     rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.json").write_text(rows)
@@ -249,7 +252,7 @@ def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
     assert "names of the Hugging Face hub are not supported yet" in planned
 
 
-def test_plan_leaves_remembered_fingerprints_alone_in_the_store(
+def test_plan_writes_only_remembered_fingerprints_to_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, hash_file = time.time_ns, fingerprints._hash_file
@@ -297,7 +300,7 @@ def test_plan_leaves_remembered_fingerprints_alone_in_the_store(
         ("jsonl", b'{"text": "hello", "n": 1, "i": 1}\n', "{filter: n == 2, id: i}", "1 row read, 1 of them left out"),
     ],
 )
-def test_plan_refuses_what_holds_no_document_as_build_does(
+def test_plan_refuses_inputs_without_documents_as_build_does(
     kind: str, data: bytes, lines: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / f"a.{kind}").write_bytes(data)
@@ -319,10 +322,10 @@ def test_plan_refuses_what_holds_no_document_as_build_does(
     assert _refused(capsys, "plan", str(tmp_path / "spec.yaml")) == built  # of what is encoded now
 
 
-def test_plan_warns_where_a_sample_alone_holds_no_document(
+def test_plan_warns_if_only_the_sample_has_no_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.estimate._NUM_SAMPLES", 1)
+    monkeypatch.setattr("tokenloom.tasks.estimate._NUM_PROBES", 1)
     for name in "ab":
         write_jsonl(tmp_path / f"{name}.jsonl", [f"short {name}"])
     (tmp_path / "spec.yaml").write_text(
@@ -331,37 +334,37 @@ def test_plan_warns_where_a_sample_alone_holds_no_document(
     )
     assert main(["plan", str(tmp_path / "spec.yaml")]) == 0
     shown = capsys.readouterr().out
-    assert "the sample holds no document" in shown
+    assert "the sample has no documents" in shown
     assert "already encoded" not in shown
 
 
-# What the system says, in plain words
+# Errors of the operating system
 
 
 def test_a_path_of_the_wrong_kind_is_named_without_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert "a file is in the way; name a folder" in _refused(capsys, "demo", "--dir", str(tmp_path / "file"), code=2)
+    assert "this is a file; name a folder" in _refused(capsys, "demo", "--dir", str(tmp_path / "file"), code=2)
     assert f"{tmp_path}: this is a folder; name the YAML file" in _refused(capsys, "build", str(tmp_path), code=2)
 
 
-def test_an_error_of_the_system_is_said_without_its_number(
+def test_a_system_error_is_reported_without_its_number(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/file")
 
-    monkeypatch.setattr(commands, "ls", fail)
+    monkeypatch.setattr(ls, "run", fail)
     assert _refused(capsys, "ls", "store") == "a/file: No space left on device"
     main(["ls", "store"])
     assert capsys.readouterr().err == "tokenloom: a/file: No space left on device\n"
 
 
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(**options: Any) -> dict[str, Any]:
+    def warn(**options: Any) -> Result:
         warnings.warn("no\nsamples", stacklevel=1)
-        return {}
+        return Result()
 
-    monkeypatch.setattr(commands, "ls", warn)
+    monkeypatch.setattr(ls, "run", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["ls", "store"]) == 0

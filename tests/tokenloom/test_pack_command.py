@@ -43,7 +43,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return value
 
 
-def test_all_splits_and_packings_are_counted_as_their_shards_say(
+def test_the_counts_of_all_splits_and_packings_are_those_of_their_shards(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path
 ) -> None:
     value = _json(capsys, reference, "--seq-len", "64")
@@ -62,7 +62,7 @@ def test_all_splits_and_packings_are_counted_as_their_shards_say(
         assert row["dropped_share"] == total.dropped_tokens / manifest["splits"][row["split"]]["tokens"]
 
 
-def test_readers_take_the_counts_that_were_kept(
+def test_readers_use_the_kept_counts(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path, tmp_path: Path
 ) -> None:
     value = _json(capsys, reference, "--seq-len", "64", "--packing", "best_fit", "--split", "train")
@@ -83,7 +83,7 @@ def test_the_table_has_a_line_for_each_packing(reference: str, capsys: pytest.Ca
     assert last == f"counts for readers on this machine are in {cache / 'counts'}"
 
 
-def test_a_folder_that_can_not_be_written_still_shows_the_table(
+def test_the_table_is_shown_although_the_cache_can_not_be_written(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path
 ) -> None:
     cache.write_text("")
@@ -99,13 +99,13 @@ def test_a_folder_that_can_not_be_written_still_shows_the_table(
         (["--seq-len", "64", "--split", "tests"], 1, "no split 'tests'; it has: train, validation"),
     ],
 )
-def test_a_wrong_argument_is_told(
+def test_a_wrong_argument_is_reported(
     reference: str, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     assert main(["pack", reference, *arguments]) == code
     assert message in capsys.readouterr().err
 
 
-def test_the_length_is_needed(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seq_len_is_required(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", reference]) == 2
     assert "--seq-len" in capsys.readouterr().err

@@ -11,11 +11,11 @@ from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
 from tests.servers.busy_server import serving
-from tokenloom.cli.starter import STARTER_SPEC
+from tokenloom.cli.commands.starter_spec import STARTER_SPEC
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.messages import pydantic_rule, with_rules_in_words
 from tokenloom.spec.spec_file import load_spec
-from tokenloom.spec.words import in_words, said_by_pydantic
 
 BASE = """\
 dataset: news
@@ -141,7 +141,7 @@ def test_every_pattern_of_a_spec_is_stated_in_words() -> None:
     assert len(patterns) > 3
     for pattern in patterns:
         item = {"type": "string_pattern_mismatch", "ctx": {"pattern": pattern}}
-        assert said_by_pydantic(item).startswith("must ")
+        assert pydantic_rule(item).startswith("must ")
 
 
 def test_pydantic_errors_that_prefect_quotes_are_stated_in_words() -> None:
@@ -153,7 +153,7 @@ def test_pydantic_errors_that_prefect_quotes_are_stated_in_words() -> None:
     }
     with pytest.raises(ValidationError) as caught:
         BuildSpec.model_validate(wrong | {"sources": [{"kind": "jsonl", "path": "a.jsonl"}]})
-    text = in_words(str(ParameterTypeError.from_validation_error(caught.value)))
+    text = with_rules_in_words(str(ParameterTypeError.from_validation_error(caught.value)))
     assert "dataset: must be a lower-case letter, then at most 63" in text
     assert "splits: shares must add up to 1, not 0.5" in text
 

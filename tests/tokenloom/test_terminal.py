@@ -1,4 +1,4 @@
-"""Progress as people see it: on a terminal of a real process, and in a pipe."""
+"""Progress as people see it: a real process on a terminal, and in a pipe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def _on_terminal(folder: Path, *arguments: str, **extra: str) -> tuple[int, str]:
-    """Run a command whose stdout and stderr are a terminal; return its exit code and all that it wrote there."""
+    """Run a command whose stdout and stderr are a terminal; return its exit code and everything it wrote there."""
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     environment = kept | {"PYTHONPATH": str(_ROOT), "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | extra
@@ -58,7 +58,7 @@ def _on_terminal(folder: Path, *arguments: str, **extra: str) -> tuple[int, str]
 
 
 def _screen(written: str) -> list[str]:
-    """Return the lines that stand on a terminal in the end: it obeys what rich sends to draw and remove bars."""
+    """Return the lines that a terminal shows at the end, after it drew and removed rich's bars."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
         if part == "\n":
@@ -117,7 +117,7 @@ def test_verify_uses_the_same_display(project: Path) -> None:
     assert _finished(_screen(written)) == ["open", "read files", "encode again"]
 
 
-def test_what_goes_into_a_file_stays_there_while_the_bars_are_on_a_terminal(tmp_path: Path) -> None:
+def test_stdout_in_a_file_is_not_redirected_while_bars_are_on_a_terminal(tmp_path: Path) -> None:
     program = "from tokenloom.cli.display import showing_progress\nwith showing_progress(): print('a line')"
     ours, theirs = pty.openpty()
     environment = os.environ | {"PYTHONPATH": str(_ROOT), "TERM": "xterm"}
@@ -160,13 +160,13 @@ _WORK = WorkKnown((("tokenize", 0.8), ("shuffle", 0.2)))
 
 
 @pytest.mark.usefixtures("no_time_passes")
-def test_the_bars_are_of_the_step_and_of_the_whole_build() -> None:
+def test_one_bar_shows_the_step_and_one_the_whole_build() -> None:
     step, overall = _drawn(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1350))
     assert re.fullmatch(r"  tokenize +━+╸?━* +50% 12 of 27 partitions reused", step)
     assert re.fullmatch(r"  overall +━+╸?━* +40% 0:00 elapsed", overall)
 
 
-def test_the_whole_build_has_a_time_left(no_time_passes: SimpleNamespace) -> None:
+def test_the_whole_build_shows_the_time_left(no_time_passes: SimpleNamespace) -> None:
     display = LiveDisplay()
     display.take(_WORK)
     display.take(StepStarted("tokenize", 100))
@@ -179,7 +179,7 @@ def test_the_whole_build_has_a_time_left(no_time_passes: SimpleNamespace) -> Non
 
 
 @pytest.mark.usefixtures("no_time_passes")
-def test_a_narrow_terminal_has_room_for_what_it_echoes_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_leaves_room_for_the_echo_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     lines = _drawn(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1350))
     assert len(lines) >= 2
@@ -187,12 +187,12 @@ def test_a_narrow_terminal_has_room_for_what_it_echoes_of_ctrl_c(monkeypatch: py
 
 
 @pytest.mark.usefixtures("no_time_passes")
-def test_work_of_one_step_has_one_bar() -> None:
+def test_work_with_one_step_has_one_bar() -> None:
     (bar,) = _drawn(WorkKnown((("train", 1.0),)), StepStarted("train", 300), Advanced(0, 0, 40960, 150))
     assert re.fullmatch(r"  train +━+╸?━* +50% .*0:00 elapsed", bar)
 
 
-def test_a_message_stands_above_the_bars(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_message_appears_above_the_bars(capfd: pytest.CaptureFixture[str]) -> None:
     with LiveDisplay() as display:
         display.take(StepStarted("tokenize", 10))
         display.take(Message("s3://b/a: [retried] in 1 s"))

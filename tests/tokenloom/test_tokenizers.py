@@ -19,8 +19,8 @@ from tiktoken_ext import openai_public
 from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each
 from tokenloom.errors import TokenizerError
-from tokenloom.tasks import tokenization
-from tokenloom.tasks.tokenization import job_tokenizer
+from tokenloom.tasks import job_tokenizer
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 texts_of_documents = st.lists(st.text(max_size=30), max_size=12)
@@ -240,11 +240,11 @@ def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path
     path = write_ranks(tmp_path / "a.tiktoken")
     planned = from_file(path)
     definition = {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}}
-    assert job_tokenizer(definition, planned.fingerprint).fingerprint == planned.fingerprint
-    tokenization._load_tokenizer.cache_clear()
+    assert load_job_tokenizer(definition, planned.fingerprint).fingerprint == planned.fingerprint
+    job_tokenizer._load.cache_clear()
     write_ranks(path, (b"xy",))
     with pytest.raises(TokenizerError, match=r"is not the one of the plan.*files changed.*build again"):
-        job_tokenizer(definition, planned.fingerprint)
+        load_job_tokenizer(definition, planned.fingerprint)
 
 
 # Refusals

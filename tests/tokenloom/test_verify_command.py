@@ -1,4 +1,4 @@
-"""`tokenloom verify`: its words, its JSON, its exit codes; and `ls` beside damages."""
+"""`tokenloom verify`: its messages, JSON and exit codes; and `ls` in a damaged store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _json(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> dic
     return value
 
 
-def test_a_whole_version_is_told_and_exits_with_0(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_version_is_reported_and_exits_with_0(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", made.reference, "--workers", "2"]) == 0
     out = capsys.readouterr().out
     assert f"data@{made.version}: nothing is damaged" in out
@@ -67,15 +67,15 @@ def test_every_damaged_file_is_named_and_the_exit_code_is_3(
     assert "restore it from a copy, or delete it and the manifest.json of its version and build again" in out
 
 
-def test_what_can_not_be_read_at_all_exits_with_1(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_store_exits_with_1(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     store = made.spec.store
-    for reference, told in (
+    for reference, shown in (
         (f"{store}/gnus", "no dataset 'gnus'"),
         (f"{store}/data@staging", "no tag 'staging'; tags: latest, prod"),
         (f"{store}/data@{'a' * 16}", f"no version {'a' * 16}"),
     ):
         assert main(["verify", reference, "--workers", "0"]) == 1
-        assert told in capsys.readouterr().err
+        assert shown in capsys.readouterr().err
 
 
 def test_a_wrong_spec_exits_with_2(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,16 +110,16 @@ def test_ls_shows_a_damaged_version_beside_others(made: Made, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("suffix", ["tok", "docs"])
-def test_peek_shows_no_text_under_the_rows_of_another_shard(
+def test_peek_never_shows_text_with_rows_of_another_shard(
     made: Made, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = made.store.local(f"versions/{made.version}/train")
     with restored(made):
         (folder / f"000000.{suffix}").write_bytes((folder / f"000001.{suffix}").read_bytes())
         assert main(["peek", made.reference]) == 1
-        told = capsys.readouterr().err
-        assert f"train/000000.{suffix}: it is not the " in told
-        assert "restore it" in told
+        shown = capsys.readouterr().err
+        assert f"train/000000.{suffix}: it is not the " in shown
+        assert "restore it" in shown
         (folder / f"000000.{suffix}").unlink()
         assert main(["peek", made.reference]) == 1
         assert "train/000000.tok or its .docs: missing from a published version; restore it" in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_peek_shows_no_text_under_the_rows_of_another_shard(
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 @pytest.mark.parametrize("file", ["tags/latest/00000002.json", "versions/{}/manifest.json"])
-def test_what_is_no_file_is_a_damage_and_hides_nothing(
+def test_a_folder_in_place_of_a_file_is_a_damage_and_hides_no_other(
     made: Made, file: str, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = made.store.local(file := file.format(made.version))
@@ -142,15 +142,15 @@ def test_what_is_no_file_is_a_damage_and_hides_nothing(
             path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_a_damage_outside_of_verify_says_what_names_all(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damage_found_elsewhere_points_to_verify(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     with restored(made):
         path = made.store.local(f"versions/{made.version}/manifest.json")
         path.write_bytes(path.read_bytes()[:-5])
         assert main(["inspect", f"{made.store.root}@{made.version}"]) == 1
-        assert "`tokenloom verify` names all that is damaged" in capsys.readouterr().err
+        assert "`tokenloom verify` lists everything that is damaged" in capsys.readouterr().err
 
 
-def test_a_store_without_its_dataset_and_a_version_without_tags_are_told(
+def test_a_missing_dataset_and_a_version_without_tags_are_reported(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(made.spec.store, tmp_path / "store")
@@ -158,5 +158,5 @@ def test_a_store_without_its_dataset_and_a_version_without_tags_are_told(
     assert "that is a store; name one of its datasets: data" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "store" / "data" / "tags")
     assert main(["inspect", str(tmp_path / "store" / "data")]) == 1
-    assert "no tag 'latest', nor any other; name a version after the @: " in (told := capsys.readouterr().err)
-    assert made.version in told
+    assert "no tag 'latest', nor any other; name a version after the @: " in (shown := capsys.readouterr().err)
+    assert made.version in shown

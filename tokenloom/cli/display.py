@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal a line for each finished step and live bars, elsewhere plain lines."""
+"""Progress on stderr: a line for each finished step and live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tokenloom.console import print_status
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
 
@@ -36,19 +37,13 @@ def _plain_lines() -> Iterator[None]:
 
     def listen(event: progress.Event) -> None:
         nonlocal last
-        with lock:
-            meter.take(event)
+        meter.take(event)
+        with lock:  # lines of several threads come one after the other
             if isinstance(event, progress.Message):
-                say(event.text)
+                print_status(event.text)
             elif time.monotonic() - last >= _PLAIN_SECONDS:
                 last = time.monotonic()
-                say(meter.text())
+                print_status(meter.read().text())
 
     with progress.listening(listen):
         yield
-
-
-def say(text: str) -> None:
-    """Write a line for the reader to stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterable
 from types import TracebackType
 
@@ -17,23 +16,24 @@ from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from tokenloom.tasks.running.meter import Finished, Meter, step_label
+from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.progress import Event, Message
-from tokenloom.words import clock, percent
+from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label
+from tokenloom.wording import clock, percent
 
 _LABEL_WIDTH = 20
-_ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and a line that wraps for it is not removed in the end
+_ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and rich does not remove a line that wraps because of it
 
 
 class LiveDisplay(Progress):
-    """What a build reports, live on stderr; nothing of the bars is left once the block has ended."""
+    """What a build reports, live on stderr; the bars are gone once the block has ended."""
 
     def __init__(self) -> None:
-        self._console = console = Console(stderr=True)  # rich asks for the bars before `console` is there
+        self._console = console = Console(stderr=True)  # rich asks for the bars before it sets `console`
         ascii_only = console.options.ascii_only
         self._marks = ("ok", "failed") if ascii_only else ("✓", "✗")
-        self._meter, self._meter_lock = Meter(), threading.Lock()
-        self._bars: tuple[TaskID, TaskID] | None = None  # of the step and the whole; rich draws before they are there
+        self._meter = Meter()
+        self._bars: tuple[TaskID, TaskID] | None = None  # of the step and the whole build; rich draws before they exist
         super().__init__(
             TextColumn("  {task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -41,7 +41,7 @@ class LiveDisplay(Progress):
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # what goes into a file stays there
+            redirect_stdout=sys.stdout.isatty(),  # output redirected to a file stays there
         )
         overall = f"{'overall':<{_LABEL_WIDTH}}"
         self._bars = (
@@ -51,9 +51,7 @@ class LiveDisplay(Progress):
 
     def take(self, event: Event) -> None:
         """Show an event; any thread may call."""
-        with self._meter_lock:
-            self._meter.take(event)
-            lines = self._new_lines()
+        lines = [self._line(step) for step in self._meter.take(event)]
         if isinstance(event, Message):
             lines.append(Text(event.text, style="yellow"))
         self._print(lines)
@@ -61,49 +59,40 @@ class LiveDisplay(Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say how the last step ended, and remove the bars."""
-        with self._meter_lock:
-            self._meter.finish()
-            lines = self._new_lines(failed=error is not None)
-        self._print(lines)
+        """Print how the last step ended, and remove the bars."""
+        self._print([self._line(step, failed=error is not None) for step in self._meter.finish()])
         super().__exit__(kind, error, trace)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return the bars as the meter has them now; rich asks for them ten times a second."""
         if self._bars:
-            with self._meter_lock:
-                self._draw(self._meter, *self._bars)
+            self._draw(self._meter.read(), *self._bars)
         width = max(1, self._console.width - _ECHO_WIDTH)
         return [Constrain(bars, width) for bars in super().get_renderables()]
 
-    def _draw(self, meter: Meter, step: TaskID, overall: TaskID) -> None:
-        step_share, share = meter.step_share(), meter.share()
-        is_two_bars = share is not None and not meter.has_one_step
-        details = meter.step_details() + ([] if is_two_bars else meter.times())
+    def _draw(self, reading: Reading, step_bar: TaskID, overall_bar: TaskID) -> None:
+        step, share = reading.step, reading.share
+        step_share = step.share if step else None
+        is_two_bars = share is not None and not reading.has_one_step
+        details = [*(step.details if step else ()), *([] if is_two_bars else reading.times())]
         self.update(
-            step,
-            description=_padded(meter.step),
+            step_bar,
+            description=_padded(step.name if step else ""),
             total=None if step_share is None else 1,
             completed=step_share or 0,
             share="" if step_share is None else percent(step_share),
             note=", ".join(details),
-            visible=meter.step is not None,
+            visible=step is not None,
         )
         self.update(
-            overall,
+            overall_bar,
             completed=share or 0,
             share=percent(share or 0),
-            note=", ".join(meter.times()),
+            note=", ".join(reading.times()),
             visible=is_two_bars,
         )
 
-    def _new_lines(self, *, failed: bool = False) -> list[Text]:
-        """Return lines for the steps that ended since the last call; `failed`: the last of them did not succeed."""
-        new = self._meter.take_ended()
-        ends = [failed and step is new[-1] for step in new]
-        return [self._line(step, step_failed) for step, step_failed in zip(new, ends, strict=True)]
-
-    def _line(self, step: Finished, failed: bool) -> Text:
+    def _line(self, step: FinishedStep, *, failed: bool = False) -> Text:
         mark, style = (self._marks[1], "bold red") if failed else (self._marks[0], "green")
         details = ", ".join(step.details)
         return Text.assemble(
@@ -118,5 +107,5 @@ class LiveDisplay(Progress):
             self.console.print(line, soft_wrap=True)
 
 
-def _padded(step: str | None) -> str:
-    return f"{step_label(step or ''):<{_LABEL_WIDTH}}"
+def _padded(step: str) -> str:
+    return f"{step_label(step):<{_LABEL_WIDTH}}"

@@ -1,31 +1,49 @@
-"""What commands print on stdout, for people: lines, tables, and texts of others made harmless."""
+"""Write to stdout: lines and tables for people, or the JSON of a result."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from tokenloom.console import print_status, printable
 from tokenloom.errors import TokenloomError, one_line
 
-Json = dict[str, Any]  # what `--json` prints instead
 
+class Output:
+    """Prints lines and tables for people.
 
-def print_line(quiet: bool, text: str = "") -> None:
-    """Print a line, unless quiet."""
-    if not quiet:
-        write_output(text + "\n")
+    Args:
+        quiet: print nothing, because `--json` prints the result instead.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+
+    def line(self, text: str = "") -> None:
+        """Print a line."""
+        if not self._quiet:
+            write_output(text + "\n")
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Print rows under a header. Columns of integers are right-aligned, with a separator for thousands."""
+        cells = [header, *[[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+        right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
+        for row in cells:
+            aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
+            self.line("  " + "  ".join(aligned).rstrip())
 
 
 def write_output(text: str, *, flush: bool = False) -> None:
     """Write to stdout.
 
     Raises:
-        BrokenPipeError: its reader went away.
-        TokenloomError: it can't be written, for example because the disk is full.
+        BrokenPipeError: the process that reads stdout ended.
+        TokenloomError: stdout can't be written, for example because the disk is full.
     """
     try:
         sys.stdout.write(text)
@@ -39,28 +57,13 @@ def write_output(text: str, *, flush: bool = False) -> None:
 
 
 def drop_output() -> None:
-    """Let what is still to be written to stdout go nowhere, so that the end of the program does not fail on it."""
+    """Discard what stdout still buffers, so that the interpreter does not fail on it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def print_table(quiet: bool, header: list[str], rows: list[list[Any]]) -> None:
-    """Print rows under a header; numbers to the right, with thousands separated."""
-    cells = [header, *[[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
-    for row in cells:
-        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
-        print_line(quiet, "  " + "  ".join(aligned).rstrip())
-
-
-def printable(text: str) -> str:
-    """Return text without what a terminal would obey: control characters other than line ends and tabs."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 @contextmanager
 def showing_plain_warnings() -> Iterator[None]:
-    """Print a warning of the block as one line on stderr, without the file and the line of source that raised it."""
+    """Print a warning raised in the block as one line on stderr, without its file and source line."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         yield
@@ -74,4 +77,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    sys.stderr.write(f"tokenloom: warning: {printable(one_line(str(message)))}\n")
+    print_status(f"tokenloom: warning: {printable(one_line(str(message)))}")

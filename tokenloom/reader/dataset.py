@@ -23,7 +23,7 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.packing import PACKINGS
 from tokenloom.storage.versions.versions import parse_reference, resolve
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream

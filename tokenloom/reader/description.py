@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenloom.reader.order import Steps
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.streams import DatasetStream, MixtureStream, Stream
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 def describe(stream: Stream, steps: Steps, device: str, prefetch: int) -> str:

@@ -1,1 +1,1 @@
-"""`tokenloom up` and `build`: the Prefect server, its processes, folders and deployments."""
+"""The Prefect server of `tokenloom up` and `tokenloom build`: its processes, folders and deployments."""

@@ -1,4 +1,4 @@
-"""The folder that Prefect keeps its database and settings in; a temporary one where the user's can't be written."""
+"""The folder of Prefect's database and settings; a temporary one if the user's can't be written."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _VARIABLE = "PREFECT_HOME"
 
 
 def ensure_prefect_home() -> None:
-    """Let Prefect, which is not imported yet, use a temporary folder if it can't write to ~/.prefect.
+    """Set PREFECT_HOME to a temporary folder if ~/.prefect can't be written; call it before Prefect is imported.
 
-    Its server does not start without a folder, as in a container whose user has no home. The temporary folder is
-    removed when the program ends. A PREFECT_HOME that the user set is left as it is.
+    Prefect's server does not start without such a folder, for example in a container whose user has no home. The
+    temporary folder is removed when the program ends. A PREFECT_HOME that the user has set is not changed.
     """
     if _VARIABLE in os.environ or _is_usable():
         return
@@ -28,7 +28,7 @@ def ensure_prefect_home() -> None:
 
 
 def _is_usable() -> bool:
-    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home at all
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
         folder = Path.home() / ".prefect"
         folder.mkdir(mode=0o700, exist_ok=True)
         return os.access(folder, os.W_OK | os.X_OK)
@@ -36,6 +36,6 @@ def _is_usable() -> bool:
 
 
 def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # not a fork of it
-        stop_servers()  # they would write into the folder again
+    if os.getpid() == owner:  # not a forked child
+        stop_servers()  # a running server would write to the folder again
         shutil.rmtree(folder, ignore_errors=True)

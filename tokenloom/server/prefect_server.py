@@ -1,4 +1,4 @@
-"""A Prefect server on this machine's loopback interface, which ends with the process that started it."""
+"""Start and stop a Prefect server on the loopback interface. It ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -14,52 +14,43 @@ from tokenloom.errors import TokenloomError
 
 _START_SECONDS = 120
 _STOP_SECONDS = 15
-#: for the server and all that talks to it: nothing is told to anybody, and there is one server
+#: settings of the server and its clients: no telemetry, and no second server
 PRIVATE = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # a client without a URL fails, and starts no server of its own
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # a client without a URL fails; it does not start its own server
 }
 
 POOL = "tokenloom"  # the work pool
 WORKER = "up"  # name of the worker of `tokenloom up`
-HEARTBEAT_SECONDS = 30  # how often a run says that it lives: the least that Prefect takes
+HEARTBEAT_SECONDS = 30  # interval between the heartbeats of a run: the minimum that Prefect accepts
 
-_servers: list[subprocess.Popen[bytes]] = []  # kept, so that their standard input stays open
+_servers: list[subprocess.Popen[bytes]] = []  # referenced here so that their standard input stays open
 
 
-def be_private() -> None:
-    """Let Prefect, which is not imported yet, tell nobody anything, in this process and those that it starts."""
+def disable_telemetry() -> None:
+    """Turn off Prefect's telemetry here and in child processes; call it before Prefect is imported."""
     for name, value in PRIVATE.items():
         os.environ.setdefault(name, value)
 
 
 def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a server; return its process and the URL of its API once it answers.
+    """Start a server, wait until it answers, and return its process and the URL of its API.
 
-    Prefect can start one by itself, but that one is left behind by a program that is killed, is hit by the Ctrl-C that
-    goes to a terminal's whole group, and may print tracebacks when it stops.
+    A server that Prefect starts by itself outlives a killed program, receives the terminal's Ctrl-C, and may print
+    tracebacks when it stops.
 
     Args:
         port: of 127.0.0.1; 0 for a free one.
-        log: gets what the server prints.
+        log: the file for the server's output; None discards it.
 
     Raises:
         TokenloomError: the port is taken, or the server does not start.
     """
-    output = log or subprocess.DEVNULL
     with _listener(port) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tokenloom.server.server_process", str(listener.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-            env=os.environ | {"PREFECT_SERVER_UI_API_URL": url},  # Prefect knows no port of an inherited socket
-        )
+        server = _launch(listener.fileno(), url, log or subprocess.DEVNULL)
     try:
         _wait_until_healthy(server, url, "`prefect server start`" if log is None else log.name)
     except BaseException:
@@ -70,33 +61,45 @@ def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subproces
     return server, url
 
 
+def _launch(listener: int, url: str, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokenloom.server.server_process", str(listener)],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=[listener],
+        start_new_session=True,
+        env=os.environ | {"PREFECT_SERVER_UI_API_URL": url},  # Prefect can't know the port of an inherited socket
+    )
+
+
 def _listener(port: int) -> socket.socket:
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise TokenloomError(f"port {port} of 127.0.0.1 can't be used ({error.strerror}): choose another") from error
+        raise TokenloomError(f"port {port} of 127.0.0.1 can't be used ({error.strerror}); choose another") from error
 
 
 def _wait_until_healthy(server: subprocess.Popen[bytes], url: str, place: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not answers(url):
         if server.poll() is not None or time.monotonic() > deadline:
-            raise TokenloomError(f"no Prefect server could be started; {place} says why")
+            raise TokenloomError(f"the Prefect server did not start; {place} says why")
         time.sleep(0.1)
 
 
 def page_of(url: str, path: str) -> str:
-    """Return the address of a page of Prefect's second UI.
+    """Return the URL of a page of Prefect's second UI.
 
     Args:
         url: of the server's API.
-        path: of the page, such as runs/flow-run/ID.
+        path: the page's path, such as runs/flow-run/ID.
     """
     return f"{url.removesuffix('/api')}/v2/{path}"
 
 
 def answers(url: str) -> bool:
-    """Return whether the API of a server is healthy."""
+    """Return whether the server's API is healthy."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
             return bool(answer.status == 200)
@@ -105,7 +108,7 @@ def answers(url: str) -> bool:
 
 
 def stop_server(server: subprocess.Popen[bytes]) -> None:
-    """End a server that start_server started."""
+    """Stop a server that start_server started."""
     assert server.stdin is not None  # a pipe
     server.stdin.close()
     try:
@@ -116,6 +119,6 @@ def stop_server(server: subprocess.Popen[bytes]) -> None:
 
 
 def stop_servers() -> None:
-    """End all servers that start_server started in this process."""
+    """Stop all servers that start_server started in this process."""
     for server in _servers:
         stop_server(server)

@@ -1,4 +1,4 @@
-"""Running the flow from the command line: with the server in PREFECT_API_URL, else with a temporary one."""
+"""Run the flow from the command line: on the server in PREFECT_API_URL, of `tokenloom up`, or on a temporary one."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from tokenloom.cli.display import say
+from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_home import ensure_prefect_home
-from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers, be_private, page_of, start_server
+from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers, disable_telemetry, page_of, start_server
 from tokenloom.server.up_folder import default_home, running_url
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running import progress
 
 
 def run_flow(spec: BuildSpec) -> dict[str, Any]:
-    """Run the flow build-dataset in this process and return its result; see run_build for errors.
+    """Run the flow build-dataset in this process and return its result. See run_build for errors.
 
     Args:
-        spec: with absolute paths.
+        spec: a spec with absolute paths.
     """
-    be_private()
+    disable_telemetry()
     ensure_prefect_home()
     from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -32,35 +32,50 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
 
     _quiet_console()
     if url := known_url():
-        say(f"Prefect server {url}")
-    hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_say_page, url)] if url else [])]
-    # An automation of ours may wait for three heartbeats of this many seconds.
+        print_status(f"Prefect server {url}")
+    hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
+    # Our automation declares a run dead after three missing heartbeats of this interval.
     settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS}
     with temporary_settings(settings), tags(TAG):
         return dict(build_dataset.with_options(on_running=hooks)(spec))
 
 
-def _say_page(url: str, flow: Any, run: Any, state: Any) -> None:
-    say(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
+def _print_page(url: str, flow: Any, run: Any, state: Any) -> None:
+    print_status(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
 
 
 def known_url() -> str | None:
-    """Return the API of the server to use: that of PREFECT_API_URL, else that of a `tokenloom up` on this machine."""
-    be_private()
+    """Return the URL of the API to use: PREFECT_API_URL, else that of a `tokenloom up` on this machine, else None."""
+    disable_telemetry()
     ensure_prefect_home()
     from prefect.settings import PREFECT_API_URL
 
     if url := PREFECT_API_URL.value():
         if not answers(url):
-            raise TokenloomError(f"the Prefect server {url} (PREFECT_API_URL) does not answer; --direct does without")
+            raise TokenloomError(
+                f"the Prefect server {url} (PREFECT_API_URL) does not answer; --direct builds without a server"
+            )
         _check_password(url)
         return str(url)
     url = running_url(default_home())
     return url if url and answers(url) else None
 
 
+def heartbeat_seconds(url: str) -> int:
+    """Return the interval between the heartbeats of runs on a server, as far as it is known here.
+
+    Args:
+        url: of the server's API.
+    """
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+
+    is_of_up = url == running_url(default_home())
+    configured = HEARTBEAT_SECONDS if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0
+    return max(configured, HEARTBEAT_SECONDS)
+
+
 def _check_password(url: str) -> None:
-    """Raise TokenloomError if the server, whose health anybody may ask for, wants another password."""
+    """Raise TokenloomError if the server refuses our password. Its health page needs none."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
 
@@ -71,22 +86,24 @@ def _check_password(url: str) -> None:
         if error.response.status_code != HTTPStatus.UNAUTHORIZED:
             raise
         raise TokenloomError(
-            f"the Prefect server {url} wants a password: set PREFECT_API_AUTH_STRING to what it has in "
-            "PREFECT_SERVER_API_AUTH_STRING"
+            f"the Prefect server {url} requires a password: set PREFECT_API_AUTH_STRING to the value of "
+            "the server's PREFECT_SERVER_API_AUTH_STRING"
         ) from error
 
 
 def _temporary_url() -> str:
-    say("no PREFECT_API_URL: a temporary Prefect server is started (analytics off); --direct does without")
+    print_status(
+        "PREFECT_API_URL is not set: starting a temporary Prefect server (analytics off); --direct builds without one"
+    )
     progress.report(progress.StepStarted("server", 0))
     try:
         return start_server()[1]
     except TokenloomError as error:
-        raise TokenloomError(f"{error}; --direct does without") from error
+        raise TokenloomError(f"{error}; --direct builds without a server") from error
 
 
 def _quiet_console() -> None:
-    """Keep Prefect's log lines, which go to its server all the same, off the terminal: progress is shown there."""
+    """Keep Prefect's log lines off the terminal, which shows progress. They still go to the server."""
     from prefect.logging.handlers import PrefectConsoleHandler
 
     for name in ("", "prefect", "prefect.flow_runs", "prefect.task_runs"):

@@ -1,14 +1,16 @@
 """The process of a Prefect server that tokenloom starts: `python -m tokenloom.server.server_process DESCRIPTOR`.
 
-The descriptor is that of its listening socket.
+DESCRIPTOR is the file descriptor of the listening socket.
 
-It is Prefect's own server but for four things: it ends with its parent, its pages ask no other host, it has the second
-of Prefect's two UIs alone, and its SQLite transactions wait for each other.
+This is Prefect's own server with four changes: it ends with its parent, its pages load nothing from other hosts, it
+serves only the second of Prefect's two UIs, and its SQLite transactions wait for each other.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,18 @@ import prefect
 import uvicorn
 from prefect.server.api.server import create_app
 from prefect.server.database.configurations import AioSqliteConfiguration
+from prefect.server.database.dependencies import set_database_config
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
-from tokenloom.server.orphans import follow_parent
+from tokenloom.server.process_tree import end_with_parent
 
-# One of Prefect's two UIs fetches settings from a server of Amplitude, and the logos of blocks lie elsewhere.
+# The second UI loads settings from a server of Amplitude, and the logos of blocks from another host.
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
 
 def _with_policy(app: Any) -> Any:
-    """Return the ASGI application with a Content-Security-Policy in every answer."""
+    """Return the ASGI application with a Content-Security-Policy in every response."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         async def send_with_policy(message: Any) -> None:
@@ -38,10 +43,10 @@ def _with_policy(app: Any) -> Any:
 
 
 def _with_second_ui(app: Any) -> Any:
-    """Return the ASGI application with pages of the first UI redirected to those of the second.
+    """Return the ASGI application with the first UI's pages redirected to the second UI.
 
-    Prefect prints addresses of the first one, whose form has a box of JSON for the sources of a spec. Both have the
-    same paths, the second one below /v2.
+    Prefect prints URLs of the first UI, whose form shows the sources of a spec as a box of JSON. Both UIs have the same
+    paths, the second one below /v2.
     """
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -62,26 +67,33 @@ def _is_page_of_first_ui(scope: Any) -> bool:
     return b"text/html" in accepted and first not in ("api", "v2", "docs", "redoc")
 
 
-def _leave_out_first_ui() -> None:
-    prefect.__ui_static_path__ = Path(__file__, "none")  # nothing can exist below a file, so Prefect serves no such UI
+class _WaitingSqlite(AioSqliteConfiguration):
+    """Prefect's SQLite database, with transactions that take the write lock when they begin.
 
-
-def _let_transactions_wait() -> None:
-    """Let every transaction take SQLite's lock at its beginning.
-
-    SQLite refuses one at once ("database is locked") that writes after it has read and another one has written;
-    Prefect begins many like that, such as the heartbeat of a worker.
+    Prefect begins most transactions without the lock. SQLite then refuses a write at once ("database is locked") if
+    another transaction wrote since this one first read, for example a worker's heartbeat.
     """
-    begin = AioSqliteConfiguration.begin_transaction
-    setattr(  # noqa: B010  (mypy knows a method by its assignment)
-        AioSqliteConfiguration,
-        "begin_transaction",
-        lambda self, session, with_for_update=False: begin(self, session, with_for_update=True),
-    )
+
+    @asynccontextmanager
+    async def begin_transaction(
+        self, session: AsyncSession, with_for_update: bool = False
+    ) -> AsyncGenerator[AsyncSessionTransaction, None]:
+        async with super().begin_transaction(session, with_for_update=True) as transaction:
+            yield transaction
+
+
+def _use_waiting_sqlite() -> None:
+    url = PREFECT_API_DATABASE_CONNECTION_URL.value()
+    if url and url.startswith("sqlite"):
+        set_database_config(_WaitingSqlite(connection_url=url))
+
+
+def _leave_out_first_ui() -> None:
+    prefect.__ui_static_path__ = Path(__file__, "none")  # a path below a file never exists, so Prefect skips this UI
 
 
 if __name__ == "__main__":
-    follow_parent(seconds=10)
-    _let_transactions_wait()
+    end_with_parent(seconds=10)
+    _use_waiting_sqlite()
     _leave_out_first_ui()
     uvicorn.run(_with_policy(_with_second_ui(create_app())), fd=int(sys.argv[1]), log_level="error")

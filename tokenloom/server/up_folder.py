@@ -1,4 +1,4 @@
-"""The folder of a `tokenloom up`: Prefect's database and storage, the logs, and where its server is."""
+"""The folder of `tokenloom up`: Prefect's database and storage, the logs, and the URL of the server."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ _NAME = "server.json"
 
 
 def default_home() -> Path:
-    """Return the folder in TOKENLOOM_UP_HOME, else ~/.tokenloom."""
+    """Return the folder named by TOKENLOOM_UP_HOME; ~/.tokenloom if it is not set."""
     return Path(os.environ.get("TOKENLOOM_UP_HOME") or Path.home() / ".tokenloom")
 
 
 def note_url(home: Path, url: str) -> None:
-    """Let `tokenloom build` find the server."""
+    """Write the URL of the server's API, so that `tokenloom build` finds the server."""
     (home / _NAME).write_text(json.dumps({"api": url}) + "\n", encoding="utf-8")
 
 
 def forget_url(home: Path) -> None:
-    """Let nobody look for a server that has stopped."""
+    """Remove the URL of a server that has stopped."""
     (home / _NAME).unlink(missing_ok=True)
 
 
 def running_url(home: Path) -> str | None:
-    """Return the API of the server that was noted last; it may have been killed."""
+    """Return the URL that was written last; None if there is none. The server may have been killed since."""
     try:
         return str(json.loads((home / _NAME).read_text(encoding="utf-8"))["api"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""The flow runs of a `tokenloom up` that stops: each ends at once, as Crashed, and frees its slot for the next one.
+"""End the flow runs of a `tokenloom up` that stops: each becomes Crashed at once and frees its concurrency slot.
 
-Otherwise each would stay Running, and keep its slot, until a server misses its heartbeats. Its task runs, which have no
-heartbeats, would stay Running for good.
+Otherwise a flow run would stay Running, and keep its slot, until a server misses its heartbeats. Its task runs, which
+have no heartbeats, would stay Running for ever.
 """
 
 from __future__ import annotations
@@ -28,47 +28,49 @@ from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType, 
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-from tokenloom.cli.display import say
-from tokenloom.flows.run_ends import BUILDS, emit_failed, write_last_line
+from tokenloom.console import print_status
+from tokenloom.flows.run_events import BUILDS, emit_failed, write_last_line
 from tokenloom.server.prefect_server import POOL, WORKER
 from tokenloom.tasks.messages.outcome import crash_message
 
-_VARIABLE = b"PREFECT__FLOW_RUN_ID="  # of the environment of a run's process
+_VARIABLE = b"PREFECT__FLOW_RUN_ID="  # in the environment of a flow run's process
 _AT_WORK = set(StateType) - TERMINAL_STATES
 _MESSAGE = crash_message("stopped with `tokenloom up`")
 
 
 def runs_of(processes: Iterable[int]) -> set[UUID]:
-    """Return the flow runs that these processes work for (Linux)."""
+    """Return the flow runs that these processes execute (Linux)."""
     return {run for process in processes if (run := _run_of(process))}
 
 
 def end_runs(runs: Iterable[UUID]) -> None:
-    """Let runs whose worker has stopped end as Crashed, and those that it had claimed but not begun.
+    """Mark flow runs as Crashed: `runs`, and those that their worker had claimed but not started.
 
     Args:
-        runs: whose processes are killed; those that have ended by themselves stay as they are.
+        runs: flow runs whose processes were killed. One that has ended by itself keeps its state.
     """
     try:
         with get_client(sync_client=True) as client:
             for run_id in {*runs, *_claimed(client)}:
-                with suppress(ObjectNotFound):  # deleted while it ran
+                with suppress(ObjectNotFound):  # it was deleted meanwhile
                     _end(client, client.read_flow_run(run_id))
-    except httpx.HTTPError as error:  # stopping must not fail because of it
-        say(f"the server did not record that its runs ended ({error}); it does once their heartbeats are missing")
+    except httpx.HTTPError as error:  # `tokenloom up` must stop all the same
+        print_status(
+            f"the server did not record that its runs ended ({error}); it will once their heartbeats are missing"
+        )
 
 
 def _run_of(process: int) -> UUID | None:
     try:
         variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     found = [value.removeprefix(_VARIABLE) for value in variables if value.startswith(_VARIABLE)]
     return UUID(found[0].decode()) if found else None
 
 
 def _claimed(client: SyncPrefectClient) -> list[UUID]:
-    """Return the runs that the worker had claimed but not begun; none if another worker may have done so."""
+    """Return the runs that the worker had claimed but not started; none if another worker may have claimed them."""
     workers = client.read_workers_for_work_pool(POOL)
     if any(worker.name != WORKER and worker.status == WorkerStatus.ONLINE for worker in workers):
         return []
@@ -90,6 +92,6 @@ def _end(client: SyncPrefectClient, run: FlowRun) -> None:
 def _end_tasks(client: SyncPrefectClient, run: FlowRun) -> None:
     at_work = TaskRunFilterState(type=TaskRunFilterStateType(any_=[*_AT_WORK]))
     mine = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]), state=at_work)
-    while found := client.read_task_runs(task_run_filter=mine):  # a page at a time
+    while found := client.read_task_runs(task_run_filter=mine):  # one page per request
         for task_run in found:
             client.set_task_run_state(task_run.id, Crashed(message=_MESSAGE), force=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.messages import unexpanded_variable
 from tokenloom.spec.overrides import apply_override
 from tokenloom.spec.validation import validate_spec
-from tokenloom.spec.words import unexpanded_variable
 from tokenloom.spec.yaml_file import YamlFile, key_path, read_yaml_file
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tokenloom.errors import SpecError
 from tokenloom.spec.base import SECRET_URL
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.words import did_you_mean, said_by_pydantic
+from tokenloom.spec.messages import did_you_mean, pydantic_rule
 from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
@@ -44,7 +44,7 @@ def _message(item: Any, file: YamlFile) -> str:
         kind = item["ctx"]["tag"]
         rule = f"unknown kind {_short(kind)}. {did_you_mean(kind, kind_names(location))}"
     else:
-        rule = said_by_pydantic(item) + _given_value(item)
+        rule = pydantic_rule(item) + _given_value(item)
     return f"{file.place(key)}: {name}: {rule}"
 
 

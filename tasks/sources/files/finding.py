@@ -15,7 +15,7 @@ from tokenloom.storage.versions.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.files.local_glob import local_glob
 from tokenloom.tasks.sources.files.opening import Info, filesystem_of, info_in, input_bytes, is_local, naming
 from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes
 _WILDCARDS = "*?["

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 PHASES = ("read", "gather", "pack", "copy")
 _KEPT_WAITS = 2**14

@@ -9,7 +9,7 @@ import numpy as np
 from tokenloom.reader.arguments import whole
 from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.ranks import Ranks
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 @dataclass(frozen=True)

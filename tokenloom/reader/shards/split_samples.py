@@ -19,7 +19,7 @@ from tokenloom.reader.state import SamplesFingerprint
 from tokenloom.storage.cache.cache_folder import default_cache_folder
 from tokenloom.storage.packing.packing import PackingShares, ShardPlan, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
-from tokenloom.words import counted
+from tokenloom.wording import counted
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,107 @@
+"""Hooks that Prefect calls when a run ends: its state, last log line and an event report what it did, or why it failed.
+
+Prefect calls a hook in the run's own process after a failure, and after a crash that the process survives long enough
+to see, such as SIGTERM. The worker calls it in a new process if a run was cancelled or its process was killed. If the
+worker is gone too, `tokenloom up` (up_runs.py) or the server (automations.py) reports the end.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect import get_run_logger
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import ParameterBindError
+from prefect.flows import Flow
+from prefect.runtime import flow_run as this_run
+from prefect.states import Completed, Crashed, Failed
+
+from tokenloom import errors
+from tokenloom.flows import log_filter
+from tokenloom.flows.run_events import DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.spec.messages import with_rules_in_words
+from tokenloom.storage.stores.remote_errors import redacted
+from tokenloom.tasks.messages.outcome import crash_message, joined_problems, outcome
+
+_BAD_PARAMETERS = {kind.__name__ for kind in log_filter.BAD_PARAMETERS}
+_MISTAKES = {*vars(errors), *_BAD_PARAMETERS}  # names of exceptions that the user can fix
+# The message of a Failed state, which names the exception.
+_FAILURE = re.compile(
+    r"^(?:Flow run encountered an exception|Validation of flow parameters failed with error):\s*(\w+): (.*)", re.DOTALL
+)
+
+
+def begin(dataset: str) -> None:
+    """Label this run with its dataset, for whoever reports how it ended."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run_labels(UUID(this_run.get_id()), {DATASET_LABEL: dataset})
+
+
+def completed(result: dict[str, Any]) -> State[dict[str, Any]]:
+    """Return the final state of a successful build, and log the same message as its last line.
+
+    Args:
+        result: see BuildResult.to_json.
+    """
+    message = outcome(result)
+    get_run_logger().info("%s", message)
+    log_filter.ended.add(str(this_run.get_id()))
+    return Completed(message=message, data=result)
+
+
+def build_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Report why a build did not complete: in the run's state, its log and an event."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        ending, error, message = _reason(flow, run, state, is_resumable=True)
+        _report(client, run, state, ending, message)
+        emit_failed(client, run, ending, error, message)
+
+
+def verification_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Report why a verification did not complete: in the run's state and its log."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        ending, _, message = _reason(flow, run, state, is_resumable=False)
+        _report(client, run, state, ending, message)
+
+
+BUILD_HOOKS: dict[str, Any] = {name: [build_ended] for name in ("on_failure", "on_cancellation", "on_crashed")}
+VERIFY_HOOKS: dict[str, Any] = {name: [verification_ended] for name in BUILD_HOOKS}
+
+
+def _report(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: Ending, message: str) -> None:
+    """Write the reason as the last line of the log and, unless the run was cancelled, as the message of its state."""
+    log_filter.ended.add(str(run.id))
+    try:
+        write_last_line(client, run, ending, message)
+    except httpx.HTTPError:
+        log_filter.ended.discard(str(run.id))
+        raise
+    if ending != "cancelled" and message != state.message:
+        final: State[Any] = Crashed(message=message) if ending == "crashed" else Failed(message=message)
+        client.set_flow_run_state(run.id, final, force=True)
+
+
+def _reason(
+    flow: Flow[..., Any], run: FlowRun, state: State[Any], is_resumable: bool
+) -> tuple[Ending, str | None, str]:
+    """Return how a run ended, the name of the exception if there was one, and the reason in one line."""
+    missing = [name for name in flow.parameters.required or [] if name not in run.parameters]
+    if missing:
+        return "failed", ParameterBindError.__name__, f"invalid parameters: {', '.join(missing)} must be given"
+    message = redacted(state.message or "")
+    if state.is_failed():
+        error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
+        if error in _BAD_PARAMETERS:
+            text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
+        says_all = error is None or error in _MISTAKES
+        return "failed", error, joined_problems(text if says_all else f"{error}: {text}")
+    ending: Ending = "crashed" if state.is_crashed() else "cancelled"
+    if is_resumable and message.startswith("Flow run was cancelled"):  # Prefect's default message, which adds nothing
+        message = ""
+    return ending, None, crash_message(message) if is_resumable else joined_problems(message)

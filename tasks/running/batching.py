@@ -1,0 +1,60 @@
+"""Jobs of a step in batches, one batch a task. Batching changes no byte of a version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+MAX_TASKS = 400  # of a step; a run of more task runs is slow to show and to keep
+MAX_SMALL_TASKS = 120  # of a step that takes a small part of the time
+_BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time
+
+
+@dataclass(frozen=True)
+class WeightedJob(Generic[Job]):
+    """A job, the label that its task shows, and its weight among the others of its step."""
+
+    label: str
+    job: Job
+    weight: int
+
+
+def batch_jobs(
+    jobs: Sequence[WeightedJob[Job]], num_workers: int, max_weight: int, max_tasks: int = MAX_TASKS
+) -> list[tuple[str, list[Job]]]:
+    """Return jobs in batches, in order: (label of the first and how many more, jobs).
+
+    A batch ends with the job that reaches its weight. This is `max_weight` or, so that each worker gets several
+    batches, less; it is more where there would be too many batches.
+
+    Args:
+        jobs: of one step.
+        num_workers: how many work at a time.
+        max_weight: how much one task should do.
+        max_tasks: batches that there may be.
+    """
+    total = sum(max(job.weight, 1) for job in jobs)
+    for_workers = total // (_BATCHES_PER_WORKER * max(1, num_workers))
+    full_weight = max(min(max_weight, for_workers), -(-total // max_tasks), 1)
+    batches: list[list[WeightedJob[Job]]] = []
+    weight = full_weight
+    for job in jobs:
+        if weight >= full_weight:
+            batches.append([])
+            weight = 0
+        batches[-1].append(job)
+        weight += max(job.weight, 1)
+    return [(_label([job.label for job in batch]), [job.job for job in batch]) for batch in batches]
+
+
+def run_batch(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
+    """Run a step for each job of a batch, one after the other."""
+    return [step(job) for job in jobs]
+
+
+def _label(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"

@@ -1,0 +1,123 @@
+"""Choose documents by hash, to encode them again: before a build publishes, and for `tokenloom verify --deep`.
+
+Each shard proposes the documents with its smallest hashes; the smallest of all are chosen. So the choice depends on
+the contents alone, and no process has to see all documents.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.storage.formats.keys import sample_keys
+
+NUM_SAMPLES = 1000  # of a version
+JOB_SAMPLES = 50  # of a job that encodes some again
+_DTYPE = np.dtype(
+    [
+        ("sample_key", "<u8"),
+        ("content_high", "<u8"),
+        ("content_low", "<u8"),
+        ("input_index", "<u4"),
+        ("row", "<u8"),
+        ("start", "<u8"),
+        ("num_tokens", "<u4"),
+        ("ids_hash", "<u8"),
+    ]
+)
+
+
+@dataclass(frozen=True, order=True)
+class SampledDocument:
+    """A document that was chosen: its hash and content, its place in the inputs, its tokens in a shard.
+
+    A shard's record holds all fields but `shard_name`, in this order. `ids_hash` is hash_of_ids of the tokens in the
+    shard; 0 where it is computed later.
+    """
+
+    sample_key: int
+    content_high: int
+    content_low: int
+    input_index: int
+    row: int
+    start: int
+    num_tokens: int
+    ids_hash: int
+    shard_name: str
+
+    @classmethod
+    def from_row(cls, row: Sequence[int], shard_name: str) -> SampledDocument:
+        """Return the document of a row of a shard's record."""
+        key, high, low, input_index, number, start, num_tokens, ids_hash = row
+        return cls(key, high, low, input_index, number, start, num_tokens, ids_hash, shard_name)
+
+
+class Sampler:
+    """Keeps the documents with the smallest hashes of those it is shown.
+
+    Args:
+        num_samples: how many to keep.
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+        self._rows = np.empty(0, _DTYPE)
+
+    def take(
+        self,
+        content: NDArray[np.uint64],
+        *,
+        input_index: NDArray[np.uint32],
+        row: NDArray[np.uint64],
+        start: NDArray[np.uint64],
+        num_tokens: NDArray[np.uint32],
+    ) -> None:
+        """Look at n documents: `content` is (n, 2), the others are (n,)."""
+        keys = sample_keys(content)
+        count = min(self._num_samples, len(keys))
+        if not count:
+            return
+        chosen = np.argpartition(keys, count - 1)[:count]
+        rows = np.zeros(count, _DTYPE)
+        rows["sample_key"] = keys[chosen]
+        rows["content_high"], rows["content_low"] = content[chosen].T
+        rows["input_index"], rows["row"] = input_index[chosen], row[chosen]
+        rows["start"], rows["num_tokens"] = start[chosen], num_tokens[chosen]
+        both = np.concatenate([self._rows, rows])
+        self._rows = both[np.argsort(both["sample_key"], kind="stable")][: self._num_samples]
+
+    def hash_ids(self, tokens: NDArray[np.unsignedinteger]) -> None:
+        """Note the hash of each kept document's ids; `tokens` are those of the whole shard."""
+        for row in self._rows:
+            start = int(row["start"])
+            row["ids_hash"] = hash_of_ids(tokens[start : start + int(row["num_tokens"])])
+
+    def rows(self) -> list[tuple[int, ...]]:
+        """Return the kept documents as a shard's record holds them."""
+        return [tuple(row.tolist()) for row in self._rows]
+
+
+def num_proposed(num_documents: int, num_all_documents: int) -> int:
+    """Return how many documents a shard of `num_documents` proposes, of `num_all_documents` in the version.
+
+    This is four times its share and some more: so the smallest hashes of all documents are among those proposed.
+    """
+    return min(NUM_SAMPLES, -(-4 * NUM_SAMPLES * num_documents // num_all_documents) + 64)
+
+
+def choose_documents(proposed: Iterable[SampledDocument]) -> dict[int, list[SampledDocument]]:
+    """Return the NUM_SAMPLES documents with the smallest hashes by the index of their input, in the order of rows."""
+    by_input: defaultdict[int, list[SampledDocument]] = defaultdict(list)
+    for document in sorted(proposed)[:NUM_SAMPLES]:
+        by_input[document.input_index].append(document)
+    return {index: sorted(by_input[index], key=lambda document: document.row) for index in sorted(by_input)}
+
+
+def hash_of_ids(ids: NDArray[np.unsignedinteger]) -> int:
+    """Return a hash of the ids of a document, in their stored type."""
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(ids).data.cast("B"))

@@ -1,0 +1,68 @@
+"""Types of command line arguments, and arguments that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a version."""
+    parser.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION (default: @latest)")
+
+
+def add_spec(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a spec and change it."""
+    parser.add_argument("spec", metavar="SPEC", help="the YAML file that describes the build")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key, such as documents.min_chars=5; may be repeated",
+    )
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        metavar="N",
+        help="a try-out: build only the first N documents of each source; its tag is tryout, never latest",
+    )
+
+
+def add_build_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say where a build runs."""
+    parser.add_argument(
+        "--workers",
+        type=count_up_to(512),
+        metavar="N",
+        help="worker processes (default: one per core; 0: no worker processes)",
+    )
+    parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
+
+
+def count_up_to(maximum: int) -> Callable[[str], int]:
+    """Return the type of an integer in [0, maximum]."""
+
+    def count(text: str) -> int:
+        value = _integer(text)
+        if not 0 <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{value} is not in [0, {maximum}]")
+        return value
+
+    return count
+
+
+def positive(text: str) -> int:
+    """Return an integer of at least 1."""
+    value = _integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from error

@@ -1,0 +1,1 @@
+"""`tokenloom bench`: measures how training processes get their batches."""

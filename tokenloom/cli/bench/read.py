@@ -1,0 +1,181 @@
+"""`tokenloom bench read`: measure how the training processes of a node get their batches, for each way of feeding.
+
+Each way runs in new spawned processes, one per rank, which start together. A rank takes a first batch, then alternates
+between a batch and a sleep of the step's length, then takes batches without a pause ("flat out"), and at last, for
+comparison, copies and widens rows in the simplest loop ("bare"). All ranks do each of these at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenloom.cli.argument_types import add_reference, count_up_to, positive
+from tokenloom.cli.bench.figures import BenchResult, WayFigures, way_figures
+from tokenloom.cli.bench.plot import draw
+from tokenloom.cli.bench.rank import Task, run_ranks
+from tokenloom.cli.bench.tables import show
+from tokenloom.cli.output import Output
+from tokenloom.errors import SpecError, TokenloomError
+
+if TYPE_CHECKING:
+    from tokenloom.reader import TokenDataset
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_reference(parser)
+    add = parser.add_argument
+    add("--split", default="train", help="default: train")
+    add("--seq-len", type=positive, default=2048, metavar="T", help="tokens per sample (default: 2048)")
+    add("--packing", default="concat", metavar="NAME", help="as in TokenDataset (default: concat)")
+    add("--order", default="block", metavar="NAME", help="as in TokenLoader (default: block)")
+    add("--batch-size", type=positive, default=8, metavar="B", help="samples per batch of a process (default: 8)")
+    add("--step-ms", type=_milliseconds, default=100.0, metavar="MS", help="computing time of a step (default: 100)")
+    add("--steps", type=positive, metavar="N", help="steps to measure (default: as many as take 3 seconds)")
+    add(
+        "--workers",
+        type=_counts,
+        default=[0, 2],
+        metavar="N,...",
+        help="numbers of workers of the torch DataLoaders to compare with (default: 0,2)",
+    )
+    add("--processes", type=positive, default=4, metavar="P", help="training processes (default: 4)")
+    add("--nodes", type=_positives, default=[1], metavar="N,...", help="nodes they are divided into (default: 1)")
+    add("--plot", metavar="FILE.svg", help="draw idle ratios, rates, steps and memory")
+
+
+def _counts(text: str) -> list[int]:
+    return [count_up_to(512)(item) for item in text.split(",") if item.strip()]
+
+
+def _positives(text: str) -> list[int]:
+    return [positive(item) for item in text.split(",")]
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1000000]")
+    return value
+
+
+def run(
+    reference: str,
+    split: str,
+    seq_len: int,
+    packing: str,
+    order: str,
+    batch_size: int,
+    step_ms: float,
+    steps: int | None,
+    workers: list[int],
+    processes: int,
+    nodes: list[int],
+    plot: str | None,
+    out: Output,
+) -> BenchResult:
+    """Measure every way of feeding; print tables, and draw a plot if asked for.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION.
+        split: of the version.
+        seq_len: T, at least 1.
+        packing: as in TokenDataset.
+        order: as in TokenLoader.
+        batch_size: samples of a batch on one rank.
+        step_ms: how long a rank computes, at least 0.
+        steps: steps that count; None for as many as take 3 seconds, and at least 20.
+        workers: numbers of workers of a torch DataLoader to compare with; 0 loads in the process itself.
+        processes: ranks.
+        nodes: numbers of nodes that the ranks are divided into; each divides `processes`.
+        plot: an .svg file to write.
+        out: gets what is printed.
+
+    Raises:
+        SpecError: an argument is out of range.
+        StoreError: there is no such version or split.
+    """
+    _check(processes, nodes, plot)
+    method = multiprocessing.get_start_method()
+    task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, start_method=method)
+    result = _measure_all(replace(task, world_size=processes), workers, nodes, step_ms)
+    show(result, out)
+    if plot:
+        Path(plot).write_text(draw(result), encoding="utf-8")
+        out.line(f"\nwrote {plot}")
+    return result
+
+
+def _check(processes: int, nodes: list[int], plot: str | None) -> None:
+    if wrong := [number for number in nodes if processes % number]:
+        raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be divided evenly among them")
+    if plot and (Path(plot).suffix != ".svg" or not Path(plot).absolute().parent.is_dir()):
+        raise SpecError(f"--plot {plot}: give the name of an .svg file in an existing folder")
+
+
+def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: float) -> BenchResult:
+    with tempfile.TemporaryDirectory(prefix="tokenloom-bench-", ignore_cleanup_errors=True) as folder:
+        data = _opened(replace(task, cache_folder=folder))
+        task = replace(task, reference=data.reference)  # @latest may move while we measure
+        runs = [(n, [n]) for n in nodes] if data.files.is_remote else [(nodes[0], nodes)]
+        ways = [
+            _measure(way, num_nodes, node_counts, folder if data.files.is_remote else "")
+            for num_nodes, node_counts in runs
+            for way in _ways(task, workers)
+        ]
+    return BenchResult(
+        reference=data.reference,
+        shards=len(data.counts),
+        samples=len(data),
+        split=task.split,
+        seq_len=task.seq_len,
+        packing=task.packing,
+        order=task.order,
+        batch_size=task.batch_size,
+        processes=task.world_size,
+        step_ms=step_ms,
+        ways=ways,
+    )
+
+
+def _opened(task: Task) -> TokenDataset:
+    """Open the dataset; raise SpecError if the options do not fit it, before any process starts."""
+    from tokenloom.reader.streams import make_stream
+
+    try:
+        data = task.open()
+        make_stream(data, task.order, 0, None)
+    except TokenloomError:
+        raise
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    return data
+
+
+def _ways(task: Task, workers: Sequence[int]) -> list[Task]:
+    loaders = [replace(task, way="TokenLoader, prefetch=0", prefetch=0), replace(task, way="TokenLoader, thread")]
+    names = {0: "DataLoader in process", 1: "DataLoader, 1 worker"}
+    return loaders + [
+        replace(task, way=names.get(number, f"DataLoader, {number} workers"), workers=number)
+        for number in dict.fromkeys(workers)
+    ]
+
+
+def _measure(way: Task, num_nodes: int, node_counts: Sequence[int], folder: str) -> WayFigures:
+    """Run one way on all ranks. With a `folder`, each node gets its own empty cache in it."""
+    ranks = [replace(way, rank=rank) for rank in range(way.world_size)]
+    if not folder:
+        return way_figures(way, num_nodes, run_ranks(ranks), node_counts)
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
+        node_of = [rank * num_nodes // way.world_size for rank in range(way.world_size)]
+        measured = run_ranks([replace(rank, cache_folder=f"{name}/{node_of[rank.rank]}") for rank in ranks])
+    return way_figures(way, num_nodes, measured, node_counts)

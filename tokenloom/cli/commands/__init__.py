@@ -1,0 +1,1 @@
+"""A module a command: its arguments, what it does, and what it prints."""

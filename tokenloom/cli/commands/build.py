@@ -1,0 +1,85 @@
+"""`tokenloom build`: build and publish a version."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from tokenloom.cli.argument_types import add_build_options, add_spec
+from tokenloom.cli.display import showing_progress
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Json, JsonResult
+from tokenloom.storage.formats.manifest import ordered_rows
+from tokenloom.wording import counted
+
+if TYPE_CHECKING:
+    from tokenloom.spec.build_spec import BuildSpec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_spec(parser)
+    add_build_options(parser)
+
+
+def run(
+    spec: str, overrides: list[str], limit: int | None, workers: int | None, direct: bool, out: Output
+) -> JsonResult:
+    """Build and publish a version."""
+    result = build(load_limited_spec(spec, overrides, limit), workers, direct)
+    _print(out, result)
+    return JsonResult(result)
+
+
+def load_limited_spec(path: str, overrides: list[str], limit: int | None) -> BuildSpec:
+    """Read a spec, with the overrides of --set and the limit of --limit."""
+    from tokenloom.spec.spec_file import load_spec
+
+    return load_spec(path, [*overrides, *([f"limit={limit}"] if limit is not None else [])])
+
+
+def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
+    """Build with progress on stderr; return the fields of BuildResult.to_json.
+
+    Args:
+        spec: what to build.
+        workers: worker processes; None for what the spec says.
+        direct: run the steps in this process, not as a Prefect flow.
+    """
+    spec = spec.with_workers(workers)
+    if direct:
+        from tokenloom.flows.direct import build_as_spec_says
+
+        with showing_progress():
+            return build_as_spec_says(spec).to_json()
+    from tokenloom.server.prefect_session import run_flow
+
+    with showing_progress():
+        return run_flow(spec)
+
+
+def _print(out: Output, result: Json) -> None:
+    from tokenloom.tasks.messages.outcome import outcome_lines, reading_lines
+
+    for line in outcome_lines(result):
+        out.line(line)
+    splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
+    out.table(["split", "tokens", "documents", "shards"], splits)
+    _print_left_out_rows(out, result)
+    if result["tag"] != "latest":
+        out.line(f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
+    elif result["tag_moved"] and not result["published"]:
+        out.line(f"latest now names {result['version']}")
+    if result["tag_note"]:
+        out.line(f"the tag was not moved: {result['tag_note']}")
+    out.line(reading_lines(result["reference"]))
+
+
+def _print_left_out_rows(out: Output, result: Json) -> None:
+    fates = ordered_rows(result["rows"]).items()
+    if left := {fate: count for fate, count in fates if count and fate not in ("read", "kept")}:
+        listed = "; quarantine.jsonl lists the quarantined" if "quarantined" in left else ""
+        counts = ", ".join(f"{count:,} {fate}" for fate, count in left.items())
+        out.line(f"of {counted(result['rows']['read'], 'row')} left out: {counts}{listed}")
+    for source, reasons in result["quarantined"].items():
+        out.line(f"  {source}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items()))

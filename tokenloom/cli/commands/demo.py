@@ -1,0 +1,173 @@
+"""`tokenloom demo`: build a dataset from Python's standard library, and train a small model on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenloom.cli.argument_types import add_build_options, positive
+from tokenloom.cli.commands.build import build
+from tokenloom.cli.display import showing_progress
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Json, JsonResult
+from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.tasks.running import progress
+from tokenloom.wording import counted
+
+if TYPE_CHECKING:
+    from tokenloom.spec.build_spec import BuildSpec
+
+_MIN_CHARS = 5121
+_SPEC = f"""\
+# Written by `tokenloom demo`: the Python sources of the standard library, as bytes.
+dataset: stdlib
+store: ./store
+sources:
+  - {{kind: jsonl, path: stdlib.jsonl, text: text, name: stdlib}}
+tokenizer: {{kind: byte}}
+documents: {{min_chars: {_MIN_CHARS}}}  # enough for one chunk of 5,120 tokens and their labels
+splits: {{train: 0.8, validation: 0.1, test: 0.1}}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--dir",
+        dest="folder",
+        metavar="DIR",
+        default="tokenloom-demo",
+        help="folder for the spec, the text and the store (default: tokenloom-demo)",
+    )
+    parser.add_argument("--updates", type=positive, default=3000, help="training steps (default: 3000)")
+    add_build_options(parser)
+
+
+def run(folder: str, updates: int, workers: int | None, direct: bool, out: Output) -> JsonResult:
+    """Build a dataset from the standard library's sources, read it back, and train a small model on it."""
+    if "://" in folder:
+        raise SpecError("--dir: the demo writes to a local folder, not to a URL")
+    return JsonResult(run_demo(Path(folder), updates, lambda spec: build(spec, workers, direct), out.line))
+
+
+def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], print_line: Callable[[str], None]) -> Json:
+    """Write a spec, build it, read the version back, and train on it; return the build's result and the losses.
+
+    Args:
+        folder: where the spec, the text and the store go.
+        updates: training steps.
+        build: builds a spec and returns its result.
+        print_line: prints a line for the user.
+
+    Raises:
+        TokenloomError: torch is not installed, or the build failed.
+    """
+    try:
+        from tokenloom.examples.train_small import SEQ_LEN
+    except ModuleNotFoundError as error:
+        raise TokenloomError(
+            f"the demo trains with torch, and {error.name!r} is not installed: pip install torch"
+        ) from error
+    from tokenloom import TokenDataset
+    from tokenloom.spec.spec_file import load_spec
+
+    num_files = _write_folder(folder, print_line)
+    result = build(load_spec(folder / "demo.yaml"))
+    _describe(result, num_files, print_line)
+    reference = f"{folder}/store/stdlib"
+    data = TokenDataset(reference, split="validation", seq_len=SEQ_LEN, packing="document")
+    sample = data.decode(data[0]["input_ids"])
+    print_line(f"3. {data!r}\n   the first sample, decoded:\n")
+    print_line("\n".join("     | " + line for line in sample.splitlines()[:8]))
+    losses = _train(reference, updates, print_line)
+    print_line(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\nlook in    tokenloom inspect {reference}")
+    print_line(f"           tokenloom peek {reference}")
+    print_line(f"again      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
+    return result | {"sample": sample, "losses": losses, "spec": str(folder / "demo.yaml")}
+
+
+def _train(reference: str, updates: int, print_line: Callable[[str], None]) -> Json:
+    from tokenloom.examples.train_small import BATCH_SIZE, SEQ_LEN, train
+
+    print_line(
+        f"\n4. training a small model, {counted(updates, 'update')} of 8 x 512 bytes, 10 a batch (loss in nats a byte)"
+    )
+    with showing_progress():
+        return train(
+            reference,
+            updates=updates,
+            tell=lambda text: print_line("     " + text),
+            track=lambda numbers: _tracked(numbers, BATCH_SIZE * SEQ_LEN),
+        )
+
+
+def _write_folder(folder: Path, print_line: Callable[[str], None]) -> int:
+    """Write the text and the spec; return how many files the text contains."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SpecError(f"--dir {folder}: this is a file; name a folder") from error
+    with showing_progress():
+        num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
+    (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")
+    print_line(f"1. {num_files:,} Python files of the standard library -> {folder}/stdlib.jsonl")
+    if num_left_out:
+        print_line(f"   {counted(num_left_out, 'file')} left out: not UTF-8")
+    return num_files
+
+
+def _describe(result: Json, num_files: int, print_line: Callable[[str], None]) -> None:
+    """Print what was built from `num_files` files, and what was left out."""
+    print_line(f"2. built {result['reference']}")
+    if num_filtered := result["rows"]["filtered"]:
+        print_line(
+            f"   {num_filtered:,} of {counted(num_files, 'file')} left out: "
+            f"shorter than {_MIN_CHARS:,} characters (min_chars)"
+        )
+    if num_duplicates := result["rows"]["duplicates"]:
+        print_line(f"   {counted(num_duplicates, 'file')} left out: the same text as another")
+    for name, counts in result["splits"].items():
+        print_line(
+            f"     {name:<11}{counted(counts['tokens'], 'token'):>19} {counted(counts['documents'], 'document'):>17}"
+        )
+
+
+def _tracked(numbers: range, num_tokens: int) -> Iterator[int]:
+    """Yield the numbers of batches of `num_tokens` tokens, and report each batch as it is done."""
+    _begin("train", len(numbers))
+    for number in numbers:
+        yield number
+        progress.report(progress.Advanced(0, 0, num_tokens, 1))
+
+
+def _begin(step: str, total: int) -> None:
+    progress.report(progress.WorkKnown(((step, 1.0),)))
+    progress.report(progress.StepStarted(step, total))
+
+
+def _write_sources(path: Path) -> tuple[int, int]:
+    """Write the library's files as JSON lines, sorted by path; return how many were written and how many left out."""
+    root = Path(sysconfig.get_path("stdlib"))
+    names = [name for file in sorted(root.rglob("*.py")) if _is_source(name := file.relative_to(root).as_posix())]
+    _begin("write", len(names))
+    lines = []
+    for name in names:
+        try:  # some test data is deliberately not UTF-8
+            text = (root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            text = None
+        if text is not None:
+            lines.append(json.dumps({"path": name, "text": text}) + "\n")
+        progress.report(progress.Advanced(1, len(text or ""), 0, 1))
+    data = "".join(lines)
+    if not path.exists() or path.read_text(encoding="utf-8") != data:
+        path.write_text(data, encoding="utf-8")
+    return len(lines), len(names) - len(lines)
+
+
+def _is_source(name: str) -> bool:
+    return "site-packages/" not in name and "dist-packages/" not in name and not name.startswith("test/")

@@ -1,0 +1,53 @@
+"""`tokenloom deploy`: create the work pool and the deployments on a running Prefect server."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.errors import TokenloomError
+from tokenloom.server.prefect_server import POOL
+
+
+@dataclass(frozen=True)
+class DeployResult(Result):
+    """What was deployed where; `kept` lists deployments of earlier releases that a user changed."""
+
+    url: str
+    deployments: list[str]
+    kept: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: the command has no arguments of its own."""
+
+
+def run(out: Output) -> DeployResult:
+    """Create the work pool and the deployments on the server in PREFECT_API_URL, or on that of a `tokenloom up`.
+
+    Raises:
+        TokenloomError: there is no server, or it refuses the deployments.
+    """
+    from tokenloom.server.prefect_session import heartbeat_seconds, known_url
+
+    url = known_url()
+    if url is None:
+        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which deploys by itself")
+    from tokenloom.server.deployments import NAMES, deploy_all
+
+    heartbeat = heartbeat_seconds(url)
+    kept = deploy_all(url, heartbeat)
+    out.line(f"deployed build-dataset, rebuild-nightly and verify-dataset to {url}, work pool {POOL}")
+    print_kept(out, kept)
+    out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
+    out.line(f"next: prefect worker start --pool {POOL}")
+    return DeployResult(url, list(NAMES), kept)
+
+
+def print_kept(out: Output, kept: list[str]) -> None:
+    """Print which deployments of earlier releases were kept, and what to do with them."""
+    for name in kept:
+        out.line(f"kept            {name} of an earlier release, since its parameters or schedules were changed:")
+        out.line("                schedule rebuild-dataset/rebuild-nightly with a spec file, then delete it")

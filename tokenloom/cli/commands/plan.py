@@ -1,0 +1,134 @@
+"""`tokenloom plan`: show what a build would read, make and reuse."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenloom.cli.argument_types import add_spec
+from tokenloom.cli.commands.build import load_limited_spec
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.wording import about, counted, described_tokenizer
+
+if TYPE_CHECKING:
+    from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.plan import BuildPlan
+
+
+@dataclass(frozen=True)
+class PlannedSource:
+    """What a build reads of one source; `cached` counts the partitions that are encoded already."""
+
+    source: str
+    files: int
+    bytes: int
+    partitions: int
+    cached: int
+
+
+@dataclass(frozen=True)
+class PlanResult(Result):
+    """The version that a build would make, and its inputs in total and by source."""
+
+    dataset: str
+    version: str
+    published: bool
+    tokenizer: dict[str, Any]
+    files: int
+    bytes: int
+    partitions: int
+    cached: int
+    estimate: Estimate | None
+    sources: list[PlannedSource]
+    left_out: dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_spec(parser)
+
+
+def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> PlanResult:
+    """Show what a build would read and make, and what of it is cached.
+
+    Raises:
+        TokenloomError: the build would fail at once; also if it needs more space than the disk has.
+    """
+    from tokenloom.flows.direct import check_direct, plan_directly
+    from tokenloom.tasks.estimate import check_disk
+    from tokenloom.tasks.running.workers import chosen_num_workers
+
+    loaded = load_limited_spec(spec, overrides, limit)
+    check_direct(loaded, "plan here without it (--set)")
+    planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
+    result = _result(planned, estimate)
+    _print_sources(out, result)
+    _print_plan(out, planned, estimate)
+    if estimate and not planned.published:
+        check_disk(planned, estimate)
+    return result
+
+
+def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
+    sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
+    return PlanResult(
+        dataset=planned.spec.dataset,
+        version=planned.version,
+        published=planned.published,
+        tokenizer=planned.tokenizer,
+        files=sum(source.files for source in sources),
+        bytes=sum(source.bytes for source in sources),
+        partitions=sum(source.partitions for source in sources),
+        cached=sum(source.cached for source in sources),
+        estimate=estimate,
+        sources=sources,
+        left_out=planned.left_out,
+    )
+
+
+def _planned_source(planned: BuildPlan, name: str) -> PlannedSource:
+    files = [file for file in planned.inputs if file.source == name]
+    partitions = [part for part in planned.partitions if planned.inputs[part.input_index].source == name]
+    return PlannedSource(
+        source=name,
+        files=len(files),
+        bytes=sum(file.num_bytes for file in files),
+        partitions=len(partitions),
+        cached=sum(part.spill in planned.cached for part in partitions),
+    )
+
+
+def _print_sources(out: Output, result: PlanResult) -> None:
+    header = ["source", "files", "bytes", "partitions", "cached"]
+    rows = [[getattr(source, name) for name in header] for source in result.sources]
+    out.table(header, [*rows, ["all", *(getattr(result, name) for name in header[1:])]])
+
+
+def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> None:
+    from tokenloom.tasks.inputs import header_messages, left_out_messages
+
+    for message in (*left_out_messages(planned.left_out), *header_messages(planned.inputs)):
+        out.line(message)
+    state = "already published: a build has nothing to do" if planned.published else "not built yet"
+    out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    out.line(f"tokenizer {described_tokenizer(planned.tokenizer)}, end of text {planned.tokenizer['eot_id']}")
+    if estimate and not planned.published:
+        _print_estimate(out, estimate, is_encoded=not planned.missing)
+    out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
+    out.line("about as much space again. Changing the split shares can move documents between splits.")
+
+
+def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:
+    from tokenloom.tasks.estimate import gigabytes
+
+    basis = "already encoded" if is_encoded else f"from a sample of {gigabytes(estimate.sampled_bytes)}"
+    if not estimate.num_documents:
+        out.line("warning: the sample has no documents; a build fails if the rest has none either")
+    tokens, documents = counted(estimate.num_tokens, "token"), counted(estimate.num_documents, "document")
+    out.line(f"about {tokens} in {documents} ({basis});")
+    out.line(
+        f"{counted(estimate.num_shards, 'shard')} of {gigabytes(estimate.shard_bytes)} and new spills of "
+        f"{gigabytes(estimate.spill_bytes)}, in {about(estimate.seconds)} on this machine."
+    )

@@ -1,0 +1,103 @@
+"""The parser of the command line: the list of commands, and the options that all of them share.
+
+A command's module adds its own arguments and runs it. The module is imported only if the command is given, so
+`tokenloom --help` imports none.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+from tokenloom import __version__
+
+
+class _Command(NamedTuple):
+    name: str
+    help: str
+    module: str  # has add_arguments(parser) and run(**arguments, out)
+
+
+_COMMANDS = (
+    _Command("init", "write a commented starter spec", "tokenloom.cli.commands.init"),
+    _Command("plan", "show what a build would read, make and reuse", "tokenloom.cli.commands.plan"),
+    _Command("build", "build and publish a version", "tokenloom.cli.commands.build"),
+    _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
+    _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
+    _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
+    _Command("up", "start a Prefect server with the deployments and a worker", "tokenloom.cli.commands.up"),
+    _Command("deploy", "create the deployments on a running Prefect server", "tokenloom.cli.commands.deploy"),
+    _Command(
+        "verify",
+        "read every byte of a version and list the damaged files; exit code 3 if there are any",
+        "tokenloom.cli.commands.verify",
+    ),
+    _Command(
+        "pack",
+        "count a version's samples before its readers do, and show the cost of each packing",
+        "tokenloom.cli.commands.pack",
+    ),
+    _Command(
+        "demo", "build a dataset from Python's own sources and train a model on it", "tokenloom.cli.commands.demo"
+    ),
+)
+_BENCHMARKS = (
+    _Command("read", "measure how simulated training processes get their batches", "tokenloom.cli.bench.read"),
+)
+
+
+class UsageError(Exception):
+    """The arguments of the command line are wrong.
+
+    Args:
+        message: which argument is wrong, and why.
+        usage: the command's usage, as argparse prints it, followed by the program's name.
+    """
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError where argparse's own prints the error and ends the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
+
+
+class _CommandParser(_Parser):
+    """The parser of one command. It imports the command's module when it is used."""
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        if module := self.get_default("module"):
+            import_module(module).add_arguments(self)
+        return super().parse_known_args(*args, **kwargs)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of `tokenloom`.
+
+    What it parses has `command`, the `module` that runs it, `json`, `debug`, and the command's own arguments.
+    """
+    parser = _Parser(
+        prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
+    )
+    parser.add_argument("--version", action="version", version=f"tokenloom {__version__}")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
+    for command in _COMMANDS:
+        _add(commands, command, shared)
+    bench = commands.add_parser("bench", help="measure")
+    benchmarks = bench.add_subparsers(dest="benchmark", required=True, metavar="WHAT", parser_class=_CommandParser)
+    for benchmark in _BENCHMARKS:
+        _add(benchmarks, benchmark, shared)
+    return parser
+
+
+def _add(parsers: Any, command: _Command, shared: argparse.ArgumentParser) -> None:
+    parser = parsers.add_parser(command.name, parents=[shared], help=command.help)
+    parser.set_defaults(module=command.module)

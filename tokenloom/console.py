@@ -1,0 +1,19 @@
+"""Text on a terminal: status lines on stderr, and text of other people made safe to print."""
+
+from __future__ import annotations
+
+import sys
+
+
+def print_status(text: str) -> None:
+    """Print a line on stderr, at once."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """Return the text with its control characters escaped, so that a terminal does not obey them.
+
+    Line ends and tabs stay.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

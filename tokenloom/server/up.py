@@ -1,0 +1,196 @@
+"""The processes of `tokenloom up`: a Prefect server and a worker, restarted when they die, stopped on Ctrl-C.
+
+Prefect reads its settings from the environment when it is imported, so it is imported after they are set.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from filelock import FileLock, Timeout
+
+from tokenloom.console import print_status
+from tokenloom.errors import TokenloomError
+from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, POOL, PRIVATE, WORKER, start_server, stop_server
+from tokenloom.server.process_tree import (
+    adopt_orphans,
+    children,
+    descendants,
+    kill_children,
+    reap_children,
+    terminate_children,
+)
+from tokenloom.server.supervised_process import SupervisedProcess
+from tokenloom.server.up_folder import forget_url, note_url
+
+_SETTINGS = {
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+    # Leases in files survive a restart of the server. Prefect ends a run whose lease the server does not know.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+}
+_ONLINE_SECONDS = 60
+_STOP_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Services:
+    """What runs: the URL of the server's API, each deployment's page by name, and the deployments that were kept."""
+
+    url: str
+    pages: dict[str, str]
+    kept: list[str]
+
+
+def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services], None]) -> str:
+    """Run the server, the deployments and a worker until Ctrl-C or SIGTERM; return the URL of the server's API.
+
+    Args:
+        home: folder of the database, storage and logs.
+        port: of 127.0.0.1; 0 for a free one.
+        runs: flow runs at a time.
+        on_ready: called once everything runs.
+
+    Raises:
+        TokenloomError: the folder can't be made or is in use, the port is taken, or a process does not start.
+        KeyboardInterrupt: Ctrl-C or SIGTERM before everything ran.
+    """
+    _make_folder(home)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
+    adopt_orphans()
+    services = None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(home))
+            server, url = stack.enter_context(_running_server(home, port))
+            from tokenloom.server.deployments import deploy_all, deployment_pages
+
+            kept = deploy_all(url, HEARTBEAT_SECONDS)
+            pages = deployment_pages(url)
+            worker = stack.enter_context(_running_worker(home, runs, server))
+            note_url(home, url)
+            stack.callback(forget_url, home)
+            services = Services(url, pages, kept)
+            on_ready(services)
+            _supervise(server, worker)
+        except KeyboardInterrupt:
+            for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not interrupt the clean-up
+                signal.signal(number, signal.SIG_IGN)
+            print_status("stopping: worker first, then the server")
+            if services is None:
+                raise
+            return services.url
+
+
+def _make_folder(home: Path) -> None:
+    if "?" in str(home):
+        raise TokenloomError(f"{home}: SQLite can't open a file in a folder with '?'; choose another --folder")
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the key of Prefect's secrets
+    except OSError as error:
+        raise TokenloomError(f"{home}: can't be made ({error.strerror}); choose another --folder") from error
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    lock = FileLock(home / "up.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise TokenloomError(
+            f"{home}: another `tokenloom up` uses this folder; stop it, or choose another --folder"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, str]]:
+    """Run the server, and set the environment that its clients need."""
+    os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home)})
+    os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
+    print_status("starting the Prefect server; the first time takes half a minute")
+    before = children()
+    with (home / "server.log").open("ab") as log, ExitStack() as stack:
+        process, url = start_server(port, log)
+        os.environ["PREFECT_API_URL"] = url
+        known_port = int(url.removesuffix("/api").rpartition(":")[2])
+        server = SupervisedProcess("server", log.name, process, lambda: start_server(known_port, log)[0])
+        stack.callback(lambda: stop_server(server.process))
+        stack.callback(lambda: kill_children(but={server.process.pid} | before))  # flow runs that the worker left
+        yield server, url
+
+
+@contextmanager
+def _running_worker(home: Path, runs: int, server: SupervisedProcess) -> Iterator[SupervisedProcess]:
+    """Run a worker that the server knows; stop it, and its flow runs, when the block ends."""
+    before = children() - {server.process.pid}
+    with (home / "worker.log").open("ab") as log, ExitStack() as stack:
+
+        def start() -> subprocess.Popen[bytes]:
+            # The flow runs of a killed worker end as Crashed: a new worker could not cancel them.
+            terminate_children({server.process.pid} | before)
+            return _start_worker(runs, log.fileno())
+
+        worker = SupervisedProcess("worker", log.name, start(), start)
+        stack.callback(lambda: _stop_worker(worker.process))
+        _wait_until_online(worker.process, home)
+        yield worker
+
+
+def _start_worker(runs: int, log: int) -> subprocess.Popen[bytes]:
+    options = ["worker", "start", "--pool", POOL, "--limit", str(runs), "--name", WORKER, "--install-policy", "never"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokenloom.server.worker_process", *options],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def _stop_worker(process: subprocess.Popen[bytes]) -> None:
+    """Stop a worker, which kills its flow runs, and record them as Crashed."""
+    from tokenloom.server.up_runs import end_runs, runs_of
+
+    runs = runs_of(descendants(process.pid))
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        print_status("the worker does not stop; it is killed")
+        process.kill()
+        process.wait()
+    end_runs(runs)
+
+
+def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:
+    from prefect.client.orchestration import get_client
+
+    deadline = time.monotonic() + _ONLINE_SECONDS
+    with get_client(sync_client=True) as client:
+        while not client.read_workers_for_work_pool(POOL):
+            if worker.poll() is not None or time.monotonic() > deadline:
+                raise TokenloomError(f"the worker did not start; {home}/worker.log says why")
+            time.sleep(0.2)
+
+
+def _supervise(*processes: SupervisedProcess) -> NoReturn:
+    """Restart processes that end; raise TokenloomError if one ends again and again."""
+    while True:
+        time.sleep(1)
+        for process in processes:
+            process.restart_if_ended()
+        reap_children(but={process.process.pid for process in processes})

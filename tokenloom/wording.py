@@ -1,0 +1,49 @@
+"""Format counts, times and tokenizers for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 file", "1,234 files", "2 batches"."""
+    plural = noun + ("es" if noun.endswith(("s", "ch")) else "s")
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage, rounded down, so that only complete work is at 100%."""
+    return f"{int(share * 100)}%"
+
+
+def clock(seconds: float) -> str:
+    """Return an elapsed time whose width changes rarely: 0:07, 12:34, 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def duration(seconds: float) -> str:
+    """Return a measured time: "12.3 s", "5 min 12 s", "2 h 5 min"."""
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours:,} h {left} min" if hours else f"{minutes} min {rest} s"
+
+
+def about(seconds: float) -> str:
+    """Return an estimated time: "about 40 s", "about 3 min", "about 1 h 20 min"."""
+    if seconds < 55:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"about {max(1, minutes)} min"
+    hours, minutes = divmod(5 * round(minutes / 5), 60)
+    return f"about {hours:,} h {minutes} min" if minutes else f"about {hours:,} h"
+
+
+def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
+    """Return a tokenizer's name, kind and number of ids: "gpt2 (tiktoken), 50,257 ids"."""
+    return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"
