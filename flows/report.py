@@ -39,8 +39,8 @@ _PUBLISHED = (
 )
 _STEPS = {
     "tokenize": "text to spills of token ids",
-    "assign": "which shard each document belongs to",
-    "shuffle": "spills to shards in the global order",
+    "assign": "where each document goes",
+    "shuffle": "spills to shards in their global order",
     "validate": "counts, ids, and 1,000 documents encoded again",
     "publish": "manifest and tag",
 }

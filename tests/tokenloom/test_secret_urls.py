@@ -107,6 +107,6 @@ def test_no_secret_of_a_url_is_shown(
         out = capfd.readouterr()
         logs = "\n".join(f"{record.getMessage()} {record.exc_text}" for record in caplog.records)
         if code == 0:
-            shown.append(f"{place}: it was taken")
+            shown.append(f"{place}: it was accepted")
         shown += [f"{place}: {text}" for text in (out.out, out.err, logs) if _PLANTED in text]
     assert shown == []
