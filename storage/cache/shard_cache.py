@@ -25,8 +25,8 @@ from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_ful
 from tokenloom.storage.cache.cache_folder import default_cache_folder
 from tokenloom.storage.cache.cache_limit import default_limit
 from tokenloom.storage.formats.shard import file_sha256
-from tokenloom.storage.stores.local import write_all
-from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.time_limit import is_ending
 
 _MAX_DOWNLOADS = 3  # of one file that arrives wrong
@@ -39,7 +39,7 @@ _logger = logging.getLogger("tokenloom")
 class ShardRequest(NamedTuple):
     """A file of a remote store, with its SHA-256 in hexadecimal and its length, as a manifest lists them."""
 
-    store: RemoteStore
+    store: Store
     path: str
     sha256: str
     num_bytes: int
@@ -102,7 +102,7 @@ class ShardCache:
         process = self._process()
         return {name: process.counters[name] for name in _STATISTICS} | {"evictions": process.files.num_evicted}
 
-    def fetch(self, store: RemoteStore, path: str, sha256: str, num_bytes: int, *, verify: bool = False) -> Path:
+    def fetch(self, store: Store, path: str, sha256: str, num_bytes: int, *, verify: bool = False) -> Path:
         """Return the local path of a file of the store, which is downloaded if it is not here yet.
 
         Open it at once: another process that needs the room may remove it, after which a map of it stays valid.
@@ -120,7 +120,7 @@ class ShardCache:
         """
         return self._fetch(ShardRequest(store, path, sha256, num_bytes), verify, lambda: None)
 
-    def ahead(self, requests: Iterable[tuple[RemoteStore, str, str, int]]) -> None:
+    def ahead(self, requests: Iterable[tuple[Store, str, str, int]]) -> None:
         """Begin to download files in the order given, on `io_threads` threads; returns at once.
 
         What fails is logged; a later `fetch` tries again and raises. At the program's end what is left is dropped.
@@ -281,7 +281,7 @@ class ShardCache:
             self._fetch(request, False, _unless_ending)
 
 
-def _blocks(request: ShardRequest) -> Iterator[bytes]:
+def _blocks(request: ShardRequest) -> Iterator[memoryview]:
     try:
         yield from request.store.blocks(request.path)
     except FileNotFoundError as error:

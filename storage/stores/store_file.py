@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from tokenloom.errors import FormatError, InputError, StoreError
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.store import Store
 
 _LARGE_BYTES = 16 * 2**20  # of a block where more is expected to be read
 _SMALL_BYTES = 2**20  # elsewhere
@@ -32,7 +33,7 @@ class StoreFile(io.RawIOBase):
     Raises FileNotFoundError, StoreError.
     """
 
-    def __init__(self, store: AnyStore, path: str, block_bytes: int = _SMALL_BYTES) -> None:
+    def __init__(self, store: Store, path: str, block_bytes: int = _SMALL_BYTES) -> None:
         num_bytes = store.num_bytes(path)
         if num_bytes is None:
             raise FileNotFoundError(store.place(path))

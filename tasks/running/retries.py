@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenloom.errors import WorkerLost
-from tokenloom.storage.stores.remote_errors import may_pass
+from tokenloom.storage.stores.remote_errors import is_transient
 
 RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
 _MOST_LOST_WORKERS = 2  # of one job: what kills a third is the job's own
@@ -12,4 +12,4 @@ _MOST_LOST_WORKERS = 2  # of one job: what kills a third is the job's own
 def is_worth_another_try(error: BaseException, num_tries: int) -> bool:
     """Return whether work that failed `num_tries` times may succeed at the next try."""
     most = _MOST_LOST_WORKERS if isinstance(error, WorkerLost) else len(RETRY_SECONDS)
-    return num_tries <= most and may_pass(error)
+    return num_tries <= most and is_transient(error)

@@ -14,10 +14,10 @@ import fsspec
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.storage.stores.remote_calls import RemoteCalls
-from tokenloom.storage.stores.remote_errors import harmless, kind_of, may_pass, redacted
+from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
+from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import StoreFile, open_url
-from tokenloom.storage.stores.url_protocols import is_object
+from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.versions.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.local_glob import local_glob
 from tokenloom.tasks.sources.remote_glob import folder_glob, object_glob
@@ -113,7 +113,7 @@ def _listed(filesystem: Any, folder: str) -> list[dict[str, Any]]:
         try:
             return list(filesystem.ls(folder, detail=True))
         except (FileNotFoundError, NotADirectoryError) as error:
-            if kind_of(error) == "passing":
+            if kind_of(error) == "transient":
                 raise
             return []
 
@@ -224,8 +224,8 @@ def naming(url: str, missing: str | None = None) -> Iterator[None]:
         if kind == "missing" and missing:
             raise InputError(f"{url}: {missing}") from error
         reason = redacted(getattr(error, "strerror", None) or said(error))
-        next_step = "run the build again" if may_pass(error) else "check the file"
-        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from harmless(error)
+        next_step = "run the build again" if is_transient(error) else "check the file"
+        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)
 
 
 @contextmanager

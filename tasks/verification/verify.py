@@ -17,7 +17,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.manifest import NAME, QUARANTINE, check_fields, check_format
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.shard_verification import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification.verification import (
     Damage,
@@ -53,7 +53,7 @@ Sample = tuple[str, tuple[int, ...]]  # name of the `.tok` file, row of SAMPLE_D
 class ShardJob:
     """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again."""
 
-    store: AnyStore
+    store: Store
     claim: ShardClaim
     num_samples: int
 
@@ -62,7 +62,7 @@ class ShardJob:
 class FileJob:
     """Another listed file to read; `num_rows` are those that a quarantine must list."""
 
-    store: AnyStore
+    store: Store
     path: str
     sha256: str
     num_rows: int | None
@@ -89,7 +89,7 @@ class Subject:
     """
 
     reference: str
-    store: AnyStore
+    store: Store
     version: str | None
     manifest: dict[str, Any] | None
     inputs: list[dict[str, Any]] | None
@@ -149,7 +149,7 @@ def open_version(reference: str) -> Subject:
     return Subject(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
 
 
-def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str, Any] | None:
+def _manifest(store: Store, version: str, damages: list[Damage]) -> dict[str, Any] | None:
     """Return a manifest that can be trusted, else None; add what is wrong with it."""
     path = version_path(version, NAME)
     place = store.place(path)
@@ -174,15 +174,14 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
     return manifest
 
 
-def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
+def _inputs(store: Store, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
     """Return the version's inputs if they can be read; a damaged file is told by its own job."""
     try:
         inputs = read_inputs(store, manifest)
     except FormatError:
         return None
-    except StoreError:
-        if isinstance(store, RemoteStore):  # it may answer the next time
-            raise
+    except StoreError as error:
+        raise_if_passing(store, error)
         return None
     path = version_path(manifest["version"], NAME)
     damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]
@@ -197,7 +196,7 @@ def verify_files(jobs: Sequence[VerifyJob]) -> list[Checked]:
 def _verify(job: VerifyJob) -> Checked:
     """Read the files of a job; from a remote store twice before they are called damaged, as a network changes bits."""
     found = _verify_once(job)
-    return _verify_once(job) if found.damages and isinstance(job.store, RemoteStore) else found
+    return _verify_once(job) if found.damages and not job.store.is_local else found
 
 
 def _verify_once(job: VerifyJob) -> Checked:

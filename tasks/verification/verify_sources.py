@@ -20,7 +20,7 @@ from tokenloom.errors import InputError, TokenizerError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.storage.formats.shard import ShardHeader, read_header, token_dtype
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import read_listed, version_path
 from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
@@ -43,7 +43,7 @@ _MOST_TOLD = 3  # documents of a shard
 class EncodeJob:
     """Documents of one input to encode again; `samples` are in the order of their rows."""
 
-    store: AnyStore
+    store: Store
     version: str
     file: InputFile
     definition: dict[str, Any]
@@ -91,7 +91,7 @@ def encode_jobs(subject: Subject, samples: Iterable[Sample], spec: BuildSpec) ->
     return jobs, warnings
 
 
-def _job_maker(store: AnyStore, manifest: dict[str, Any], spec: BuildSpec) -> Callable[..., EncodeJob]:
+def _job_maker(store: Store, manifest: dict[str, Any], spec: BuildSpec) -> Callable[..., EncodeJob]:
     """Return what makes a job of a file and samples; raises FormatError if a file of the tokenizer is damaged."""
     names = [name for name in manifest["files"] if name.startswith(_TOKENIZER)]
     return partial(

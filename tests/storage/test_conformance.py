@@ -16,8 +16,8 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.google_server import google_server
 from tests.storage.s3_server import BUCKET
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores import remote_calls, uploads
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores import remote_retries, s3, uploads
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files import find_files
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWar
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little wait between tries."""
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def fresh(bucket: str) -> RemoteStore:
@@ -39,12 +39,12 @@ class TestLocal(StoreConformance):
     """A local folder."""
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Store:
+    def store(self, tmp_path: Path) -> LocalStore:
         """A fresh folder."""
-        return Store(tmp_path)
+        return LocalStore(tmp_path)
 
     @pytest.fixture
-    def read_only(self, store: Store) -> Iterator[Store]:
+    def read_only(self, store: LocalStore) -> Iterator[LocalStore]:
         """One that this user may only read."""
         if os.geteuid() == 0:
             pytest.skip("root may write everywhere")
@@ -65,7 +65,7 @@ class TestOther(TestLocal):
         return RemoteStore(f"local://{tmp_path}")
 
     def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
-        assert "run one build of this dataset at a time" in str(store.exclusion_problem())
+        assert not store.creates_exclusively()
         store.create("a", b"first")
         with pytest.raises(FileExistsError):
             store.create("a", b"second")
@@ -106,9 +106,9 @@ class TestS3(ObjectStoreConformance):
     def test_an_upload_that_fails_leaves_no_parts(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
         s3_proxy.refused = "PUT"  # parts are; beginning and giving up are not
-        with pytest.raises(StoreError, match=r"large \(part \d\): no right to write it"):
+        with pytest.raises(StoreError, match=r"large \(part \d\): no permission to write it"):
             store.replace("a/large", bytes(11 * MIB))
         s3_proxy.refused = ""
         assert unfinished(store) == []
@@ -120,9 +120,9 @@ class TestS3(ObjectStoreConformance):
         def put_parts(*_: object) -> None:
             raise FileNotFoundError(errno.ENOENT, "NoSuchUpload")  # S3's answer is 404; this server's is 500
 
-        monkeypatch.setattr(uploads, "_put_parts", put_parts)
-        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
-        with pytest.raises(StoreError, match="large: the store forgot the upload before all parts were there"):
+        monkeypatch.setattr(s3, "_put_parts", put_parts)
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
+        with pytest.raises(StoreError, match="large: the store forgot the upload before all parts arrived"):
             store.replace("a/large", bytes(11 * MIB))
 
     def test_uploads_of_killed_processes_are_forgotten_after_a_day(
@@ -164,7 +164,7 @@ class TestS3(ObjectStoreConformance):
         self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
     ) -> None:
         s3_proxy.plan(f"400 {code}", method="PUT")
-        with pytest.raises(StoreError, match="a/file: no right to write it, or no credentials"):
+        with pytest.raises(StoreError, match="a/file: no permission to write it, or no credentials"):
             store.replace("a/file", b"data")
 
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
@@ -179,7 +179,7 @@ class TestS3(ObjectStoreConformance):
         ]
         store.remove_stale_temporaries()
         for call in calls:
-            with pytest.raises(StoreError, match=r"^s3://nothing: there is no such bucket"):
+            with pytest.raises(StoreError, match=r"^s3://nothing: no such bucket"):
                 call()
 
     def test_a_look_whether_it_can_be_written_leaves_nothing(self, store: RemoteStore) -> None:
@@ -189,7 +189,7 @@ class TestS3(ObjectStoreConformance):
     def test_uploads_take_one_request_a_part_and_no_check_of_its_own(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
         s3_proxy.seen.clear()
         store.replace("a/small", bytes(MIB))
         store.replace("a/large", bytes(11 * MIB))
@@ -274,7 +274,7 @@ class TestGoogle(ObjectStoreConformance):
         pytest.skip("this server knows no rights")
 
     def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
-        assert "run one build of this dataset at a time" in str(store.exclusion_problem())
+        assert not store.creates_exclusively()
         assert store.names("work/tmp") == ["exclusive"]
 
     def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore) -> None:

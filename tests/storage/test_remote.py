@@ -28,8 +28,8 @@ from tests.support import build, make_spec, write_parquet
 from tokenloom.cli import commands, peek_command
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base
-from tokenloom.storage.stores import remote, remote_calls, remote_errors, remote_systems, uploads
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores import remote, remote_errors, remote_retries, remote_systems, uploads
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store_file import open_url, sharing_files
 from tokenloom.storage.versions import tags
@@ -47,7 +47,7 @@ from tokenloom.storage.versions.versions import (
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait little between tries."""
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def test_google_without_credentials_is_named_in_seconds(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
 
 
 def test_a_remote_store_answers_as_a_local_one(store: RemoteStore, tmp_path: Path) -> None:
-    local = Store(tmp_path)
+    local = LocalStore(tmp_path)
     local.local("a").mkdir()
     local.local("a/file").write_bytes(bytes(range(250)) * 4)
     for each in (local, store):
@@ -215,7 +215,7 @@ def test_a_request_for_the_length_is_tried_again_too(store: RemoteStore, s3_prox
 
 def test_a_store_that_stays_bad_ends_in_an_error_after_the_tries(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.always = "503"
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 5 tries.*run the same command"):
+    with pytest.raises(StoreError, match=r"file: the store did not answer correctly in 5 tries.*run the same command"):
         store.read("a/file")
     assert len([1 for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("file")]) == 5
 
@@ -224,12 +224,12 @@ def test_a_stalled_server_is_an_error_and_no_hang(store: RemoteStore, s3_proxy: 
     s3_proxy.always = "stall"
     hurried = RemoteStore(store.root, tries=2, read_seconds=0.3)
     start = time.monotonic()
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries .*Time"):
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries .*Time"):
         hurried.read("a/file")
     assert time.monotonic() - start < 2.5
     limited = RemoteStore(store.root, total_seconds=0.5, read_seconds=60)
     start = time.monotonic()
-    with pytest.raises(StoreError, match="did not answer well"):
+    with pytest.raises(StoreError, match="did not answer correctly"):
         limited.read("a/file")
     assert time.monotonic() - start < 2.5
 
@@ -237,7 +237,7 @@ def test_a_stalled_server_is_an_error_and_no_hang(store: RemoteStore, s3_proxy: 
 def test_no_server_at_all_is_an_error_that_names_the_place(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/hunter22")
     monkeypatch.setenv("SOME_PASSWORD", "hunter22")
-    with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer well") as caught:
+    with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer correctly") as caught:
         RemoteStore(store.root).read("a/file")
     assert "hunter22" not in str(caught.value)
     assert caught.value.__cause__ is None  # whose text holds the password
@@ -245,10 +245,10 @@ def test_no_server_at_all_is_an_error_that_names_the_place(store: RemoteStore, m
 
 def test_what_can_not_pass_is_not_tried_again(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plan("403")
-    with pytest.raises(StoreError, match=r"a/file: no right to read it.*AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(StoreError, match=r"a/file: no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
         store.read("a/file")
     assert "a-secret-access-key" not in str(caught.value)
-    with pytest.raises(StoreError, match="s3://nowhere: there is no such bucket"):
+    with pytest.raises(StoreError, match="s3://nowhere: no such bucket"):
         RemoteStore("s3://nowhere/at/all").read("file")
     gets = [path for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("a/file")]
     assert len(gets) == 1
@@ -257,7 +257,7 @@ def test_what_can_not_pass_is_not_tried_again(store: RemoteStore, s3_proxy: Faul
 def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(StoreError, match=r"no right to read it, or no credentials.*in the environment"):
+    with pytest.raises(StoreError, match=r"no permission to read it, or no credentials.*in the environment"):
         RemoteStore(store.root).read("a/file")
 
 
@@ -270,7 +270,7 @@ def test_a_missing_package_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "StoreError: store s3://: the package that reads it is not installed" in done.stderr
     assert "pip install 'tokenloom[s3]'" in done.stderr
-    with pytest.raises(StoreError, match=r"nothing://: unknown protocol; .*extra .s3.*fsspec"):
+    with pytest.raises(StoreError, match=r"nothing://: unknown URL scheme; .*extra .s3.*fsspec"):
         RemoteStore("nothing://bucket/store/data").read("file")
 
 
@@ -395,11 +395,11 @@ def test_a_rename_that_fails_leaves_no_part(
         raise ConnectionResetError("lost")
 
     monkeypatch.setattr(MemoryFileSystem, "mv", fail)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries"):
         memory.replace("a/file", b"other")
     assert (memory.read("a/file"), memory.names("a"), memory.names("work/tmp")) == (b"data", ["file"], [])
     monkeypatch.setattr(MemoryFileSystem, "rm_file", fail)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries"):
         memory.replace("a/file", b"other")
     (part,) = memory.names("work/tmp")
     assert f"{part}: it stays in the store for a day" in caplog.text
@@ -448,7 +448,7 @@ def test_a_server_that_never_says_hello_is_an_error_and_no_hang() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", tries=2, read_seconds=0.3)
         begin = time.monotonic()
-        with pytest.raises(StoreError, match="did not answer well in 2 tries"):
+        with pytest.raises(StoreError, match="did not answer correctly in 2 tries"):
             store.read("file")
         assert time.monotonic() - begin < 5
 

@@ -28,8 +28,8 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache import cache_files, cache_limit, shard_cache
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.stores import remote, remote_calls
-from tokenloom.storage.stores.local import write_all
+from tokenloom.storage.stores import remote, remote_retries
+from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions.versions import Reference, resolve, version_path
 
@@ -41,7 +41,7 @@ NUM_FILES = 6
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks a file, little wait between tries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
     cache = ShardCache(tmp_path)
     cache.ahead(files[:1])
     wait_until(lambda: "ahead of use" in caplog.text)
-    with pytest.raises(StoreError, match="no right to read it"):
+    with pytest.raises(StoreError, match="no permission to read it"):
         cache.fetch(*files[0])
     s3_proxy.always = "ok"
     cache.fetch(*files[0])
@@ -329,10 +329,10 @@ def test_a_program_ends_though_downloads_are_queued(
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage.stores import remote, remote_calls\n"
+        "from tokenloom.storage.stores import remote, remote_retries\n"
         "from tokenloom.storage.stores.remote import RemoteStore\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
-        "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 30\n"
+        "remote.BLOCK_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
         f"requests = {[list(request[1:]) for request in files]!r}\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"

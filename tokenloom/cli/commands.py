@@ -10,12 +10,12 @@ from tokenloom.cli.output import Json, print_line, print_table, printable
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.formats.names import NAME_PATTERN
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores import open_store
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import (
     dataset_store,
     load_manifest,
-    open_store,
     parse_reference,
     published_versions,
     read_inputs,
@@ -176,7 +176,7 @@ def ls(store: str, quiet: bool) -> Json:
     return {"store": str(folder.root), "datasets": datasets}
 
 
-def _dataset_row(store: AnyStore, name: str) -> Json | None:
+def _dataset_row(store: Store, name: str) -> Json | None:
     """Return what `ls` says of a dataset, None if nothing was ever published in it."""
     versions = published_versions(store)
     latest, damage = _named_by(store, "latest")
@@ -185,7 +185,7 @@ def _dataset_row(store: AnyStore, name: str) -> Json | None:
     return {"dataset": name, "versions": len(versions), "latest": latest, "damage": damage}
 
 
-def _named_by(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
+def _named_by(store: Store, tag: str) -> tuple[str | None, str | None]:
     """Return the version that a tag names, or what is damaged about it."""
     try:
         newest = tags.newest(store, tag)
@@ -195,7 +195,7 @@ def _named_by(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
     return newest.version if newest else None, None
 
 
-def _list_versions(store: AnyStore, quiet: bool) -> Json:
+def _list_versions(store: Store, quiet: bool) -> Json:
     named: dict[str, list[str]] = {}
     damages = []
     for tag in store.names("tags"):
@@ -216,7 +216,7 @@ def _list_versions(store: AnyStore, quiet: bool) -> Json:
     return {"dataset": str(store.root).rpartition("/")[2], "versions": versions, "damages": damages}
 
 
-def _version_row(store: AnyStore, version: str, names: list[str]) -> Json:
+def _version_row(store: Store, version: str, names: list[str]) -> Json:
     """Return what `ls` says of a version; of a damaged one only that it is."""
     row: Json = {"version": version, "tags": names, "tokens": None, "documents": None, "bytes": None, "damage": None}
     try:
@@ -229,9 +229,9 @@ def _version_row(store: AnyStore, version: str, names: list[str]) -> Json:
     return row | counts | {"bytes": sum(shard["bytes"] for split in splits for shard in split["shards"])}
 
 
-def _raise_if_remote(store: AnyStore, error: Exception) -> None:
+def _raise_if_remote(store: Store, error: Exception) -> None:
     """Raise an error of a remote store, which may answer the next time; of a local one the file is to blame."""
-    if isinstance(error, StoreError) and isinstance(store, RemoteStore):
+    if isinstance(error, StoreError) and not store.is_local:
         raise error
 
 

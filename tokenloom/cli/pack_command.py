@@ -12,7 +12,7 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.cache.cache_folder import default_cache_folder
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, check_packing, shares_of
 from tokenloom.storage.packing.sample_counts import keep_counts, read_offsets
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import parse_reference, resolve
 
 _READERS = 8  # shards that are read at the same time
@@ -55,7 +55,7 @@ def pack(reference: str, seq_len: int, packing: list[str], split: list[str], qui
 
 
 def _split_rows(
-    store: AnyStore, manifest: dict[str, Any], split: str, packings: list[str], seq_len: int, folder: Path
+    store: Store, manifest: dict[str, Any], split: str, packings: list[str], seq_len: int, folder: Path
 ) -> Iterator[Json]:
     """Yield a row for each packing of one split, its counts kept; every shard's offsets are read once."""
 

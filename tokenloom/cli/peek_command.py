@@ -13,7 +13,7 @@ from tokenloom.cli.output import Json, print_line, printable
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.documents import first_documents
 from tokenloom.storage.formats.shard import ShardHeader, read_header
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import StoreFile
 from tokenloom.storage.versions.versions import check_listed, parse_reference, read_inputs, resolve, version_path
 from tokenloom.words import counted
@@ -38,7 +38,7 @@ def peek(reference: str, split: str, count: int, chars: int, quiet: bool) -> Jso
     return {"reference": f"{store.root}@{manifest['version']}", "split": split, "documents": documents}
 
 
-def _documents(store: AnyStore, manifest: Json, split: str, count: int, chars: int) -> Iterator[Json]:
+def _documents(store: Store, manifest: Json, split: str, count: int, chars: int) -> Iterator[Json]:
     """Yield documents of a split, at most `count` of each shard, their texts cut to `chars`."""
     from tokenloom.reader.decoding import decode, version_tokenizer
 
@@ -58,7 +58,7 @@ def _documents(store: AnyStore, manifest: Json, split: str, count: int, chars: i
             yield place | {"shard": entry["name"], "num_tokens": row["num_tokens"], "text": text}
 
 
-def _read_shard(store: AnyStore, path: str, entry: Json, count: int) -> tuple[ShardHeader, list[dict[str, Any]]]:
+def _read_shard(store: Store, path: str, entry: Json, count: int) -> tuple[ShardHeader, list[dict[str, Any]]]:
     """Return a shard's header and the first rows of its document table, which must be that shard's."""
     table = f"{path.removesuffix('.tok')}.docs"
     try:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.storage.formats.manifest import NAME
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import read_listed, version_path
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
@@ -16,7 +16,7 @@ _FOLDER = "tokenizer/"
 _FROM_FILES = ("huggingface", "sentencepiece")
 
 
-def version_tokenizer(store: AnyStore, manifest: dict[str, Any]) -> Tokenizer:
+def version_tokenizer(store: Store, manifest: dict[str, Any]) -> Tokenizer:
     """Return the tokenizer of a version, made from its manifest and the files that lie in it.
 
     Raises:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
-from tokenloom.storage.stores.local import Store
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import check_listed, version_path
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class ShardFiles:
         cache: for a remote store; None for the default one.
     """
 
-    def __init__(self, store: AnyStore, manifest: dict[str, Any], split: str, cache: ShardCache | None) -> None:
+    def __init__(self, store: Store, manifest: dict[str, Any], split: str, cache: ShardCache | None) -> None:
         self.store, self._version, self._split = store, manifest["version"], split
         self._dtype = token_dtype(manifest["tokenizer"]["vocab_size"])
         self.entries: list[dict[str, Any]] = manifest["splits"][split]["shards"]
@@ -36,7 +35,7 @@ class ShardFiles:
     @property
     def is_remote(self) -> bool:
         """Whether shards are downloaded before they are read."""
-        return not isinstance(self.store, Store)
+        return not self.store.is_local
 
     def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
         """Open a shard; a copy in the cache that is damaged, or was removed meanwhile, is fetched again, once.
@@ -71,7 +70,7 @@ class ShardFiles:
 
     def fetch_ahead(self, indices: list[int]) -> None:
         """Begin to download shards of a remote store, in that order, as many as take half of the cache."""
-        assert self.cache is not None and isinstance(self.store, RemoteStore)  # only asked of a remote store
+        assert self.cache is not None  # only asked of a remote store
         room = (self.cache.limit_bytes or 2**63) // 2
         requests = []
         for index in indices:
@@ -92,8 +91,8 @@ class ShardFiles:
         """Return the local path of a shard, which is downloaded first if the store is remote."""
         entry = self.entries[index]
         name = version_path(self._version, entry["name"])
-        if isinstance(self.store, Store):
-            return self.store.local(name)
+        if (path := self.store.local(name)) is not None:
+            return path
         assert self.cache is not None  # a remote store has one
         return self.cache.fetch(self.store, name, entry["sha256"], entry["bytes"])
 
