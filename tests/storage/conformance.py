@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,26 @@ class StoreConformance:
     excludes = True  # of two creates of one name, one fails
     names_not_known: tuple[str, ...] = ()  # by an emulator
 
+    # ---- capabilities
+
+    def test_the_capabilities_agree_with_each_other(self, store: Store) -> None:
+        assert store.free_bytes() is None or store.is_local
+        assert (store.local("a/file") is not None) == store.is_local
+        assert store.place("a/file") == f"{store.root}/a/file"
+        assert str(store.local("a/file") or f"{store.root}/a/file") == store.place("a/file")
+        assert store.place("") == str(store.root)
+
+    def test_a_check_whether_it_can_be_written_leaves_nothing(self, store: Store) -> None:
+        store.check_writable()
+        assert store.names("work/tmp") == []
+
+    def test_it_says_whether_it_excludes_writers(self, store: Store) -> None:
+        assert [store.creates_exclusively() for _ in range(2)] == [self.excludes] * 2
+
+    def test_a_lost_connection_or_a_missing_permission_is_not_damage(self, store: Store) -> None:
+        for number in (errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE):
+            assert not store.is_damage(OSError(number, os.strerror(number)))
+
     # ---- writing
 
     def test_a_name_is_created_once(self, store: Store) -> None:
@@ -33,7 +55,6 @@ class StoreConformance:
         with pytest.raises(FileExistsError):
             store.create("tags/latest/00000001.json", b"second")
         assert store.read("tags/latest/00000001.json") == b"first"
-        assert store.creates_exclusively()
 
     def test_of_racing_writers_one_succeeds(self, store: Store) -> None:
         if not self.excludes:
@@ -137,6 +158,14 @@ class StoreConformance:
                 use(name)
 
     # ---- reading
+
+    def test_blocks_are_the_file_and_multiples_of_8_bytes(self, store: Store) -> None:
+        data = random.Random(3).randbytes(9 * MIB + 3)
+        store.replace("a/file", data)
+        blocks = [bytes(block) for block in store.blocks("a/file")]
+        assert b"".join(blocks) == data
+        assert len(blocks) > 1
+        assert all(len(block) % 8 == 0 for block in blocks[:-1])
 
     def test_any_range_is_a_slice_of_the_file(self, store: Store) -> None:
         data = random.Random(0).randbytes(50_000)

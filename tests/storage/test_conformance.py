@@ -182,10 +182,6 @@ class TestS3(ObjectStoreConformance):
             with pytest.raises(StoreError, match=r"^s3://nothing: no such bucket"):
                 call()
 
-    def test_a_look_whether_it_can_be_written_leaves_nothing(self, store: RemoteStore) -> None:
-        store.check_writable()
-        assert store.names("") == []
-
     def test_uploads_take_one_request_a_part_and_no_check_of_its_own(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import logging
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import fsspec
 import pytest
@@ -421,6 +425,59 @@ def test_parts_of_killed_processes_are_removed_after_a_day(
     monkeypatch.setattr(uploads, "_STALE", datetime.timedelta(seconds=-2))
     memory.remove_stale_temporaries()
     assert memory.names("work/tmp") == ["exclusive"]
+
+
+# ---- TMPDIR, where uploads are written first
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR of this test alone."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("write", [RemoteStore.create, RemoteStore.replace])
+def test_a_tmpdir_that_does_not_exist_is_named(
+    write: Callable[[RemoteStore, str, bytes], None], memory: RemoteStore, temporary: Path
+) -> None:
+    temporary.rmdir()
+    with pytest.raises(StoreError, match=f"^{temporary}: can't be written: No such file.*set TMPDIR to another"):
+        write(memory, "a/other", b"other")
+    assert memory.names("a") == ["file"]
+
+
+def test_a_tmpdir_that_is_deleted_during_an_upload_is_named(memory: RemoteStore, temporary: Path) -> None:
+    with (
+        pytest.raises(StoreError, match=f"^{temporary}/.*: the temporary file was deleted during its upload.*TMPDIR"),
+        memory.writing("a/other") as file,
+    ):
+        file.write(b"other")
+        shutil.rmtree(temporary)
+    assert memory.names("a") == ["file"]
+
+
+def test_a_full_tmpdir_is_named_and_nothing_stays(
+    memory: RemoteStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: IO[bytes], data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote, "write_all", fail)
+    with pytest.raises(StoreError, match=f"^{temporary}: .*No space left.*free space on that .*, or set TMPDIR to"):
+        memory.replace("a/other", b"other")
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_error_of_the_writer_is_not_an_error_of_tmpdir(memory: RemoteStore, temporary: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="input"), memory.writing("a/other"):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "input")
+    assert (memory.names("a"), list(temporary.iterdir())) == (["file"], [])
+
+
+# ---- libraries that block
 
 
 def test_a_library_that_stalls_is_given_up_with_its_connection(
