@@ -14,7 +14,7 @@ from tests.support import build, make_spec, write_jsonl
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
-from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.packing.packing import PACKINGS, num_samples
 from tokenloom.storage.packing.sample_counts import counts_path, keep_counts, sample_counts

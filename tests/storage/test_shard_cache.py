@@ -25,7 +25,7 @@ from tests.storage.faulty_proxy import FaultyProxy
 from tests.storage.s3_server import BUCKET, put, upload
 from tests.support import build, make_spec, write_parquet
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache import cache_files, cache_limit, shard_cache
+from tokenloom.storage.cache import cache_files, cache_settings, shard_cache
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores import remote, remote_retries
@@ -263,7 +263,7 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
             cache.fetch(store, path, sha256, wrong)
     with pytest.raises(StoreError, match=r"missing\.tok: missing from a published version"):
         cache.fetch(store, "missing.tok", sha256, num_bytes)
-    with pytest.raises(FormatError, match="is no SHA-256"):
+    with pytest.raises(FormatError, match="is not a SHA-256"):
         cache.fetch(store, path, "../../etc", num_bytes)
     assert cached(tmp_path) == set()
     assert partials(tmp_path) == []
@@ -413,7 +413,7 @@ def test_a_folder_that_can_not_be_written_is_named_but_read(
         monkeypatch.setattr(f"pathlib.Path.{name}", refuse)
     monkeypatch.setattr("os.utime", refuse)
     assert ShardCache(tmp_path).fetch(*files[0]) == path
-    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user the right"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user permission"):
         cache.fetch(*files[1])
 
 
@@ -449,13 +449,13 @@ def test_without_a_limit_the_cache_leaves_a_part_of_the_disk(tmp_path: Path, mon
     monkeypatch.delenv("TOKENLOOM_CACHE_LIMIT", raising=False)
     free = 50 * 10**9
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
-    assert cache_limit.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
+    assert cache_settings.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
     (tmp_path / "shards").mkdir()
     with (tmp_path / "shards" / f"{'ab' * 32}.tok").open("wb") as file:
         file.truncate(5 * 10**9)
-    assert cache_limit.default_limit(tmp_path) == 44 * 10**9  # what the cache holds counts as free
+    assert cache_settings.default_limit(tmp_path) == 44 * 10**9  # what the cache holds counts as free
     free = 10**12
-    assert cache_limit.default_limit(tmp_path) == 100 * 10**9
+    assert cache_settings.default_limit(tmp_path) == 100 * 10**9
 
 
 @pytest.mark.parametrize("wrong", [{"limit_bytes": 0}, {"io_threads": 0}])

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenloom.cli.output import Json, print_line, print_table
 from tokenloom.errors import SpecError, StoreError
-from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, check_packing, shares_of
 from tokenloom.storage.packing.sample_counts import keep_counts, read_offsets
 from tokenloom.storage.stores.store import Store

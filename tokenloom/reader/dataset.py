@@ -19,7 +19,7 @@ from tokenloom.reader.assembly import FIELDS, IGNORED, LABELS, BatchFormat, Bloc
 from tokenloom.reader.open_shards import OpenShard, OpenShards
 from tokenloom.reader.rows import Int64s, Rows, joined, marks_between, marks_inside
 from tokenloom.reader.shard_files import ShardFiles
-from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, ShardPlan, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
