@@ -45,7 +45,7 @@ class StoreFile(io.RawIOBase):
         self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Announce that these ranges [start, end) will be read, so that few large requests cover them and little else."""
+        """Announce that these ranges [start, end) will be read, so that few large requests cover them."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(ranges):
             if joined and start - joined[-1][1] <= _GAP_BYTES:
