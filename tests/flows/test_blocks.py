@@ -24,6 +24,7 @@ from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.direct import build_as_spec_says
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.runner import Credentials
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,16 +84,23 @@ def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
     assert "tokenize" in told and result["reference"] in told and _PLANTED not in told
 
 
-def test_credentials_of_threads_last_as_long_as_one_of_them_works(options: dict[str, Any]) -> None:
+def test_credentials_of_threads_last_as_long_as_one_of_them_works(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.blocks._load", lambda *_: Secret(value={"key": "of the block"}))
+    credentials = [Credentials(protocol=protocol, block="any") for protocol in ("s3", "gs")]
     options["s3"] = {"key": "before"}
+    options.pop("gs", None)
     with ExitStack() as first, ExitStack() as second:
-        first.enter_context(using_credentials([]))
-        second.enter_context(using_credentials([]))
-        options["s3"] = {"key": "during"}
+        first.enter_context(using_credentials(credentials))
+        second.enter_context(using_credentials(credentials))
+        options["abfs"] = {"account_name": "set by other code meanwhile"}
         first.close()
-        assert options["s3"] == {"key": "during"}
+        assert options["s3"] == options["gs"] == {"key": "of the block"}
         second.close()
         assert options["s3"] == {"key": "before"}
+        assert "gs" not in options
+        assert options["abfs"] == {"account_name": "set by other code meanwhile"}
 
 
 @pytest.mark.usefixtures("options", "quick_retries")
