@@ -21,10 +21,10 @@ ODD_NAMES = ["a b", "ä ü", "%41", "a+b", "a&b=c", "x;y,z", "~!@$^()", "it's", 
 
 
 class StoreConformance:
-    """Tests of a store; a subclass gives the fixture `store`, a fresh and empty folder, and what it can't do."""
+    """Tests of a store; a subclass provides the fixture `store`, a fresh and empty folder, and its limits."""
 
-    excludes = True  # of two creates of one name, one fails
-    names_not_known: tuple[str, ...] = ()  # by an emulator
+    excludes = True  # the second create of a name fails
+    names_not_known: tuple[str, ...] = ()  # names that an emulator mistakes for others
 
     # ---- capabilities
 
@@ -67,7 +67,7 @@ class StoreConformance:
             assert store.read(f"race/{number}") == b"%d" % won.index(True)
             assert equal.count(True) == 1
 
-    def test_a_file_is_visible_when_it_is_complete(self, store: Store) -> None:
+    def test_a_file_is_visible_only_when_complete(self, store: Store) -> None:
         with store.writing("versions/v/train/000000.tok") as file:
             file.write(b"half")
             file.flush()
@@ -92,7 +92,7 @@ class StoreConformance:
         store.remove("a/file")
         assert not store.exists("a/file")
 
-    def test_what_is_written_can_be_read_and_changed_before_it_is_complete(self, store: Store) -> None:
+    def test_an_open_file_can_be_read_and_changed(self, store: Store) -> None:
         with store.writing("a/file") as file:
             file.write(b"0123456789")
             file.seek(0)
@@ -101,7 +101,7 @@ class StoreConformance:
             file.write(b"x")
         assert store.read("a/file") == b"0x23456789"
 
-    def test_files_over_the_part_size_come_up_whole(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_files_larger_than_a_part_arrive_whole(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)  # the least that S3 takes
         for num_bytes in (5 * MIB, 5 * MIB + 1, 11 * MIB + 3):
             data = random.Random(num_bytes).randbytes(num_bytes)
@@ -109,7 +109,7 @@ class StoreConformance:
             assert store.num_bytes("a/large") == num_bytes
             assert b"".join(map(bytes, store.blocks("a/large"))) == data
 
-    def test_a_store_that_may_not_be_written_says_so(self, read_only: Store) -> None:
+    def test_a_read_only_store_raises_and_stays_readable(self, read_only: Store) -> None:
         with pytest.raises(StoreError, match=r"permission|read-only"):
             read_only.replace("b/file", b"data")
         with pytest.raises(StoreError, match=r"permission|read-only"):
@@ -119,14 +119,14 @@ class StoreConformance:
 
     # ---- listing
 
-    def test_what_is_written_is_listed_at_once(self, store: Store) -> None:
+    def test_a_written_file_is_listed_at_once(self, store: Store) -> None:
         assert store.names("tags") == []
         assert store.lengths("tags") == {}
         for number in range(1, 12):
             store.create(f"tags/latest/{number:08d}.json", b"x" * number)
             assert store.lengths("tags/latest") == {f"{n:08d}.json": n for n in range(1, number + 1)}
         assert store.names("tags") == ["latest"]
-        assert store.lengths("tags") == {}  # a folder is no file
+        assert store.lengths("tags") == {}  # a folder is not a file
         store.remove("tags/latest/00000011.json")
         assert len(store.names("tags/latest")) == 10
 
@@ -142,7 +142,7 @@ class StoreConformance:
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_odd_names_are_written_read_and_listed(self, store: Store, name: str) -> None:
         if name in self.names_not_known:
-            pytest.skip("this server takes it for another name")
+            pytest.skip("this server mistakes it for another name")
         store.create(f"odd {name}/{name}", b"data")
         assert store.names(f"odd {name}") == [name]
         assert store.read(f"odd {name}/{name}") == b"data"
@@ -179,7 +179,7 @@ class StoreConformance:
         with pytest.raises(FormatError, match=r"cut short|shorter"):
             store.read_range("a/file", 60_000, 60_001)
 
-    def test_what_is_missing_is_told_apart(self, store: Store) -> None:
+    def test_missing_files_differ_from_folders_and_empty_files(self, store: Store) -> None:
         store.replace("a/file", b"data")
         assert [store.exists(path) for path in ("a", "a/file", "a/none", "b")] == [True, True, False, False]
         assert store.num_bytes("a") is None
@@ -202,7 +202,7 @@ class StoreConformance:
         file.seek(0)
         assert file.read() == data
 
-    def test_it_travels_to_other_processes(self, store: Store) -> None:
+    def test_it_can_be_pickled(self, store: Store) -> None:
         store.replace("a/file", b"data")
         assert pickle.loads(pickle.dumps(store)).read("a/file") == b"data"  # noqa: S301  (our own bytes)
 

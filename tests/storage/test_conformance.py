@@ -26,12 +26,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWar
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little wait between tries."""
+    """Wait only briefly between tries."""
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def fresh(bucket: str) -> RemoteStore:
-    """Return a folder of a bucket that nobody used."""
+    """Return an unused folder of a bucket."""
     return RemoteStore(f"{bucket}/conformance/{uuid.uuid4().hex}")
 
 
@@ -45,7 +45,7 @@ class TestLocal(StoreConformance):
 
     @pytest.fixture
     def read_only(self, store: LocalStore) -> Iterator[LocalStore]:
-        """One that this user may only read."""
+        """A store that this user may only read."""
         if os.geteuid() == 0:
             pytest.skip("root may write everywhere")
         store.replace("a/file", b"data")
@@ -55,7 +55,7 @@ class TestLocal(StoreConformance):
 
 
 class TestOther(TestLocal):
-    """A kind of store that is no object store, through fsspec: here a folder, as sftp:// or hdfs:// would show it."""
+    """A store other than an object store: a folder through fsspec, as sftp:// or hdfs:// would show it."""
 
     excludes = False
 
@@ -64,7 +64,7 @@ class TestOther(TestLocal):
         """A fresh folder."""
         return RemoteStore(f"local://{tmp_path}")
 
-    def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
+    def test_a_store_without_exclusive_create_is_reported(self, store: RemoteStore) -> None:
         assert not store.creates_exclusively()
         store.create("a", b"first")
         with pytest.raises(FileExistsError):
@@ -73,7 +73,7 @@ class TestOther(TestLocal):
 
 
 class ObjectStoreConformance(StoreConformance):
-    """What every object store must do besides."""
+    """What every object store must also do."""
 
     def test_a_pattern_of_inputs_matches_all_its_objects(self, store: RemoteStore) -> None:
         for name in ("in", "in/a/x.txt", "in/a/b/x.txt", "in/b/x.txt", "in/c/x.csv", "in2/a/x.txt"):
@@ -89,7 +89,7 @@ class ObjectStoreConformance(StoreConformance):
 
 
 class TestS3(ObjectStoreConformance):
-    """Amazon's store, and those that speak its protocol."""
+    """Amazon's store, and those with its protocol."""
 
     @pytest.fixture
     def store(self, s3_proxy: FaultyProxy) -> RemoteStore:
@@ -98,7 +98,7 @@ class TestS3(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self, store: RemoteStore, s3_proxy: FaultyProxy) -> RemoteStore:
-        """One that this user may only read."""
+        """A store that this user may only read."""
         store.replace("a/file", b"data")
         s3_proxy.refused = "PUT"
         return store
@@ -114,7 +114,7 @@ class TestS3(ObjectStoreConformance):
         assert unfinished(store) == []
         assert store.names("a") == []
 
-    def test_an_upload_that_the_store_ends_in_the_middle_is_told(
+    def test_an_upload_that_the_store_forgets_is_reported(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def put_parts(*_: object) -> None:
@@ -125,7 +125,7 @@ class TestS3(ObjectStoreConformance):
         with pytest.raises(StoreError, match="large: the store forgot the upload before all parts arrived"):
             store.replace("a/large", bytes(11 * MIB))
 
-    def test_uploads_of_killed_processes_are_forgotten_after_a_day(
+    def test_uploads_of_killed_processes_are_deleted_after_a_day(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         place = store.place("a/large")
@@ -138,7 +138,7 @@ class TestS3(ObjectStoreConformance):
         store.remove_stale_temporaries()
         assert unfinished(store) == []
 
-    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore, s3_proxy: FaultyProxy) -> None:
         for fault in ("lost", "drop", "503"):
             s3_proxy.faults["PUT"].append(fault)
             store.create(f"tags/{fault}", b"mine")
@@ -150,7 +150,7 @@ class TestS3(ObjectStoreConformance):
                 store.create("tags/theirs", b"the same")
 
     @pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"])
-    def test_a_body_that_did_not_arrive_well_is_sent_again(
+    def test_a_body_that_arrives_damaged_is_sent_again(
         self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
     ) -> None:
         s3_proxy.plan(*[f"400 {code}"] * 3, method="PUT")
@@ -160,7 +160,7 @@ class TestS3(ObjectStoreConformance):
         assert (store.read("a/file"), store.read("a/other")) == (b"data", b"other")
 
     @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"])
-    def test_credentials_that_are_too_old_are_told_at_once(
+    def test_expired_credentials_are_reported_at_once(
         self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
     ) -> None:
         s3_proxy.plan(f"400 {code}", method="PUT")
@@ -182,7 +182,7 @@ class TestS3(ObjectStoreConformance):
             with pytest.raises(StoreError, match=r"^s3://nothing: no such bucket"):
                 call()
 
-    def test_uploads_take_one_request_a_part_and_no_check_of_its_own(
+    def test_an_upload_takes_one_request_for_each_part(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
@@ -193,7 +193,7 @@ class TestS3(ObjectStoreConformance):
 
 
 def unfinished(store: RemoteStore) -> list[str]:
-    """Return the keys of uploads to an S3 store that were begun and not ended."""
+    """Return the keys of uploads to an S3 store that are unfinished."""
     bucket, _, prefix = store.root.removeprefix("s3://").partition("/")
     found = store._calls.call(store.root, "call_s3", "list_multipart_uploads", Bucket=bucket, Prefix=prefix)
     return [begun["Key"] for begun in found.get("Uploads", [])]
@@ -228,12 +228,12 @@ class TestAzure(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self, store: RemoteStore, proxy: FaultyProxy) -> RemoteStore:
-        """One that this user may only read."""
+        """A store that this user may only read."""
         store.replace("a/file", b"data")
         proxy.refused = "PUT"
         return store
 
-    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
+    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
         store.create("tags/first", b"")  # over a connection that is kept, the next try comes at once
         proxy.plan("lost", method="PUT")
         store.create("tags/mine", b"the same")
@@ -242,14 +242,14 @@ class TestAzure(ObjectStoreConformance):
 
 
 def fresh_container() -> None:
-    """Make the container, if it is not there yet."""
+    """Create the container unless it exists."""
     import fsspec
 
     fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
 
 
 class TestGoogle(ObjectStoreConformance):
-    """Google's store, by an emulator that knows no conditional writes."""
+    """Google's store, by an emulator without conditional writes."""
 
     excludes = False
     names_not_known = ("x;y,z",)
@@ -266,14 +266,14 @@ class TestGoogle(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self) -> None:
-        """Skip: the emulator knows no rights."""
-        pytest.skip("this server knows no rights")
+        """Skip: the emulator has no permissions."""
+        pytest.skip("this server has no permissions")
 
-    def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
+    def test_a_store_without_exclusive_create_is_reported(self, store: RemoteStore) -> None:
         assert not store.creates_exclusively()
         assert store.names("work/tmp") == ["exclusive"]
 
-    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore) -> None:
+    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore) -> None:
         self.proxy.plan("lost", "412", method="POST")  # 412 is what Google's own store says to the library's next try
         store.create("tags/mine", b"the same")
         self.proxy.plan("412", method="POST")

@@ -59,7 +59,7 @@ def test_of_eight_racing_creators_exactly_one_succeeds(store: LocalStore) -> Non
         path = f"tags/latest/{round_index:08d}.json"
         barrier = threading.Barrier(8)
         won: list[bytes] = []
-        told: list[bytes] = []
+        lost: list[bytes] = []
 
         def creator(data: bytes, path: str = path, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
@@ -67,14 +67,14 @@ def test_of_eight_racing_creators_exactly_one_succeeds(store: LocalStore) -> Non
                 store.create(path, data)
                 won.append(data)  # noqa: B023  (joined below)
             except FileExistsError:
-                told.append(data)  # noqa: B023
+                lost.append(data)  # noqa: B023
 
         threads = [threading.Thread(target=creator, args=(bytes([i]) * 1000,)) for i in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(won), len(told)) == (1, 7)
+        assert (len(won), len(lost)) == (1, 7)
         assert store.read(path) == won[0]
     assert store.names(TMP) == []
 
@@ -157,7 +157,7 @@ FAILURES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO]
 
 @each_writer
 @pytest.mark.parametrize("number", FAILURES)
-def test_failure_in_a_write_is_told_with_path_and_reason(
+def test_failed_write_names_path_and_reason(
     store: LocalStore, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -171,13 +171,13 @@ def test_failure_in_a_write_is_told_with_path_and_reason(
     with pytest.raises(StoreError) as caught:
         write(store, PATH, bytes(1000))
     assert len(calls) == 1
-    assert_told(caught.value, store, number)
+    assert_reported(caught.value, store, number)
     assert files(store) == {}
 
 
 @each_writer
 @pytest.mark.parametrize("number", FAILURES)
-def test_failure_to_give_the_name_is_told_with_path_and_reason(
+def test_failed_rename_names_path_and_reason(
     store: LocalStore, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(source: Path, target: Path) -> None:
@@ -187,11 +187,11 @@ def test_failure_to_give_the_name_is_told_with_path_and_reason(
     monkeypatch.setattr(os, "link", fail)
     with pytest.raises(StoreError) as caught:
         write(store, PATH, b"data")
-    assert_told(caught.value, store, number)
+    assert_reported(caught.value, store, number)
     assert files(store) == {}
 
 
-def assert_told(error: StoreError, store: LocalStore, number: int) -> None:
+def assert_reported(error: StoreError, store: LocalStore, number: int) -> None:
     assert str(store.local(PATH)) in str(error)
     assert os.strerror(number) in str(error)
     assert "same command again" in str(error)
@@ -200,7 +200,7 @@ def assert_told(error: StoreError, store: LocalStore, number: int) -> None:
 
 
 @each_writer
-def test_full_disk_says_what_to_do(store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_names_the_next_step(store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: IO[bytes], data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -211,7 +211,9 @@ def test_full_disk_says_what_to_do(store: LocalStore, write: Writer, monkeypatch
 
 @each_writer
 @pytest.mark.parametrize("place", ["", "versions", "work", "versions/0123456789abcdef/train"])
-def test_file_where_a_folder_is_needed_is_told(store: LocalStore, write: Writer, place: str) -> None:
+def test_file_in_place_of_a_folder_is_not_taken_for_another_writer(
+    store: LocalStore, write: Writer, place: str
+) -> None:
     # Not FileExistsError: whoever creates a manifest or a tag takes that for "somebody else was first".
     blocker = store.local(place)
     blocker.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +223,7 @@ def test_file_where_a_folder_is_needed_is_told(store: LocalStore, write: Writer,
     assert blocker.read_bytes() == b"in the way"
 
 
-def test_stale_temporaries_go_and_fresh_ones_stay(store: LocalStore) -> None:
+def test_only_stale_temporaries_are_removed(store: LocalStore) -> None:
     ages = {"old": 25 * 3600, "a_month": 30 * 86400, "fresh": 0, "hours": 23 * 3600}
     for name, seconds in ages.items():
         store.replace(f"{TMP}/{name}", b"", durable=False)
@@ -230,7 +232,7 @@ def test_stale_temporaries_go_and_fresh_ones_stay(store: LocalStore) -> None:
     assert store.names(TMP) == ["fresh", "hours"]
 
 
-def test_no_temporaries_are_nothing_to_remove(store: LocalStore) -> None:
+def test_removing_temporaries_creates_no_folder(store: LocalStore) -> None:
     store.remove_stale_temporaries()
     assert not store.root.exists()
 
@@ -320,7 +322,7 @@ def test_path_through_a_file_is_missing(store: LocalStore) -> None:
     assert store.names("a") == []
 
 
-def test_folder_in_the_place_of_a_file_is_told(store: LocalStore) -> None:
+def test_folder_in_place_of_a_file_is_an_error(store: LocalStore) -> None:
     store.replace("a/b", b"")
     with pytest.raises(StoreError, match="can't be read"):
         store.read("a")

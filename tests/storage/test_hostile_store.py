@@ -86,7 +86,7 @@ def test_a_read_only_file_system_is_refused_and_builds_when_writable(tmp_path: P
 
 
 @pytest.mark.parametrize("size", ["64k", "1m", "4m", "5m"])
-def test_a_full_disk_is_refused_and_the_same_command_goes_on_when_there_is_space(
+def test_the_same_command_continues_after_a_full_disk(
     size: str, tmp_path: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStore, "free_bytes", lambda self: None)  # as if another program took the space meanwhile
@@ -98,9 +98,7 @@ def test_a_full_disk_is_refused_and_the_same_command_goes_on_when_there_is_space
 
 
 @pytest.mark.parametrize("size", ["64k", "5m"])
-def test_a_build_that_the_disk_can_not_hold_is_refused_before_it_writes(
-    size: str, tmp_path: Path, mounted: Path
-) -> None:
+def test_a_build_larger_than_the_disk_is_refused_before_it_writes(size: str, tmp_path: Path, mounted: Path) -> None:
     mount_memory(mounted, f"size={size}")
     spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
     assert_refused(spec, str(mounted), "the build writes about 6.0 MB", "free;", error=StoreError)

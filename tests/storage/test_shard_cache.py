@@ -1,4 +1,4 @@
-"""The cache of shards: downloads once, stays in its limit, removes only what is its own, trusts no damaged file."""
+"""The cache of shards: downloads once, keeps its limit, removes only its own files, trusts no damaged file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NUM_FILES = 6
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks a file, little wait between tries."""
+    """Several blocks a file, short waits between tries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
@@ -58,7 +58,7 @@ def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
 
 
 def cached(folder: Path) -> set[str]:
-    """Return the SHA-256 that complete files are named by; each must hold what its name says."""
+    """Return the SHA-256 in the names of complete files; check each against the file's bytes."""
     found = set()
     for path in (folder / "shards").glob("*.tok"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
@@ -67,12 +67,12 @@ def cached(folder: Path) -> set[str]:
 
 
 def partials(folder: Path) -> list[Path]:
-    """Return the downloads on their way."""
+    """Return the files of running downloads."""
     return [path for path in (folder / "partial").iterdir() if path.name[:64].isalnum()]
 
 
 def num_gets(proxy: FaultyProxy, request: ShardRequest) -> int:
-    """Return how often the file was downloaded, in whole."""
+    """Return how often the whole file was downloaded."""
     return proxy.bytes_sent(request.path) // request.num_bytes
 
 
@@ -149,7 +149,7 @@ def space_taken(folder: Path) -> int:
     return sum(taken.values())
 
 
-def test_the_least_recently_used_file_goes_first(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_the_least_recently_used_file_is_removed_first(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 3 * FILE_BYTES)
     for request in [*files[:3], files[0]]:
         cache.fetch(*request)
@@ -160,7 +160,7 @@ def test_the_least_recently_used_file_goes_first(tmp_path: Path, files: list[Sha
     assert cache.stats()["evictions"] == 2
 
 
-def test_a_smaller_limit_of_another_job_is_kept_by_that_job(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_each_job_keeps_to_its_own_limit(tmp_path: Path, files: list[ShardRequest]) -> None:
     for request in files[:4]:
         ShardCache(tmp_path).fetch(*request)
     ShardCache(tmp_path, 2 * FILE_BYTES).fetch(*files[0])
@@ -239,7 +239,7 @@ def test_a_damaged_file_is_found_and_fetched_again(tmp_path: Path, files: list[S
 
 
 @pytest.mark.parametrize("fault", ["flip", "cut", "503", "drop"])
-def test_a_download_that_fails_or_arrives_wrong_is_made_again(
+def test_a_failed_or_damaged_download_is_repeated(
     fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     s3_proxy.plan("ok", fault, "ok", fault)
@@ -288,7 +288,7 @@ def test_a_killed_download_leaves_nothing_that_reads_as_complete(
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, 20 s at most."""
+    """Wait until a condition holds, at most 20 s."""
     end = time.monotonic() + 20
     while not is_so():
         assert time.monotonic() < end
@@ -323,7 +323,7 @@ def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
 
 
 @pytest.mark.parametrize("fault", ["slow", "stall", "503"])
-def test_a_program_ends_though_downloads_are_queued(
+def test_a_program_exits_while_downloads_are_queued(
     fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     s3_proxy.always = fault
@@ -348,7 +348,7 @@ def test_a_program_ends_though_downloads_are_queued(
     assert partials(tmp_path) == []
 
 
-def test_a_cache_goes_on_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 10 * FILE_BYTES)
     cache.ahead(files[:1])
     cache.fetch(*files[0])
@@ -371,7 +371,7 @@ def test_a_cache_goes_on_after_a_fork_and_pickles_small(tmp_path: Path, files: l
 
 
 def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
-    """Return a write that fails `left` times for want of space, then writes."""
+    """Return a write that fails `left` times with a full disk, then succeeds."""
     failures: Iterator[int] = iter(range(left))
 
     def write(file: IO[bytes], data: bytes | memoryview) -> None:
@@ -382,7 +382,7 @@ def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
     return write
 
 
-def test_a_full_disk_costs_the_cached_files_and_then_is_named(
+def test_a_full_disk_empties_the_cache_before_it_is_an_error(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = ShardCache(tmp_path)
@@ -398,7 +398,7 @@ def test_a_full_disk_costs_the_cached_files_and_then_is_named(
     assert partials(tmp_path) == []
 
 
-def test_a_folder_that_can_not_be_written_is_named_but_read(
+def test_a_read_only_cache_is_readable_and_named_in_errors(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StoreError, match=r"/proc/self/cache: .*set TOKENLOOM_CACHE to another folder"):
@@ -439,13 +439,13 @@ def test_the_limit_is_read_from_the_environment(
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "0", "5 apples", "1e9"])
-def test_a_limit_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_not_a_size_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE_LIMIT", text)
     with pytest.raises(StoreError, match=r"TOKENLOOM_CACHE_LIMIT is '.*': write bytes, such as 100GB"):
         ShardCache.default()
 
 
-def test_without_a_limit_the_cache_leaves_a_part_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_limit_leaves_part_of_the_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENLOOM_CACHE_LIMIT", raising=False)
     free = 50 * 10**9
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
