@@ -1,11 +1,11 @@
-"""How fast a build is, against processes that only read the same parquet and encode it.
+"""Measure how fast a build is, against processes that only read the same parquet and encode it.
 
     python benchmarks/build.py [--rounds 5] [--workers 2] [--json]
 
-The text is what every machine has: the .py files of the interpreter's packages and standard library, 100 MB or more,
-written to parquet. Rounds are interleaved (bare, build, bare, build, ...), each a fresh process and a fresh store;
-ratios are taken within a round, so a machine whose speed drifts does not move them. Tokenizer: gpt2 where its
-vocabulary is at hand (TIKTOKEN_CACHE_DIR), else byte.
+The text exists on every machine: the .py files of the interpreter's packages and standard library, 100 MB or more,
+written to parquet. Rounds are interleaved (bare, build, bare, build, ...), each with a fresh process and a fresh store.
+Ratios are taken within a round, so they do not change when the speed of the machine drifts. The tokenizer is gpt2 if
+its vocabulary is available (TIKTOKEN_CACHE_DIR), otherwise byte.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def python_sources() -> list[str]:
     """Return the text of every .py file of the installed packages and the standard library, sorted by path."""
     roots = [Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("stdlib"))]
     paths = {path for root in roots for path in root.rglob("*.py") if path.is_file()}
-    if roots[1] not in roots[0].parents:  # in a virtual environment: leave out the packages outside of it
+    if roots[1] not in roots[0].parents:  # in a virtual environment: leave out the packages outside it
         paths = {path for path in paths if roots[0] in path.parents or "site-packages" not in path.parts}
     texts = []
     for path in sorted(paths):
@@ -83,7 +83,7 @@ def python_sources() -> list[str]:
 
 
 def write_corpus(folder: Path, texts: list[str]) -> list[Path]:
-    """Write the texts as NUM_FILES parquet files with row groups of some MB."""
+    """Write the texts as NUM_FILES parquet files with row groups of a few MB."""
     folder.mkdir()
     size = -(-len(texts) // NUM_FILES)
     paths = []
@@ -104,7 +104,7 @@ def measured(command: list[str], environment: dict[str, str]) -> dict[str, float
 def peak_kb_of_tree(root: int) -> dict[int, int]:
     """Return {process id: largest resident memory so far in KiB} of a process and its children (Linux).
 
-    rusage would not do: its maximum is inherited from the process that starts a command.
+    rusage is no alternative: a command inherits its maximum from the process that starts it.
     """
     peaks: dict[int, int] = {}
     try:
@@ -120,7 +120,7 @@ def peak_kb_of_tree(root: int) -> dict[int, int]:
 
 
 class Bench:
-    """A corpus on disk, and the commands that are timed on it."""
+    """A corpus on disk and the commands that are timed on it."""
 
     def __init__(self, folder: Path, texts: list[str], tokenizer: str, num_workers: int) -> None:
         self.folder = folder
@@ -139,13 +139,13 @@ class Bench:
         )
 
     def bare(self) -> dict[str, float]:
-        """Only read and encode, in as many spawned processes as the build has workers."""
+        """Read and encode only, in as many spawned processes as the build has workers."""
         kind = "tiktoken" if self.tokenizer == "gpt2" else "byte"
         arguments = [kind, str(self.num_workers), *map(str, self.paths)]
         return measured([sys.executable, str(self.bare_script), *arguments], self.environment)
 
     def build(self, *options: str) -> dict[str, Any]:
-        """A whole build into a new store; also the seconds of each step and the tokens written."""
+        """Run a whole build into a new store; also return the seconds of each step and the tokens written."""
         shutil.rmtree(self.folder / "store", ignore_errors=True)
         command = [sys.executable, "-m", "tokenloom", "build", str(self.spec), "--workers", str(self.num_workers)]
         result: dict[str, Any] = measured([*command, *options], self.environment)
@@ -157,9 +157,9 @@ class Bench:
 
 
 def run_rounds(bench: Bench, rounds: int) -> dict[str, Any]:
-    """Time bare and build in turn, then one build through Prefect; return the figures to print."""
+    """Time bare and build alternately, then one build through Prefect; return the figures to print."""
     bench.bare()
-    bench.build("--direct")  # both once to warm caches of files and imports
+    bench.build("--direct")  # one run of each warms the caches of files and imports
     pairs = [(bench.bare(), bench.build("--direct")) for _ in range(rounds)]
     walls = [build["wall"] for _, build in pairs]
     median = pairs[walls.index(statistics.median_high(walls))][1]
@@ -180,7 +180,7 @@ def run_rounds(bench: Bench, rounds: int) -> dict[str, Any]:
 
 
 def large_documents(folder: Path, texts: list[str], tokenizer: str) -> float:
-    """Return the peak memory in MB of a process of a build with documents of 32 MB."""
+    """Return the peak memory in MB of one process of a build with documents of 32 MB."""
     joined = "\n".join(texts)
     documents = [joined[i : i + LARGE_DOCUMENT_BYTES] for i in range(0, len(joined), LARGE_DOCUMENT_BYTES)]
     folder.mkdir()
@@ -188,21 +188,21 @@ def large_documents(folder: Path, texts: list[str], tokenizer: str) -> float:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Print the figures for a reader."""
+    """Print the figures as text."""
     ratio = figures["ratio_to_bare"]
     print(f"{figures['text_mb']:.0f} MB of Python sources, {figures['tokenizer']}, {figures['workers']} workers")
     print(f"build          {figures['mb_per_second']:.1f} MB/s   {figures['mtokens_per_second']:.2f} M tokens/s")
     print(f"read + encode  {figures['bare_mb_per_second']:.1f} MB/s")
     print(f"ratio          {ratio['median']:.3f}   ({ratio['least']:.3f} to {ratio['most']:.3f})")
-    print(f"peak memory    {figures['peak_mb_of_a_process']:.0f} MB a process")
+    print(f"peak memory    {figures['peak_mb_of_a_process']:.0f} MB per process")
     print(f"               {figures['peak_mb_large_documents']:.0f} MB with documents of 32 MB")
     print("steps          " + ", ".join(f"{step} {share:.1%}" for step, share in figures["steps"].items()))
-    print(f"Prefect adds   {figures['prefect_adds_seconds']:.1f} s, the start of a temporary server included")
+    print(f"Prefect adds   {figures['prefect_adds_seconds']:.1f} s, including the start of a temporary server")
 
 
 def main() -> None:
-    """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description="How fast a build is.")
+    """Run the benchmark that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Measure how fast a build is.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", action="store_true")

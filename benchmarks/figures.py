@@ -1,4 +1,4 @@
-"""Figures of a benchmark: one value a round, printed as a table and written as JSON."""
+"""Figures of a benchmark: one value per round, printed as a table and written as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Figure:
 
     name: str
     unit: str
-    values: list[float]  # one a round
+    values: list[float]  # one per round
     target: str = ""
 
     def cells(self, digits: int) -> list[str]:
@@ -30,7 +30,7 @@ class Figure:
 
 
 def print_table(figures: Sequence[Figure], digits: int = 4) -> None:
-    """Print a line for each figure under a header."""
+    """Print a header and one line per figure."""
     rows = [["", "median", "range", "target"], *(figure.cells(digits) for figure in figures)]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:
@@ -38,7 +38,7 @@ def print_table(figures: Sequence[Figure], digits: int = 4) -> None:
 
 
 def write_json(path: str, figures: Sequence[Figure], **told: object) -> None:
-    """Write figures, the machine, the day, and what else is told."""
+    """Write the figures, the machine, the date, and further values given by name."""
     machine = {"platform": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()}
     told = machine | told | {"date": time.strftime("%Y-%m-%d"), "figures": [asdict(figure) for figure in figures]}
     Path(path).write_text(json.dumps(told, indent=1) + "\n")

@@ -1,12 +1,13 @@
-"""What feeding a GPU costs: training steps on batches of a TokenLoader, against the same steps on one fixed batch.
+"""Measure what feeding a GPU costs: training steps on a TokenLoader's batches, against steps on one fixed batch.
 
     python benchmarks/gpu_feed.py [--rounds 7] [--steps 100] [--compile] [--output FILE.json]
     python benchmarks/gpu_feed.py --device cpu --tiny      to try the program without CUDA
 
-Models are written out below: GPT-2 of 124 M parameters, and one whose step takes 10 to 20 ms; bf16 autocast, AdamW.
-Rounds are interleaved (fixed, fed, fixed, fed, ...), timed with CUDA events; a ratio is one round's fed over the mean
-of the fixed ones beside it. Batches on the device are compared with those on the CPU, element by element; the bytes
-that go to the device are those that torch.profiler counts. Targets stand beside the figures; nothing fails.
+The models are below: GPT-2 with 124 M parameters, and one whose step takes 10 to 20 ms; bf16 autocast, AdamW.
+Rounds are interleaved (fixed, fed, fixed, fed, ...) and timed with CUDA events. A ratio is one round's fed time over
+the mean of the fixed times before and after it. Batches on the device are compared with those on the CPU, element by
+element. torch.profiler counts the bytes that go to the device. Targets are printed next to the figures; a missed target
+is not a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from made_store import write_store
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 
-ROWS_OF_LOGITS = 50_304  # made_store.VOCAB, rounded up as GPUs like it
+ROWS_OF_LOGITS = 50_304  # made_store.VOCAB, rounded up to a size that suits GPUs
 ALL_FIELDS = ("cu_seqlens", "document_ids", "position_ids")
 
 Batch = dict[str, Any]
@@ -53,7 +54,7 @@ TINY_SIZES = [Size("tiny", 1, 2, 16, 32, 2)]
 
 
 class Layer(nn.Module):
-    """One transformer layer: causal attention, then an MLP, each on the normalized sum of all before."""
+    """One transformer layer: causal attention, then an MLP, each on the normalized sum of everything before it."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, T, width) to the same."""
+        """Map (B, T, width) to the same shape."""
         batch_size, seq_len, width = x.shape
         parts = self.attend(self.norms[0](x)).view(batch_size, seq_len, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -77,7 +78,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """GPT-2: embeddings of tokens and places, layers, logits with the weights of the embedding."""
+    """GPT-2: embeddings of tokens and positions, layers, logits with the weights of the token embedding."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class Training:
 
 
 def make_loader(reference: str, size: Size, device: torch.device, **options: Any) -> TokenLoader:
-    """Return a loader; what is an option of a dataset goes there."""
+    """Return a loader; options of a dataset go to the dataset."""
     names = ("packing", "labels", "fields")
     data = TokenDataset(reference, seq_len=size.seq_len, **{k: v for k, v in options.items() if k in names})
     rest = {k: v for k, v in options.items() if k not in names}
@@ -124,7 +125,7 @@ def make_loader(reference: str, size: Size, device: torch.device, **options: Any
 
 
 def seconds_a_step(device: torch.device, step: Callable[[], object], num_steps: int) -> float:
-    """Return seconds a step: of the device's own clock, or of the wall without one."""
+    """Return the seconds per step, by the device's own clock or, without one, by the wall clock."""
     if device.type != "cuda":
         begin = time.perf_counter()
         for _ in range(num_steps):
@@ -141,7 +142,7 @@ def seconds_a_step(device: torch.device, step: Callable[[], object], num_steps: 
 
 
 def measure_steps(reference: str, size: Size, device: torch.device, arguments: argparse.Namespace) -> list[Figure]:
-    """Time steps on one fixed batch and on fresh ones, in turn."""
+    """Time steps on one fixed batch and on fresh batches, alternately."""
     training = Training(size, device, arguments.compile)
     loader = make_loader(reference, size, device)
     batch = next(loader)
@@ -167,13 +168,13 @@ def measure_steps(reference: str, size: Size, device: torch.device, arguments: a
 
 
 def seconds_waited(loader: TokenLoader) -> float:
-    """Return how long `next` took in all, but for the first batch."""
+    """Return how long `next` took in total, without the first batch."""
     stats = loader.stats()
     return stats.wait_mean * (stats.batches - 1)
 
 
 def measure_bytes(reference: str, size: Size, device: torch.device, folder: Path) -> list[Figure]:
-    """Count the bytes that go to the device for each token, as the profiler sees them."""
+    """Count the bytes per token that go to the device, as the profiler sees them."""
     if device.type != "cuda":
         return []
     loader = make_loader(reference, size, device, prefetch=0)
@@ -195,13 +196,13 @@ def measure_bytes(reference: str, size: Size, device: torch.device, folder: Path
     target = f"<= {2 * (size.seq_len + 1) / size.seq_len:.4f}"
     pinned = sum("Pinned" in event["name"] for event in copies)
     return [
-        Figure("host to device", "bytes a token", counted, target),
+        Figure("host to device", "bytes per token", counted, target),
         Figure("copies from pinned memory", "% of copies", [100 * pinned / max(1, len(copies))], "100"),
     ]
 
 
 def count_differences(reference: str, size: Size, device: torch.device, num_batches: int) -> list[Figure]:
-    """Compare batches on the device with those on the CPU, for packings, labels, fields, with a thread and without."""
+    """Compare batches on the device with those on the CPU: packings, labels, fields, with and without a thread."""
     ways: list[dict[str, Any]] = [
         {"packing": packing, "labels": labels, "fields": fields, "prefetch": prefetch}
         for packing in ("concat", "best_fit", "document_padded")
@@ -231,18 +232,18 @@ def count_differences(reference: str, size: Size, device: torch.device, num_batc
 
 
 def main() -> int:
-    """Run the benchmark as the command line says; return the exit code."""
-    parser = argparse.ArgumentParser(description="What feeding a GPU costs.")
+    """Run the benchmark that the command line asks for; return the exit code."""
+    parser = argparse.ArgumentParser(description="Measure what feeding a GPU costs.")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=100, help="of a round (default: 100)")
+    parser.add_argument("--steps", type=int, default=100, help="steps per round (default: 100)")
     parser.add_argument("--compile", action="store_true", help="train with torch.compile")
-    parser.add_argument("--tiny", action="store_true", help="sizes that tell nothing, to try the program")
+    parser.add_argument("--tiny", action="store_true", help="meaningless sizes, to try the program")
     parser.add_argument("--output", help="a JSON file to write")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        print("gpu_feed.py needs a machine with CUDA; --device cpu --tiny tries the program without")
+        print("gpu_feed.py needs a machine with CUDA; --device cpu --tiny tries the program without it")
         return 0
     sizes = TINY_SIZES if arguments.tiny else SIZES
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""Stores made for benchmarks: shards of random uint16 tokens, and sparse ones that take no room on the disk."""
+"""Generate stores for benchmarks: shards of random uint16 tokens, and sparse shards that take no disk space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKENS_START = 4096
 
 
 def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
-    """Write a version of shards with random documents; return its reference."""
+    """Write a version with shards of random documents; return its reference."""
     rng = np.random.default_rng(0)
     shards = _make_folder(folder)
     entries = []
@@ -41,7 +41,7 @@ def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
 def write_sparse_store(
     folder: Path, num_shards: int, offsets: NDArray[np.uint64], seq_len: int, files: bool = True
 ) -> str:
-    """Write a version of sparse shards of zeros, all with these documents; without `files` its manifest alone."""
+    """Write a version of sparse shards of zeros, all with these documents; without `files`, only its manifest."""
     shards = _make_folder(folder)
     num_tokens = int(offsets[-1])
     samples = {f"best_fit/{seq_len}": num_samples("best_fit", seq_len, num_tokens, offsets)}
@@ -59,7 +59,7 @@ def write_sparse_store(
 
 
 def random_offsets(rng: np.random.Generator, num_documents: float) -> NDArray[np.uint64]:
-    """Return (num_documents + 1,) offsets of documents of 2 tokens and more, about 960 in the mean."""
+    """Return (num_documents + 1,) offsets of documents of at least 2 tokens, about 960 on average."""
     lengths = np.maximum(2, rng.lognormal(np.log(600), 1.0, max(1, int(num_documents))))
     return np.cumsum(np.concatenate([np.zeros(1), lengths.astype(np.int64)])).astype("<u8")
 
@@ -71,7 +71,7 @@ def header_info(index: int) -> dict[str, Any]:
 
 
 def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
-    """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
+    """Write the manifest of the shards and the tag `latest`; return the reference of the dataset."""
     counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
     tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
     manifest: dict[str, Any] = {"format_version": 1, "dataset": "data", "version": _VERSION, "tokenizer": tokenizer}
@@ -83,7 +83,7 @@ def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
 
 
 def _make_folder(folder: Path) -> Path:
-    """Make the folder that the shards of the version lie in."""
+    """Create the folder of the version's shards."""
     shards = folder / "data/versions" / _VERSION / "train"
     shards.mkdir(parents=True)
     return shards

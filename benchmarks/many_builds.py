@@ -1,4 +1,4 @@
-"""What orchestration.py says of many builds through one server: its locks, and the memory of server and worker."""
+"""Measure many builds through one server, for orchestration.py: database locks, memory of server and worker."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from figures import Figure
 from tokenloom.storage.versions.versions import dataset_store, published_versions
 from up_processes import Up, resident_mb, running_up
 
-WARM_BUILDS = 5  # memory counts from then on
+WARM_BUILDS = 5  # memory is compared from then on
 WAIT_SECONDS = 600
 LOCKED = "database is locked"
 
 
 @dataclass
 class Turns:
-    """What came of builds: their runs, and of each turn the seconds a build and the MB of worker and server."""
+    """The results of builds: their runs and, for each turn, the seconds per build and the MB of worker and server."""
 
     runs: list[FlowRun] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Turns:
 
 
 def measure_builds(folder: Path, num_builds: int, at_once: int) -> list[Figure]:
-    """Trigger builds one after another, or some at a time; return what they took."""
+    """Trigger builds one after another, or several at a time; return their time and memory."""
     with running_up(folder, "--runs", str(at_once)) as up:
         turns = run_builds(up, folder, num_builds, at_once)
     store = str(folder / "store")
@@ -46,7 +46,7 @@ def measure_builds(folder: Path, num_builds: int, at_once: int) -> list[Figure]:
     return [
         Figure("builds that did not complete", "", [sum(run.state_name != "Completed" for run in turns.runs)], "0"),
         Figure("builds that published no version", "", [versions.count([])], "0"),
-        Figure("seconds a build, from the trigger to the end", "s", turns.seconds),
+        Figure("seconds per build, from the trigger to the end", "s", turns.seconds),
         Figure("seconds of a flow run", "s", [run.total_run_time.total_seconds() for run in turns.runs]),
         Figure("worker", "MB", turns.worker_mb),
         Figure("worker: growth after the fifth build", "MB", [worker_growth], "<= 50"),
@@ -57,7 +57,7 @@ def measure_builds(folder: Path, num_builds: int, at_once: int) -> list[Figure]:
 
 
 def run_builds(up: Up, folder: Path, num_builds: int, at_once: int) -> Turns:
-    """Trigger builds, `at_once` a turn, and wait for their ends."""
+    """Trigger builds, `at_once` per turn, and wait until they end."""
     turns = Turns()
     with temporary_settings({PREFECT_API_URL: up.api}), get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("build-dataset/build-dataset").id
@@ -88,7 +88,7 @@ def parameters(folder: Path, number: int) -> dict[str, Any]:
 
 
 def wait_for(client: SyncPrefectClient, run: UUID) -> FlowRun:
-    """Return a run once it has ended."""
+    """Wait until a run has ended and return it."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         found = client.read_flow_run(run)
@@ -99,7 +99,7 @@ def wait_for(client: SyncPrefectClient, run: UUID) -> FlowRun:
 
 
 def count_locked(home: Path) -> int:
-    """Return how often a lock of the database is told: in the logs of server and worker, of runs, and in states."""
+    """Return how often a database lock is reported: in the logs of server, worker and runs, and in states."""
     logs = sum((home / name).read_text().count(LOCKED) for name in ("server.log", "worker.log"))
     database = sqlite3.connect(home / "prefect.db")
     try:

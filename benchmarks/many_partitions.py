@@ -1,4 +1,4 @@
-"""What orchestration.py says of a build of many tiny partitions: its task runs, and its cost beside a direct one."""
+"""Measure a build of many tiny partitions, for orchestration.py: task runs, and cost against a direct build."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from figures import Figure
 from up_processes import Ran, Up, cpu_seconds, running_up, watched
 
-ROWS = 4  # of a file
-SETTLE_SECONDS = 3.0  # in which no further task run comes
+ROWS = 4  # per file
+SETTLE_SECONDS = 3.0  # without a new task run
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same build directly and through the flow, and the server's processor time meanwhile."""
+    """The same build run directly and through the flow, with the server's processor time during the flow."""
 
     direct: Ran
     flow: Ran
@@ -37,7 +37,7 @@ class Pair:
 
     @property
     def added_wall(self) -> float:
-        """What the flow adds, in seconds."""
+        """The seconds that the flow adds."""
         return self.flow.wall - self.direct.wall
 
     @property
@@ -47,17 +47,17 @@ class Pair:
 
     @property
     def added_cpu(self) -> float:
-        """What the flow adds, in seconds of processor time."""
+        """The seconds of processor time that the flow adds."""
         return self.flow_cpu - self.direct.cpu
 
     @property
     def added_mb(self) -> float:
-        """What the flow's process holds beyond the direct one's."""
+        """The memory of the flow's process beyond that of the direct one."""
         return self.flow.peak_mb - self.direct.peak_mb
 
 
 def measure_partitions(folder: Path, num_partitions: int, rounds: int, num_workers: int) -> list[Figure]:
-    """Build many files and one file, directly and through the flow, in turn."""
+    """Build many files and one file, alternately directly and through the flow."""
     write_files(folder / "many", num_partitions)
     write_files(folder / "one", 1)
     ones, pairs, task_runs, growths = [], [], [], []
@@ -73,7 +73,7 @@ def measure_partitions(folder: Path, num_partitions: int, rounds: int, num_worke
 
 
 def cost(pairs: list[Pair], ones: list[Pair]) -> list[Figure]:
-    """Return what the flow adds, in all and beyond its fixed cost, that of a build of one file."""
+    """Return what the flow adds, in total and beyond its fixed cost, which is that of a build of one file."""
     both = list(zip(pairs, ones, strict=True))
     running = [(pair.added_wall - one.added_wall) / pair.flow.wall for pair, one in both]
     running_cpu = [(pair.added_cpu - one.added_cpu) / pair.flow_cpu for pair, one in both]
@@ -92,7 +92,7 @@ def cost(pairs: list[Pair], ones: list[Pair]) -> list[Figure]:
 
 
 def memory(pairs: list[Pair], ones: list[Pair], growths: list[float]) -> list[Figure]:
-    """Return what the processes of the builds hold, without their workers."""
+    """Return the memory of the build processes, without their workers."""
     added = [pair.added_mb - one.added_mb for pair, one in zip(pairs, ones, strict=True)]
     return [
         Figure("direct: most memory", "MB", [pair.direct.peak_mb for pair in pairs]),
@@ -103,7 +103,7 @@ def memory(pairs: list[Pair], ones: list[Pair], growths: list[float]) -> list[Fi
 
 
 def write_files(folder: Path, count: int) -> None:
-    """Write JSON lines files of a few rows."""
+    """Write JSON lines files with a few rows each."""
     folder.mkdir()
     for i in range(count):
         lines = (json.dumps({"text": f"text {row} of file {i}"}) + "\n" for row in range(ROWS))
@@ -111,7 +111,7 @@ def write_files(folder: Path, count: int) -> None:
 
 
 def run_pair(up: Up, folder: Path, files: str, dataset: str, num_workers: int) -> Pair:
-    """Build the files of a folder as two datasets; what the server has left to do counts as the flow's."""
+    """Build the files of a folder as two datasets; work that the server does afterwards counts as the flow's."""
     direct = build(up, folder, files, f"{dataset}-direct", num_workers, "--direct")
     before = cpu_seconds(up.server)
     flow = build(up, folder, files, f"{dataset}-flow", num_workers)
@@ -135,7 +135,7 @@ def last_run() -> UUID:
 
 
 def count_task_runs(run: UUID) -> int:
-    """Return the number of task runs of a flow run, once the server has taken in all."""
+    """Return the number of task runs of a flow run, once the server has stored all of them."""
     count, since = -1, time.monotonic()
     with get_client(sync_client=True) as client:
         while time.monotonic() - since < SETTLE_SECONDS:

@@ -1,12 +1,12 @@
-"""What a build moves to and from an object store: bytes, requests, memory (Linux).
+"""Measure what a build moves to and from an object store: bytes, requests, memory (Linux).
 
     python benchmarks/object_store.py [--megabytes 200] [--workers 2] [--input FOLDER] [--output FILE.json]
 
-A build from S3 to S3, or with --input from a folder, which is filled, to S3: a server of S3's protocol (moto) in a
-process of its own, and a proxy before it that counts what passes. Ratios are of bytes counted to bytes that had to
-move: up to the spills, shards and document tables; down to the input twice (it is read again for the check), the
-spills once, and 2 MiB for each range that is read, as checksums are of blocks. Requests are all of the build's; the
-limit of memory is of a worker process.
+The build goes from S3 to S3 or, with --input, from a folder (which the program fills) to S3. S3 is a server of its
+protocol (moto) in a separate process, behind a proxy that counts the traffic. Ratios divide the counted bytes by the
+bytes that had to move. Up: the spills, shards and document tables. Down: the input twice (it is read again for the
+check), the spills once, and 2 MiB for each range that is read, because checksums cover blocks. All requests of the
+build count. The memory limit is that of a worker process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ALPHABET = "etaoinshrdlu "
 
 
 def _write_input(url: str, folder: Path | None, num_bytes: int) -> int:
-    """Put parquet files of about so much text into the bucket, or a folder; return the bytes of the files."""
+    """Put parquet files with about `num_bytes` of text into the bucket or a folder; return the bytes of the files."""
     total = 0
     for number in range(max(1, num_bytes // _FILE_BYTES)):
         rows = list(_texts(number, min(num_bytes, _FILE_BYTES)))
@@ -77,7 +77,7 @@ def _spec(folder: Path | None) -> BuildSpec:
 
 
 def measure(num_bytes: int, num_workers: int, folder: Path | None) -> list[Figure]:
-    """Build once and compare what passed with what had to; `folder` is for the input, None for S3."""
+    """Build once and compare the bytes that moved with those that had to; `folder` is the input's, None for S3."""
     with s3_server() as url, FaultyProxy(url) as proxy:
         os.environ |= {
             "AWS_ENDPOINT_URL": proxy.url,
@@ -101,13 +101,13 @@ def measure(num_bytes: int, num_workers: int, folder: Path | None) -> list[Figur
     return [
         Figure("bytes up over (spills + shards + tables)", "", [bytes_up / (spills + shards)]),
         Figure("bytes down over (2 x input on S3 + spills)", "", [down / allowed]),
-        Figure("the same, less 2 MiB a range read", "", [max(0, down - 2 * _MIB * len(ranges)) / allowed]),
+        Figure("the same, less 2 MiB per range read", "", [max(0, down - 2 * _MIB * len(ranges)) / allowed]),
         Figure("requests that make a shard: spills, records, shard", "", [_making(seen) / num_shards]),
-        Figure("requests of the whole build a shard", "", [len(seen) / num_shards]),
+        Figure("requests of the whole build per shard", "", [len(seen) / num_shards]),
         *(Figure(f"requests: {kind}", "", [count]) for kind, count in sorted(kinds.items())),
         Figure("shards", "", [num_shards]),
         Figure("input", "MB", [input_bytes / 1e6]),
-        Figure("memory of a worker at most", "MB", [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3]),
+        Figure("peak memory of a worker", "MB", [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3]),
     ]
 
 
@@ -119,11 +119,11 @@ def _making(seen: Sequence[tuple[str, str, int]]) -> int:
 
 
 def main() -> None:
-    """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description="What a build moves to and from an object store.")
-    parser.add_argument("--megabytes", type=int, default=200, help="of text")
+    """Run the benchmark that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Measure what a build moves to and from an object store.")
+    parser.add_argument("--megabytes", type=int, default=200, help="megabytes of text")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--input", type=Path, metavar="FOLDER", help="where the input goes; else to S3")
+    parser.add_argument("--input", type=Path, metavar="FOLDER", help="folder for the input (default: S3)")
     parser.add_argument("--output", help="a JSON file to write")
     arguments = parser.parse_args()
     figures = measure(arguments.megabytes * 1_000_000, arguments.workers, arguments.input)

@@ -1,15 +1,15 @@
-"""What Prefect costs a build, and whether its server and worker bear many of them (Linux).
+"""Measure what Prefect costs a build, and whether its server and worker can handle many builds (Linux).
 
     python benchmarks/orchestration.py builds [--builds 50] [--at-once 1] [--output FILE.json]
     python benchmarks/orchestration.py partitions [--partitions 10000] [--rounds 3] [--output FILE.json]
 
-`builds`: small builds of a dataset each, triggered through the API of a real `tokenloom up`; `--at-once` of them at a
-time, for which the limit of the deployment is raised. The memory of worker and server is read after each.
+`builds`: small builds of one dataset each, triggered through the API of a real `tokenloom up`, `--at-once` of them in
+parallel (the deployment's limit is raised accordingly). The memory of worker and server is read after each turn.
 
-`partitions`: one build of so many files of a few rows, `--direct` and through the flow against a running server, in
-turn. A flow costs a fixed time besides: the import of Prefect, the second in which its heartbeat ends, artifacts. That
-is measured with a build of one file, both ways; `orchestration` is what the flow adds less that, `all that the flow
-adds` is with it. Processor time is that of the process and its workers; the server's counts as the flow's.
+`partitions`: one build of many files with a few rows each, alternately with `--direct` and through the flow against a
+running server. A flow also has a fixed cost: the import of Prefect, the second in which its heartbeat ends, artifacts.
+A build of one file, run both ways, measures this cost. `orchestration` is what the flow adds without it, `all that the
+flow adds` is with it. Processor time covers the process and its workers; the server's time counts as the flow's.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from many_partitions import measure_partitions
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[Figure]:
-    """Measure what the command line asks for."""
+    """Run the measurement that the command line asks for."""
     if arguments.what == "builds":
         return measure_builds(folder, arguments.builds, arguments.at_once)
     return measure_partitions(folder, arguments.partitions, arguments.rounds, arguments.workers)
 
 
 def main() -> None:
-    """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description="What Prefect costs a build.")
+    """Run the benchmark that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Measure what Prefect costs a build.")
     parser.add_argument("what", choices=["builds", "partitions"])
     parser.add_argument("--builds", type=int, default=50)
     parser.add_argument("--at-once", type=int, default=1, help="builds at a time")

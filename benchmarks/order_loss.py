@@ -1,9 +1,9 @@
-"""Does the order of samples change what a model learns? The loss of a small model by order, once, on real text.
+"""Compare what a small model learns from real text in different orders of samples.
 
     python benchmarks/order_loss.py REFERENCE [--updates 2000] [--seeds 3] [--output FILE.json]
 
-Every run starts from the same weights for a seed and sees the same number of samples of the same version; only the
-order differs. A difference between orders means something if it is larger than the one between seeds.
+With the same seed, every run starts from the same weights and sees the same number of samples of the same version; only
+the order differs. A difference between orders is meaningful if it is larger than the difference between seeds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SmallModel(nn.Module):
 
 
 def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Return the mean cross entropy of a batch in nats a token."""
+    """Return the mean cross entropy of a batch in nats per token."""
     return nn.functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
 
 

@@ -1,12 +1,13 @@
-"""How fast TokenLoader makes batches, against the plainest loop over the same shards ("bare").
+"""Measure how fast TokenLoader makes batches, against the simplest loop over the same shards ("bare").
 
     python benchmarks/read.py [--rounds 7] [--folder DIR] [--full] [--tiny] [--drop-caches] [--output FILE.json]
 
-A store of uint16 shards is made in a temporary folder (of --folder: the disk to measure cold reads on). Rates are
-measured in turn with the bare loop (bare, ours, bare, ...), and each is divided by the mean of the two bare ones
-beside it, so a machine whose speed drifts does not move the ratios. bare: rows of T + 1 stored tokens are copied from
-warm maps into a new array of int64, batch by batch; labels are a view. Targets stand beside the figures; nothing fails.
-Rates and waits are measured here; cold files, packing and scale in the modules read_*.py.
+The program creates a store of uint16 shards in a temporary folder (of --folder: the disk for cold reads). It measures
+rates alternately with the bare loop (bare, ours, bare, ...) and divides each by the mean of the bare rates before and
+after it, so ratios do not change when the speed of the machine drifts. The bare loop copies rows of T + 1 stored tokens
+from warm maps into a new array of int64, batch by batch; labels are a view. Targets are printed next to the figures; a
+missed target is not a failure. This module measures rates and waits; the modules read_*.py measure cold files, packing
+and scale.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Step = Callable[[], object]
 
 
 class Maps(Dataset[Any]):
-    """The shards as memory maps, and a sample of them the plain way."""
+    """The shards as memory maps, with samples taken in the simplest way."""
 
     def __init__(self, data: TokenDataset) -> None:
         self.tokens = [
@@ -97,7 +98,7 @@ def torch_steps(dataset: Any) -> Step:
 
 
 def rate(step: Step, num_batches: int) -> float:
-    """Return tokens per second; what a thread has made ahead does not count."""
+    """Return tokens per second; batches that a thread made ahead do not count."""
     for _ in range(min(num_batches, 64)):
         step()
     begin = time.perf_counter()
@@ -107,7 +108,7 @@ def rate(step: Step, num_batches: int) -> float:
 
 
 def ways_to_read(reference: str, data: TokenDataset, maps: Maps) -> list[tuple[str, str, Step]]:
-    """Return name, target and step of all ways that are compared with the bare loop."""
+    """Return name, target and step of each way that is compared with the bare loop."""
     fields = ("document_ids", "position_ids")
     return [
         ("limit: one gather, one cast", "", limit_steps(maps)),
@@ -123,13 +124,13 @@ def ways_to_read(reference: str, data: TokenDataset, maps: Maps) -> list[tuple[s
 
 
 def measure_rates(reference: str, sizes: Sizes, rounds: int) -> list[Figure]:
-    """Measure all ways warm, in turn with the bare loop."""
+    """Measure all ways on warm files, alternately with the bare loop."""
     data = TokenDataset(reference, seq_len=SEQ_LEN)
     maps = Maps(data)
     ways = ways_to_read(reference, data, maps)
     bare = bare_steps(maps)
     for tokens in maps.tokens:
-        tokens.max()  # all of it is in memory now
+        tokens.max()  # now all of it is in memory
     found: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     bares = [rate(bare, sizes.batches)]
     for _ in range(rounds):
@@ -142,9 +143,9 @@ def measure_rates(reference: str, sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def measure_waits(reference: str, sizes: Sizes) -> list[Figure]:
-    """Measure how long `next` takes under a consumer that takes 5 ms a step: asleep, or busy in Python.
+    """Measure how long `next` takes for a consumer whose step takes 5 ms: asleep, or busy in Python.
 
-    The bare loop beside it shows what the machine does to any code that runs every 5 ms, with cold caches.
+    The bare loop shows the effect of cold caches on any code that runs every 5 ms on this machine.
     """
     figures = []
     maps = Maps(TokenDataset(reference, seq_len=SEQ_LEN))
@@ -160,7 +161,7 @@ def measure_waits(reference: str, sizes: Sizes) -> list[Figure]:
 
 
 def waits_of(step: Step, compute: Callable[[], None], num_batches: int) -> tuple[NDArray[np.float64], float]:
-    """Return the seconds that each of (num_batches,) steps took, and their share in percent of all time."""
+    """Return the seconds of each of (num_batches,) steps, and their share of the total time in percent."""
     waits, walls = [], []
     for _ in range(num_batches + 50):
         begin = time.perf_counter()
@@ -173,12 +174,12 @@ def waits_of(step: Step, compute: Callable[[], None], num_batches: int) -> tuple
 
 
 def sleep_5_ms() -> None:
-    """Compute as a GPU does: this process does nothing."""
+    """Stand in for a GPU: this process does nothing."""
     time.sleep(0.005)
 
 
 def spin_5_ms() -> None:
-    """Compute in Python, which holds its lock."""
+    """Compute in Python while holding its lock."""
     end = time.perf_counter() + 0.005
     while time.perf_counter() < end:
         pass
@@ -204,7 +205,7 @@ def measure_long_run(reference: str, sizes: Sizes) -> list[Figure]:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[Figure]:
-    """Measure everything the command line asks for."""
+    """Measure everything that the command line asks for."""
     sizes, rounds = (TINY if arguments.tiny else Sizes()), arguments.rounds
     os.environ["TOKENLOOM_CACHE"] = str(folder / "cache")
     reference = write_store(folder / "store", sizes.num_shards, sizes.shard_tokens)
@@ -217,13 +218,13 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[Figure]:
 
 
 def main() -> None:
-    """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description="How fast TokenLoader makes batches.")
+    """Run the benchmark that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Measure how fast TokenLoader makes batches.")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", help="where to make the stores (default: the system's temporary folder)")
-    parser.add_argument("--full", action="store_true", help="a million batches in a row, too")
-    parser.add_argument("--tiny", action="store_true", help="sizes that tell nothing, to try the program")
-    parser.add_argument("--drop-caches", action="store_true", help="cold: empty the caches of the whole machine (root)")
+    parser.add_argument("--folder", help="where to create the stores (default: the system's temporary folder)")
+    parser.add_argument("--full", action="store_true", help="also measure a million batches in a row")
+    parser.add_argument("--tiny", action="store_true", help="meaningless sizes, to try the program")
+    parser.add_argument("--drop-caches", action="store_true", help="cold: drop the caches of the whole machine (root)")
     parser.add_argument("--output", help="a JSON file to write")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:

@@ -1,4 +1,4 @@
-"""What read.py says of cold files: a loader's random rows, against four threads that only read the same rows."""
+"""Measure cold files for read.py: a loader's random rows, against four threads that only read the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tokenloom.reader.order import Order
 
 
 def measure_cold(reference: str, sizes: Sizes, rounds: int, drop_caches: bool) -> list[Figure]:
-    """Compare random rows of cold files with four threads that only read them."""
+    """Compare a loader on random rows of cold files with four threads that only read these rows."""
     ratios, rates, cached = [], [], []
     for seed in range(rounds):
         files, rows = rows_of(reference, sizes, seed)
@@ -40,7 +40,7 @@ def measure_cold(reference: str, sizes: Sizes, rounds: int, drop_caches: bool) -
     how = "drop_caches" if drop_caches else "posix_fadvise"
     return [
         Figure(f"cold ({how}): four threads of bare pread", "M tokens/s", rates),
-        Figure("cold: share of rows in memory all the same", "", cached, "0"),
+        Figure("cold: share of rows still in memory", "", cached, "0"),
         Figure("cold: thread, order full", "of bare pread", ratios, ">= 0.5"),
     ]
 
@@ -57,7 +57,7 @@ def seconds_of_reads(files: list[int], rows: NDArray[np.int64]) -> float:
 
 
 def rows_of(reference: str, sizes: Sizes, seed: int) -> tuple[list[int], NDArray[np.int64]]:
-    """Return open files, and (n, 2) file and first byte of the rows that a loader of this seed reads."""
+    """Return open files, and the rows that a loader with this seed reads: (n, 2) file and first byte."""
     data = TokenDataset(reference, seq_len=SEQ_LEN)
     samples = Order("full", data.counts, seed).samples(np.arange(sizes.cold_rows))
     shards = data.shards_of(samples)
@@ -67,14 +67,14 @@ def rows_of(reference: str, sizes: Sizes, seed: int) -> tuple[list[int], NDArray
 
 
 def read_rows(files: list[int], rows: NDArray[np.int64]) -> None:
-    """Read rows, (n, 2) file and first byte, one by one."""
+    """Read rows, given as (n, 2) file and first byte, one by one."""
     for file, start in rows.tolist():
         os.pread(files[file], 2 * (SEQ_LEN + 1), start)
 
 
 def make_cold(reference: str, drop_caches: bool) -> float:
-    """Let the system forget the shards; return the share of some rows that are in memory all the same."""
-    gc.collect()  # a page that is mapped stays
+    """Evict the shards from the system's cache; return the share of probed rows that are still in memory."""
+    gc.collect()  # mapped pages can't be evicted
     if drop_caches:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
@@ -90,7 +90,7 @@ def make_cold(reference: str, drop_caches: bool) -> float:
 
 
 def is_cached(file: int, place: int) -> bool:
-    """Return whether a byte of a file is in memory; False where the system can't say."""
+    """Return whether a byte of a file is in memory; False if the system can't say."""
     try:
         return os.preadv(file, [bytearray(1)], place, os.RWF_NOWAIT) > 0
     except OSError:

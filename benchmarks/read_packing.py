@@ -1,4 +1,4 @@
-"""What read.py says of packing: how long a plan of best_fit takes, and how near it comes to the best."""
+"""Measure packing for read.py: how long a best_fit plan takes, and how close it comes to the optimum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenloom.storage.packing.packing import plan_shard, shares_of
 
 
 def measure_packing(sizes: Sizes, rounds: int) -> list[Figure]:
-    """Time the plan of best_fit, and compare its slots with those of a plain best-fit-decreasing."""
+    """Time a best_fit plan and compare its slots with those of a simple best-fit-decreasing."""
     offsets = random_offsets(np.random.default_rng(2), sizes.documents)
     seconds = []
     for _ in range(rounds):
@@ -31,11 +31,11 @@ def measure_packing(sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def best_fit_decreasing(lengths: NDArray[np.int64]) -> int:
-    """Return the samples of a plain best-fit-decreasing, item by item; storage/packing/packing.py defines an item."""
+    """Return the number of samples of a simple best-fit-decreasing; storage/packing/packing.py defines an item."""
     full = (lengths - 1) // SEQ_LEN
     rests = lengths - full * SEQ_LEN
     items = np.sort(rests[(rests > 1) | (full == 0)])[::-1].tolist()
-    bins, rooms, present = 0, [0] * (SEQ_LEN + 2), 0  # bins of each room, and a bit for each room that has some
+    bins, rooms, present = 0, [0] * (SEQ_LEN + 2), 0  # bins by room, and a bit for each room with a bin
     for item in items:
         fitting = present >> item
         if fitting:

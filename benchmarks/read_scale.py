@@ -1,4 +1,4 @@
-"""What read.py says of scale: versions of many large shards, sparse ones, each opened in new processes."""
+"""Measure scale for read.py: versions of many large, sparse shards, each opened in new processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHILD = Path(__file__).with_name("read_scale_child.py")
 
 
 def measure_scale(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
-    """Open versions of many shards, of shards of many documents, and of so many that only their list is read."""
+    """Open versions with many shards, with many documents per shard, and with only a long list of shards."""
     even = np.linspace(0, sizes.sparse_tokens, 1001).astype("<u8")
     big = write_sparse_store(folder / "big", sizes.sparse_shards, even, SEQ_LEN)
     packed = random_offsets(np.random.default_rng(3), sizes.documents)
@@ -35,7 +35,7 @@ def measure_scale(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def open_in_child(reference: str, sizes: Sizes, num_batches: int, **options: Any) -> dict[str, float]:
-    """Open a version in a new process; return what it told."""
+    """Open a version in a new process; return the values that it reports."""
     arguments = [reference, str(sizes.resume_at), str(num_batches), json.dumps(options)]
     done = subprocess.run([sys.executable, _CHILD, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:

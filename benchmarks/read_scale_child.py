@@ -1,4 +1,4 @@
-"""The process that read_scale.py starts: it opens a version, reads, and tells its times and its memory as JSON.
+"""Open a version, read from it, and print times and memory as JSON; read_scale.py starts this process.
 
 python benchmarks/read_scale_child.py REFERENCE RESUME_AT NUM_BATCHES OPTIONS
 """
@@ -18,15 +18,15 @@ from tokenloom.reader.loader import TokenLoader
 
 
 def resident_bytes() -> dict[str, int]:
-    """Return the resident bytes of this process, its own and those of files."""
+    """Return the resident bytes of this process: anonymous memory and mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     sizes = (line.replace(":", "").split() for line in lines if line.startswith(("RssAnon", "RssFile")))
     return {name: int(size) * 1024 for name, size, _ in sizes}
 
 
 def read(reference: str, resume_at: int, num_batches: int, options: dict[str, Any]) -> dict[str, float]:
-    """Open a version, take a batch, go on from a sample far away; with no batches, open it alone."""
-    gc.collect()  # else the first run over what was imported, some 85 ms with torch, falls into what is measured
+    """Open a version, take a batch, resume at a distant sample; with `num_batches` 0, only open it."""
+    gc.collect()  # else the first collection after the imports, some 85 ms with torch, would be measured
     before, begin = resident_bytes(), time.perf_counter()
     data = TokenDataset(reference, seq_len=SEQ_LEN, **options)
     loader = TokenLoader(data, BATCH, rank=0, world_size=1)

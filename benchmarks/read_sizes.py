@@ -1,4 +1,4 @@
-"""What read.py reads, and how much of it is measured."""
+"""The sizes of what read.py reads and measures."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ SEQ_LEN, BATCH = 2048, 8
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """How much to measure."""
 
     num_shards: int = 4
-    shard_tokens: int = 33_000_000  # in all over 256 MB
-    batches: int = 4096  # of one measurement of a rate
+    shard_tokens: int = 33_000_000  # over 256 MB in total
+    batches: int = 4096  # per measurement of a rate
     cold_rows: int = 4096
     waits: int = 1000
     sparse_shards: int = 5_000
-    sparse_tokens: int = 2 * 10**9  # of a sparse shard, 4 GB
+    sparse_tokens: int = 2 * 10**9  # per sparse shard, 4 GB
     listed_shards: int = 100_000
     documents: int = 1_000_000
     resume_at: int = 10**9

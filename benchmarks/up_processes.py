@@ -1,4 +1,4 @@
-"""A `tokenloom up` in a folder of its own, and what processes take, from /proc (Linux)."""
+"""Run a separate `tokenloom up`, and read the memory and time of processes from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def running_up(folder: Path, *options: str) -> Iterator[Up]:
         if not any("Ctrl-C" in line for line in up.stdout):
             raise SystemExit("tokenloom up did not start")
         api = running_url(home)
-        assert api is not None  # it is noted before the last line is printed
+        assert api is not None  # written before the last line is printed
         yield Up(home, api, child_of(up.pid, "worker"), child_of(up.pid, "server_process"))
     finally:
         up.send_signal(signal.SIGINT)
@@ -51,7 +51,7 @@ def running_up(folder: Path, *options: str) -> Iterator[Up]:
 
 
 def child_of(parent: int, word: str) -> int:
-    """Return the child of a process whose command line holds a word."""
+    """Return the child of a process whose command line contains a word."""
     children = [
         int(pid) for path in Path(f"/proc/{parent}/task").glob("*/children") for pid in path.read_text().split()
     ]
@@ -76,7 +76,7 @@ def cpu_seconds(process: int) -> float:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command took: `cpu` with its children, `resident` [(time, MB)] without them."""
+    """The cost of a command: `cpu` includes its children, `resident` [(time, MB)] does not."""
 
     wall: float
     cpu: float
@@ -84,17 +84,17 @@ class Ran:
 
     @property
     def peak_mb(self) -> float:
-        """The most resident memory."""
+        """The peak resident memory."""
         return max(mb for _, mb in self.resident)
 
     def growth_mb(self, since: float) -> float:
-        """Return the most resident memory after a time, less that at the time."""
+        """Return the peak resident memory after a time, minus the memory at that time."""
         at_once = [mb for moment, mb in self.resident if moment <= since][-1]
         return max(mb for moment, mb in self.resident if moment >= since) - at_once
 
 
 def watched(command: list[str], environment: dict[str, str]) -> Ran:
-    """Run a command to its end and sample its memory; stop the program if it fails."""
+    """Run a command to its end and sample its memory; exit this program if it fails."""
     resident: list[tuple[float, float]] = []
 
     def look(process: int) -> None:

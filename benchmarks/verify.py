@@ -1,11 +1,11 @@
-"""How fast `tokenloom verify` reads, against two bare processes that only take the SHA-256 of the same files.
+"""Measure how fast `tokenloom verify` reads, against two bare processes that only hash the same files (SHA-256).
 
     python benchmarks/verify.py [--rounds 7] [--gigabytes 8] [--json FILE]
 
-The version is a real build: the .py files of the interpreter's packages and standard library, again and again with
-duplicates kept, a byte a token, in shards of 100 MB. The bare processes get half of the bytes each and use
-hashlib.file_digest. Rounds are interleaved (bare, verify, verify, bare, ...), each in fresh processes, over files in
-the system's cache; ratios are taken within a round, so a machine whose speed drifts does not move them.
+The version is a real build: the .py files of the interpreter's packages and standard library, repeated with duplicates
+kept, one byte per token, in shards of 100 MB. Each bare process gets half of the bytes and uses hashlib.file_digest.
+Rounds are interleaved (bare, verify, verify, bare, ...), each in fresh processes, over files in the system's cache.
+Ratios are taken within a round, so they do not change when the speed of the machine drifts.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def build_version(folder: Path, texts: list[str], num_bytes: float) -> tuple[str
     )
     command = [sys.executable, "-m", "tokenloom", "build", str(folder / "spec.yaml"), "--direct"]
     subprocess.run(command, check=True, capture_output=True)
-    shutil.rmtree(folder / "store/bench/work")  # as large again
+    shutil.rmtree(folder / "store/bench/work")  # as large as the version
     (version,) = (folder / "store/bench/versions").iterdir()
     listed = [path for path in sorted(version.rglob("*")) if path.is_file() and path.name != "build.json"]
     return f"{folder}/store/bench@{version.name}", listed
 
 
 def halves(files: list[Path]) -> list[list[Path]]:
-    """Divide files into NUM_PROCESSES lists of about as many bytes, the largest first."""
+    """Divide files into NUM_PROCESSES lists of about equal bytes, the largest file first."""
     parts: list[list[Path]] = [[] for _ in range(NUM_PROCESSES)]
     filled = [0] * NUM_PROCESSES
     for path in sorted(files, key=lambda path: path.stat().st_size, reverse=True):
@@ -63,14 +63,14 @@ def halves(files: list[Path]) -> list[list[Path]]:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a run took: seconds on the clock, its start included, and of processors."""
+    """The cost of a run: wall seconds, including its start, and processor seconds."""
 
     wall: float
     cpu: float
 
 
 def taken(*commands: list[str]) -> Taken:
-    """Run commands beside each other until all have ended; modules are compiled, as where they are installed."""
+    """Run commands in parallel until all have ended; modules are compiled to bytecode, as in an installation."""
     begin, before = time.perf_counter(), os.times()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) for command in commands]
@@ -82,11 +82,11 @@ def taken(*commands: list[str]) -> Taken:
 
 
 def measure(reference: str, files: list[Path], rounds: int) -> list[Figure]:
-    """Time both in turn; return the figures."""
+    """Time both alternately; return the figures."""
     bare = [[sys.executable, "-c", _BARE, *map(str, part)] for part in halves(files)]
     verify = [sys.executable, "-m", "tokenloom", "verify", reference, "--workers", str(NUM_PROCESSES)]
     taken(*bare)
-    taken(verify)  # both once to warm caches of files and imports
+    taken(verify)  # one run of each warms the caches of files and imports
     pairs = []
     for i in range(rounds):
         if i % 2:
@@ -104,11 +104,11 @@ def measure(reference: str, files: list[Path], rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description="How fast verify reads.")
+    """Run the benchmark that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Measure how fast verify reads.")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--gigabytes", type=float, default=8.0, help="size of the version, about")
-    parser.add_argument("--tiny", action="store_true", help="a version of some KB, whose figures tell nothing")
+    parser.add_argument("--gigabytes", type=float, default=8.0, help="approximate size of the version")
+    parser.add_argument("--tiny", action="store_true", help="a version of a few KB, whose figures mean nothing")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TOKENLOOM_BENCH_DIR")) as name:

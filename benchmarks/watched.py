@@ -1,4 +1,4 @@
-"""A command that is watched while it runs (Linux)."""
+"""Run a command and watch it (Linux)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Callable
 def run_watched(
     command: list[str], environment: dict[str, str] | None, look: Callable[[int], None], seconds: float
 ) -> tuple[float, float]:
-    """Run a command and call `look` with its process id every so many seconds; stop the program if it fails.
+    """Run a command and call `look` with its process id every `seconds`; exit this program if the command fails.
 
     Returns:
-        wall seconds, and processor seconds with those of its children.
+        Wall seconds, and processor seconds including those of its children.
     """
     with tempfile.TemporaryFile() as told:
         begin = time.perf_counter()

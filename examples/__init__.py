@@ -1,1 +1,1 @@
-"""Examples of training on a version; each file runs alone: `python examples/train_small.py STORE/DATASET`."""
+"""Examples of training on a version. Each file runs on its own: `python examples/train_small.py STORE/DATASET`."""

@@ -1,9 +1,9 @@
-"""Train with Accelerate: model and optimizer are prepared, the loader is only registered for checkpoints.
+"""Train with Accelerate: prepare model and optimizer, and only register the loader for checkpoints.
 
     accelerate launch examples/train_accelerate.py STORE/DATASET@TAG_OR_VERSION [--resume]
 
-What matters: make the Accelerator first, so that the loader finds the process group and takes this rank's samples;
-`accelerator.prepare` would do nothing to the loader, and need not: it shares the samples out and moves them itself.
+Create the Accelerator first, so that the loader finds the process group and takes this rank's samples. The loader does
+not need `accelerator.prepare`, which would not change it: it distributes and moves the samples itself.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SEQ_LEN, BATCH_SIZE = 128, 8
 
 
 def train(reference: str, folder: Path, steps: int, save_every: int = 100, resume: bool = False) -> list[float]:
-    """Train to a step; return the loss of each step of this process.
+    """Train up to a step and return the loss of each step of this process.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        folder: of the checkpoint, which is written anew each time.
-        steps: the last step, counted from the very first start.
-        save_every: steps.
-        resume: go on from the checkpoint in `folder`.
+        folder: Folder of the checkpoint, which each save overwrites.
+        steps: Last step, counted from the very first start.
+        save_every: Steps between two checkpoints.
+        resume: Continue from the checkpoint in `folder`.
     """
     accelerator = Accelerator()
     data = TokenDataset(reference, "train", SEQ_LEN)
@@ -63,8 +63,8 @@ if __name__ == "__main__":
     parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"), help="folder (default: checkpoint)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
-    parser.add_argument("--save-every", type=int, default=100, help="steps (default: 100)")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints (default: 100)")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     arguments = parser.parse_args()
     train(arguments.reference, arguments.checkpoint, arguments.steps, arguments.save_every, arguments.resume)
     Accelerator().end_training()

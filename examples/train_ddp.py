@@ -1,9 +1,10 @@
-"""Train a small GPT on all processes that torchrun starts; stop it, and go on with more processes or fewer.
+"""Train a small GPT on all processes that torchrun starts; stop it, and resume with more or fewer processes.
 
     torchrun --nproc-per-node 2 examples/train_ddp.py STORE/DATASET@TAG_OR_VERSION --checkpoints run1
 
-The global batch stays what it is whatever the number of processes: each takes its share of it, and the sequence of
-global batches does not depend on how many share it. Gloo on CPUs, NCCL on GPUs; checkpoints are read by every process.
+The global batch is the same for any number of processes. Each process takes its share of it, and the sequence of global
+batches does not depend on how many share it. The backend is Gloo on CPUs and NCCL on GPUs. Every process reads the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Let each token look at itself and those before it."""
+        """Return the attention of each token to itself and those before it."""
         parts = self.qkv(x).chunk(3, dim=-1)
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)  # (B, num_heads, T, width / num_heads)
@@ -41,7 +42,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each on normalised inputs and added to them."""
+    """Attention and a feed-forward network, each on normalised inputs, added to the residual stream."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ def join_process_group() -> torch.device:
 
 
 def save_checkpoint(folder: Path, step: int, checkpoint: dict[str, Any]) -> None:
-    """Write a checkpoint so that its name stands for a whole file."""
+    """Write a checkpoint atomically, so that its name always means a complete file."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"step-{step:08d}.part"
     torch.save(checkpoint, part)
@@ -103,7 +104,7 @@ def save_checkpoint(folder: Path, step: int, checkpoint: dict[str, Any]) -> None
 
 
 def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """Return the checkpoint of the most steps, None if there is none."""
+    """Return the checkpoint with the most steps, or None if there is none."""
     paths = sorted(folder.glob("step-*.pt"))
     return torch.load(paths[-1], map_location=device, weights_only=True) if paths else None
 
@@ -111,21 +112,21 @@ def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | No
 def make_loader(
     arguments: argparse.Namespace, data: TokenDataset, device: torch.device, checkpoint: dict[str, Any] | None
 ) -> TokenLoader:
-    """Return this process's share of the global batches, from the checkpoint on; it begins to make them."""
+    """Return a started loader of this process's share of the global batches, from the checkpoint onwards."""
     world_size = dist.get_world_size()
     if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch {arguments.global_batch} can't be shared by {world_size} processes")
+        raise SystemExit(f"--global-batch {arguments.global_batch} is not divisible by {world_size} processes")
     loader = TokenLoader(data, arguments.global_batch // world_size, seed=arguments.seed, device=device)
     if checkpoint is not None:
         loader.load_state_dict(checkpoint["loader"])
-    loader.start()  # the first batches are made while the model is built and restored
+    loader.start()  # makes the first batches while the model is built and restored
     return loader
 
 
 def make_model(
     arguments: argparse.Namespace, vocab_size: int, device: torch.device, checkpoint: dict[str, Any] | None
 ) -> tuple[GPT, torch.optim.Optimizer]:
-    """Return the model and its optimizer, as they were in the checkpoint."""
+    """Return the model and its optimizer, restored from the checkpoint."""
     torch.manual_seed(arguments.seed)
     model = GPT(vocab_size, arguments.seq_len).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
@@ -136,7 +137,7 @@ def make_model(
 
 
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
-    """Train from the newest checkpoint, or from the start, to the last step."""
+    """Train from the newest checkpoint, or from the start, up to the last step."""
     checkpoint = newest_checkpoint(arguments.checkpoints, device)
     data = TokenDataset(arguments.reference, "train", arguments.seq_len)
     loader = make_loader(arguments, data, device, checkpoint)
@@ -158,7 +159,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
 
 
 def report(step: int, loss: Tensor, loader: TokenLoader) -> None:
-    """Print a line from the first process: the loss, tokens a second of all, and how long training waited for data."""
+    """Print a line from rank 0: the loss, tokens per second of all ranks, and how long training waited for data."""
     world_size, stats = dist.get_world_size(), loader.stats()
     dist.all_reduce(loss)
     if dist.get_rank() == 0:
@@ -172,15 +173,15 @@ def report(step: int, loss: Tensor, loader: TokenLoader) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Train a small GPT with torchrun.")
-    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION; name a version where the tag may move")
+    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION; name a version if the tag can move")
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
-    parser.add_argument("--global-batch", type=int, default=16, help="samples a step of all processes (default: 16)")
-    parser.add_argument("--seq-len", type=int, default=256, help="tokens a sample (default: 256)")
-    parser.add_argument("--lr", type=float, default=1e-3, help="of AdamW (default: 1e-3)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and order (default: 0)")
-    parser.add_argument("--save-every", type=int, default=100, help="steps (default: 100)")
-    parser.add_argument("--log-every", type=int, default=10, help="steps (default: 10)")
+    parser.add_argument("--global-batch", type=int, default=16, help="samples per step of all processes (default: 16)")
+    parser.add_argument("--seq-len", type=int, default=256, help="tokens per sample (default: 256)")
+    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate of AdamW (default: 1e-3)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the order (default: 0)")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints (default: 100)")
+    parser.add_argument("--log-every", type=int, default=10, help="steps between log lines (default: 10)")
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
-"""Train with Lightning: it saves and restores the place in the data by itself, in the middle of an epoch too.
+"""Train with Lightning, which automatically saves and restores the position in the data, even mid-epoch.
 
     python examples/train_lightning.py STORE/DATASET@TAG_OR_VERSION [--resume]
 
-What matters: the loader is made in `train_dataloader`, where the process group exists; it is endless, and
-`limit_train_batches` says how many batches Lightning calls an epoch. Without that limit Lightning takes one batch
-ahead, and every checkpoint and every epoch would lose it.
+Create the loader in `train_dataloader`, where the process group exists. The loader is endless, and
+`limit_train_batches` sets how many batches Lightning treats as an epoch. Without that limit, Lightning takes one batch
+ahead, and every checkpoint and every epoch would lose that batch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SEQ_LEN, BATCH_SIZE, EPOCH_BATCHES = 128, 8, 100
 
 
 class Tokens(lightning.LightningDataModule):
-    """Training batches from where a checkpoint was, and a pass over the split `validation`.
+    """Training batches from the position of a checkpoint, and a pass over the split `validation`.
 
-    Lightning keeps the state of whatever `train_dataloader` returns, if it has state_dict and load_state_dict.
+    Lightning saves the state of whatever `train_dataloader` returns, if it has state_dict and load_state_dict.
     """
 
     def __init__(self, reference: str) -> None:
@@ -39,12 +39,12 @@ class Tokens(lightning.LightningDataModule):
         return TokenLoader(self.train_data, BATCH_SIZE, seed=0)
 
     def val_dataloader(self) -> EvaluationPass:
-        """Return this rank's share of the validation split, the same each time."""
+        """Return this rank's share of the validation split, identical each time."""
         return EvaluationPass(self.validation_data, BATCH_SIZE)
 
 
 class NextToken(lightning.LightningModule):
-    """A model that sees one token and guesses the next."""
+    """A model that sees one token and predicts the next."""
 
     def __init__(self, vocab_size: int, lr: float = 1e-2) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class NextToken(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        """Log the mean loss over all labels but those of padding, -100."""
+        """Log the mean loss over all labels except those of padding, -100."""
         num_labels = int((batch["labels"] != -100).sum())
         if num_labels:
             self.log("validation_loss", self._loss(batch), batch_size=num_labels, prog_bar=True, sync_dist=True)
@@ -73,7 +73,7 @@ class NextToken(lightning.LightningModule):
 
 
 def fit(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> lightning.Trainer:
-    """Train to a step, from the last checkpoint in `folder` if asked; `options` are of the trainer returned."""
+    """Train up to a step, optionally from the last checkpoint in `folder`; return the trainer, made with `options`."""
     lightning.seed_everything(0)
     tokens = Tokens(reference)
     model = NextToken(tokens.train_data.manifest["tokenizer"]["vocab_size"])
@@ -89,6 +89,6 @@ if __name__ == "__main__":
     parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     arguments = parser.parse_args()
     fit(arguments.reference, arguments.checkpoints, arguments.steps, arguments.resume)

@@ -2,8 +2,8 @@
 
     python -m tokenloom.examples.train_on_publish news
 
-puts the deployment `train-on-publish/train` on the server in PREFECT_API_URL, or of a running `tokenloom up`, and lets
-each version of the dataset that is tagged `latest` start a run of it. Put your own training where `train` is called.
+creates the deployment `train-on-publish/train` on the server in PREFECT_API_URL or of a running `tokenloom up`. Each
+version of the dataset that is tagged `latest` then starts a run of it. Put your own training in place of `train`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tokenloom.spec.base import NAME_PATTERN
 
 @flow(name="train-on-publish", log_prints=True)
 def train_on_publish(reference: str, updates: int = 3000) -> float:
-    """Train a small model on a version, whose documents may be short, and return its test loss.
+    """Train a small model on a version and return its test loss; documents can be short.
 
     Args:
-        reference: STORE/DATASET@VERSION, as the event of its publication says.
+        reference: STORE/DATASET@VERSION, from the event of its publication.
         updates: Training steps.
     """
     test_loss = train(reference, updates, packing="concat")["test"]
@@ -37,10 +37,10 @@ def train_on_publish(reference: str, updates: int = 3000) -> float:
 
 
 def install(dataset: str, updates: int) -> str:
-    """Deploy the flow to the work pool `tokenloom`, and its automation; return the automation's name."""
+    """Deploy the flow to the work pool `tokenloom` and install its automation; return the automation's name."""
     if not re.match(NAME_PATTERN, dataset):
-        raise TokenloomError(f"{dataset!r} names no dataset: lower case letters, digits, '.', '_', '-'")
-    from tokenloom.examples import train_on_publish as module  # as a script, this one has no name to import it by
+        raise TokenloomError(f"{dataset!r} is not a dataset name: use lower case letters, digits, '.', '_', '-'")
+    from tokenloom.examples import train_on_publish as module  # run as a script, this file has no importable name
 
     deployment = RunnerDeployment.from_flow(
         module.train_on_publish,
@@ -56,7 +56,7 @@ def install(dataset: str, updates: int) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train whenever a build publishes a version of a dataset.")
-    parser.add_argument("dataset", help="its name")
+    parser.add_argument("dataset", help="name of the dataset")
     parser.add_argument("--updates", type=int, default=3000, help="training steps (default: 3000)")
     arguments = parser.parse_args()
     try:

@@ -1,10 +1,10 @@
-"""Train a small next-token model on a version, with nothing but torch and tokenloom.
+"""Train a small next-token model on a version, with only torch and tokenloom.
 
     python examples/train_small.py STORE/DATASET@TAG_OR_VERSION
 
-A batch is 8 chunks of 5,120 tokens, each of one document; the model takes it in 10 segments of 512 tokens, an update
-each. It sees one token and guesses the next: an embedding of 16, two hidden layers of 150. On bytes of Python sources
-the loss falls from about 5.5 to 2.6 nats, which is what one byte tells about the next.
+A batch is 8 chunks of 5,120 tokens, each from one document. The model processes it in 10 segments of 512 tokens, with
+one update each. It sees one token and predicts the next, with an embedding of 16 and two hidden layers of 150. On bytes
+of Python sources the loss falls from about 5.5 to 2.6 nats, which is how much one byte reveals about the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVALUATE_EVERY = 50  # batches
 
 
 class OneToken(nn.Sequential):
-    """A model that sees one token at a time, so equal tokens have equal logits: it computes each of them once."""
+    """A model that sees one token at a time. Equal tokens have equal logits, so it computes each distinct one once."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits: (B, T) int64 ids -> (B, T, vocab_size)."""
@@ -31,7 +31,7 @@ class OneToken(nn.Sequential):
 
 
 def make_model(vocab_size: int, seed: int) -> nn.Module:
-    """Return the model, with the same first weights for the same seed: (B, T) int64 ids -> (B, T, vocab_size)."""
+    """Return the model, with the same initial weights for the same seed: (B, T) int64 ids -> (B, T, vocab_size)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return OneToken(
@@ -45,13 +45,13 @@ def make_model(vocab_size: int, seed: int) -> nn.Module:
 
 
 def loss_of(model: nn.Module, batch: dict[str, Tensor], reduction: str = "mean") -> Tensor:
-    """Return the cross entropy of a batch in nats, its mean or its sum over tokens; labels of -100 don't count."""
+    """Return the cross entropy of a batch in nats, as mean or sum over tokens; labels of -100 don't count."""
     logits = model(batch["input_ids"])
     return nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction=reduction)
 
 
 def train_on(model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]) -> float:
-    """Make an update for each segment of a batch, one after another; return the mean loss."""
+    """Make one update for each segment of a batch, in order; return the mean loss."""
     losses = []
     for segment in segments(batch, SEGMENTS):
         loss = loss_of(model, segment)
@@ -85,13 +85,13 @@ def train(
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        updates: steps of SGD with learning rate 0.05, 8 x 512 tokens each; rounded up to whole batches, 10 each.
-        seed: of the first weights and of the order of samples.
-        tell: prints a line.
-        packing: with "document", documents of fewer than 5,121 tokens give no chunk; "concat" takes any.
-        track: passes on the numbers of the batches, to show progress: `rich.progress.track`, `tqdm`.
+        updates: Steps of SGD with learning rate 0.05, 8 x 512 tokens each, rounded up to whole batches of 10 steps.
+        seed: Seed of the initial weights and the order of samples.
+        tell: Prints a line.
+        packing: With "document", documents of fewer than 5,121 tokens give no chunk; "concat" takes any document.
+        track: Passes on the batch numbers and shows progress, such as `rich.progress.track` or `tqdm`.
     """
-    torch.set_num_threads(1)  # so small a model gains nothing from more, and loses where cores are shared
+    torch.set_num_threads(1)  # such a small model gains nothing from more threads, and loses if cores are shared
     train_data, validation_data, test_data = (
         TokenDataset(reference, split, SEQ_LEN, packing=packing) for split in ("train", "validation", "test")
     )
@@ -121,6 +121,6 @@ def train(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train a small next-token model on a version.")
     parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
-    parser.add_argument("--updates", type=int, default=3000, help="steps, 10 for each batch (default: 3000)")
+    parser.add_argument("--updates", type=int, default=3000, help="training steps, 10 per batch (default: 3000)")
     arguments = parser.parse_args()
     train(arguments.reference, arguments.updates)

@@ -1,10 +1,10 @@
-"""Train a small GPT-2 with the Trainer of transformers: a TokenDataset is a map-style dataset like any other.
+"""Train a small GPT-2 with the transformers Trainer: a TokenDataset is a map-style dataset like any other.
 
     python examples/train_trainer.py STORE/DATASET@TAG_OR_VERSION [--resume]
 
-What matters: `labels="same"`, as its models shift labels themselves; and `loss_type`, which GPT-2 lacks: without it
-the Trainer divides the loss by T labels a sample instead of T - 1. The order is the Trainer's: its sampler shuffles
-the sample numbers, and when it resumes it goes through them again up to where it was, which reads no data.
+Set `labels="same"`, because transformers models shift labels themselves. Set `loss_type`, which GPT-2 lacks: without
+it, the Trainer divides the loss by T labels per sample instead of T - 1. The order is the Trainer's: its sampler
+shuffles the sample numbers. When it resumes, it iterates over them again up to its position, without reading data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEQ_LEN, BATCH_SIZE = 128, 8
 
 
 def make_model(data: TokenDataset) -> GPT2LMHeadModel:
-    """Return a GPT-2 of two layers for a dataset's vocabulary, with the same first weights each time."""
+    """Return a GPT-2 of two layers for a dataset's vocabulary, with the same initial weights each time."""
     tokenizer = data.manifest["tokenizer"]
     set_seed(0)
     model = GPT2LMHeadModel(
@@ -43,14 +43,14 @@ def make_model(data: TokenDataset) -> GPT2LMHeadModel:
 
 
 def train(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> Trainer:
-    """Train to a step, from the newest checkpoint in `folder` if asked; return the trainer, evaluated at the end.
+    """Train up to a step, optionally from the newest checkpoint in `folder`; return the evaluated trainer.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        folder: of the checkpoints.
-        steps: the last step.
-        resume: go on from the newest checkpoint.
-        options: of TrainingArguments, in place of those below.
+        folder: Folder of the checkpoints.
+        steps: Last step.
+        resume: Continue from the newest checkpoint.
+        options: Options of TrainingArguments that override those below.
     """
     train_data = TokenDataset(reference, "train", SEQ_LEN, labels="same")
     validation_data = TokenDataset(reference, "validation", SEQ_LEN, labels="same")
@@ -71,10 +71,10 @@ def train(reference: str, folder: Path, steps: int, resume: bool = False, **opti
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Train a small GPT-2 with the Trainer of transformers.")
+    parser = argparse.ArgumentParser(description="Train a small GPT-2 with the transformers Trainer.")
     parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
     given = parser.parse_args()
     train(given.reference, given.checkpoints, given.steps, given.resume)

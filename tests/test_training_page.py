@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the datasets that the page names."""
     folder = tmp_path_factory.mktemp("page")
     for name in ("storage", "tasks"):
-        files = [path.read_text(encoding="utf-8") for path in sorted((_ROOT / name).glob("*.py"))]
+        files = [path.read_text(encoding="utf-8") for path in sorted((_ROOT / name).rglob("*.py"))]
         texts = [text for file in files for text in file.split("\n\n\n")]
         source = {"kind": "jsonl", "path": str(write_jsonl(folder / f"{name}.jsonl", texts))}
         dataset = {"storage": "news", "tasks": "titles"}[name]
@@ -152,4 +152,4 @@ def test_accelerate(page: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data", "ignore::FutureWarning:transformers")
 def test_trainer_of_transformers(page: Any) -> None:
-    page("The Trainer of transformers")
+    page("The transformers Trainer")

@@ -32,7 +32,7 @@ def test_read_measures_all_it_names(
     assert {"bare", "TokenLoader, prefetch=0", "TokenLoader, thread", "500 shards: open"} <= names
     (packed,) = (figure["values"] for figure in figures if figure["name"] == "best_fit: samples")
     assert packed == [1.0]  # it is exact
-    (cold,) = (figure["values"] for figure in figures if "in memory all the same" in figure["name"])
+    (cold,) = (figure["values"] for figure in figures if "still in memory" in figure["name"])
     assert all(0 <= share <= 1 for share in cold)
 
 
