@@ -35,7 +35,7 @@ class Purpose(IntEnum):
     ORDER = 1
     SPLIT = 2
     SAMPLE = 3
-    SHARD_ORDER = 4  # of an epoch, see reader/order.py
+    SHARD_ORDER = 4  # of an epoch, see reader/order/
     SAMPLE_ORDER = 5
 
 

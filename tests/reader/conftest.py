@@ -1,4 +1,4 @@
-"""Fixtures of the reader's tests."""
+"""Fixtures for the tests of the reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep counts of samples out of the user's cache, in this process and in those it starts."""
+    """Keep sample counts out of the user's cache, in this process and in those that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENLOOM_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("RANK", raising=False)
@@ -20,5 +20,5 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for stores that tests share and do not change."""
+    """A folder for stores that tests share and never change."""
     return tmp_path_factory.mktemp("stores")

@@ -1,4 +1,4 @@
-"""What a reader must give, written down from the shards' tokens and document offsets with plain slices, row by row."""
+"""What a reader must return, built row by row with plain slices of the tokens and document offsets of the shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def make_store(folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0) -> str:
-    """Write a version with shards of about so many tokens each, in short documents; return its reference."""
+    """Write a version of short documents, with shards of about these numbers of tokens; return its reference."""
     shards = [random_documents(tokens, mean_tokens, seed * 1000 + i, 5000) for i, tokens in enumerate(shard_tokens)]
     return write_store(folder, shards, vocab_size=5000)
 
@@ -37,14 +37,14 @@ def shard_paths(reference: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Row:
-    """The tokens of one sample, and which document of the shard each is of: (n,) each, n at most T + 1."""
+    """The tokens of one sample, and the document in the shard that each belongs to: both (n,), n at most T + 1."""
 
     tokens: NDArray[np.int64]
     owners: NDArray[np.int64]
 
 
 class Oracle:
-    """The rows of a split in natural order, and the samples and batches made of them."""
+    """The rows of a split in natural order, and the samples and batches cut from them."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Oracle:
     ) -> None:
         self.seq_len, self.labels, self.fields = seq_len, labels, fields
         self.mask = (bool(fields) or packing == "best_fit") if mask_documents is None else mask_documents
-        self.counts: list[int] = []  # rows of each shard
+        self.counts: list[int] = []  # rows in each shard
         self.rows: list[Row] = []
         for path in shard_paths(reference):
             shard = open_shard(path)
@@ -73,7 +73,7 @@ class Oracle:
         return len(self.rows)
 
     def sample(self, index: int | None) -> dict[str, list[int]]:
-        """Return one sample; None for one that is padding alone."""
+        """Return one sample; for None, a sample of padding."""
         names = ("input_ids", "labels", *self.fields)
         return {name: values for name, values in self._sample(index).items() if name in names}
 
@@ -102,7 +102,7 @@ class Oracle:
         return tokens[target]
 
     def batch(self, indices: Iterable[int | None]) -> dict[str, Any]:
-        """Return the batch of these samples, as lists; cu_seqlens and max_seqlen if they are asked for."""
+        """Return the batch of these samples as lists, with cu_seqlens and max_seqlen if the fields include them."""
         samples = [self._sample(index) for index in indices]
         names = [name for name in samples[0] if name in ("input_ids", "labels", *self.fields)]
         batch: dict[str, Any] = {name: [sample[name] for sample in samples] for name in names}
@@ -115,7 +115,7 @@ class Oracle:
 
 
 def as_lists(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch of tensors as lists, so that it can be compared at once."""
+    """Return a batch of tensors as lists, which one comparison covers."""
     return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 

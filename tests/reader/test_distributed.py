@@ -1,4 +1,4 @@
-"""Four real processes under torchrun: they read the global sequence; different versions are an error on all."""
+"""Four processes under torchrun read the global sequence; if their versions differ, all of them raise an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     found = {}
-    # Each rank has a copy of its own, as on disks of nodes.
+    # Each rank has its own copy, as on the disks of several nodes.
     loader = TokenLoader(TokenDataset(references["same"][rank], seq_len=8), 3, seed=2)
     found["origin"] = loader.ranks.origin
     found["rows"] = [next(loader)["input_ids"].tolist() for _ in range(int(sys.argv[3]))]
@@ -39,14 +39,14 @@ if __name__ == "__main__":
     for name, seed, prefetch in (("different", 0, 16), ("different", 0, 0), ("seeds", rank == 3, 16)):
         data = TokenDataset(references.get(name, references["same"])[rank], seq_len=8)
         loader = TokenLoader(data, 3, seed=int(seed), prefetch=prefetch)
-        loader.start()  # makes batches ahead, but none is given before the ranks are compared
+        loader.start()  # makes batches ahead, but returns none before the ranks are compared
         try:
             next(loader)
         except TokenloomError as error:
             found[f"{name}/{prefetch}"] = str(error)
         loader.close()
     alone = TokenLoader(TokenDataset(references["different"][rank], seq_len=8), 3, rank=0, world_size=1)
-    next(alone)  # not the ranks of the process group: nothing is compared
+    next(alone)  # these are not the ranks of the process group, so nothing is compared
     alone.close()
     open(f"{out}/{rank}.json", "w").write(json.dumps(found))
     torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Damaged shards of a local store: an error that names the file, never a wrong token, and on when it is restored."""
+"""Damaged shards of a local store raise an error that names the file, never give a wrong token, and can be restored."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _NUM_SHARDS = 4
 _BAD = 1  # the shard that is damaged
 _VERSION, _TOKEN_BYTES, _JSON, _NUM_TOKENS, _NUM_DOCUMENTS, _TOKENS_START, _CHECKSUMS = 8, 16, 20, 24, 32, 40, 64
 
-Damage = Callable[[bytes], bytes | None]  # from a file's bytes to what lies there instead, None for nothing
+Damage = Callable[[bytes], bytes | None]  # from the bytes of a file to those that replace them; None deletes the file
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """A store of which one shard may be damaged; files are replaced, so that a map of one stays what it was."""
+    """A store with one shard to damage. Files are replaced, not changed, so maps of the old ones stay as they were."""
 
     reference: str
     path: Path
     good: bytes
 
     def put(self, data: bytes | None) -> None:
-        """Let these bytes lie there, None for no file."""
+        """Replace the file by these bytes; None deletes it."""
         if data is None:
             self.path.unlink()
             return
@@ -57,12 +57,12 @@ class Damaged:
 
     @property
     def match(self) -> str:
-        """What every message says."""
+        """A pattern that every message must match."""
         return re.escape(f"{self.path}: ")
 
     @property
     def manifest(self) -> Path:
-        """The manifest's file."""
+        """The file of the manifest."""
         return self.path.parent.parent / "manifest.json"
 
 
@@ -81,15 +81,15 @@ def made_store(folder: Path) -> Damaged:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Damaged:
-    """A store of which the test may damage a shard."""
+    """A store whose shard the test may damage."""
     return made_store(tmp_path / "store")
 
 
-# ---- ways of damage
+# ---- kinds of damage
 
 
 def signed(data: bytes, start: int, new: bytes) -> bytes:
-    """Return a shard with other bytes in its header, and the right checksum of that."""
+    """Return a shard with other bytes in its header, and the checksum to match."""
     changed = bytearray(data)
     changed[start : start + len(new)] = new
     (end,) = struct.unpack_from("<I", data, 12)
@@ -108,7 +108,7 @@ def header_of(data: bytes) -> Any:
 
 
 def with_offsets(data: bytes, change: Callable[[NDArray[np.uint64]], None]) -> bytes:
-    """Return a shard whose document offsets a wrong writer has written, with the right checksums."""
+    """Return a shard with the document offsets of a faulty writer, and the checksums to match."""
     header = header_of(data)
     offsets = np.frombuffer(data[header.offsets_start :], "<u8").copy()
     change(offsets)
@@ -117,13 +117,13 @@ def with_offsets(data: bytes, change: Callable[[NDArray[np.uint64]], None]) -> b
 
 
 def with_info(data: bytes, info: bytes) -> bytes:
-    """Return a shard with this for its JSON block."""
+    """Return a shard with another JSON block."""
     data = signed(data, _JSON, struct.pack("<I", len(info)))
     return signed(data, _CHECKSUMS + 32, info)
 
 
 def narrower(data: bytes) -> bytes:
-    """Return a shard that says one byte a token, and all else so that its length comes out right."""
+    """Return a shard that claims one byte per token, with all other fields changed so that its length still fits."""
     header = header_of(data)
     assert header.num_tokens % 4096 == 0
     data = signed(data, _TOKEN_BYTES, struct.pack("<I", 1))
@@ -167,11 +167,11 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-# ---- what is checked
+# ---- checks
 
 
 def damaged_data(store: Damaged, **options: Any) -> tuple[TokenDataset, Oracle]:
-    """Open the dataset, which counts its samples, and say what it gives, while all is well."""
+    """Open the dataset while it is intact, which counts its samples; return it with what it must return."""
     names = {name: value for name, value in options.items() if name in ("packing", "fields")}
     return TokenDataset(store.reference, seq_len=_T, **options), Oracle(store.reference, _T, **names)
 
@@ -183,7 +183,7 @@ def samples_of_bad(oracle: Oracle) -> tuple[int, int]:
 
 
 def assert_is_named_by_samples(data: TokenDataset, oracle: Oracle, match: str, error: Any) -> None:
-    """Check that samples of the damaged shard are errors, and all others what they are."""
+    """Check that samples of the damaged shard raise errors, and that all others are right."""
     first, end = samples_of_bad(oracle)
     for index in (first, end - 1, first):
         with pytest.raises(error, match=match):
@@ -194,7 +194,7 @@ def assert_is_named_by_samples(data: TokenDataset, oracle: Oracle, match: str, e
 
 
 def assert_is_named(store: Damaged, damage: Damage, error: Any = FormatError, **options: Any) -> None:
-    """Check that a damage made after opening is named by samples and by loaders, which go on when it is restored."""
+    """Check that samples and loaders name a shard damaged after opening, and continue once it is restored."""
     data, oracle = damaged_data(store, **options)
     store.put(damage(store.good))
     assert_is_named_by_samples(data, oracle, store.match, error)
@@ -202,11 +202,11 @@ def assert_is_named(store: Damaged, damage: Damage, error: Any = FormatError, **
     for prefetch in (0, 5):
         data, _ = damaged_data(store, **options)
         store.put(damage(store.good))
-        assert_goes_on(store, data, oracle, prefetch, error)
+        assert_continues(store, data, oracle, prefetch, error)
 
 
 def read_up_to_error(loader: TokenLoader, match: str, error: Any) -> list[dict[str, Any]]:
-    """Return the batches before the one that can't be made; some come only when asked again, after the error."""
+    """Return the batches before the one that can't be made; some of them come after the error, on the next call."""
     found, failures = [], 0
     while failures < 2:
         try:
@@ -218,8 +218,8 @@ def read_up_to_error(loader: TokenLoader, match: str, error: Any) -> list[dict[s
     return found
 
 
-def assert_goes_on(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch: int, error: Any) -> None:
-    """Check that a loader gives right batches, then names the file, each time, and goes on when it is restored."""
+def assert_continues(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch: int, error: Any) -> None:
+    """Check that a loader returns right batches, names the file on each call, and continues once it is restored."""
     steps = -(-len(oracle) // _BATCH)
     samples = [i if i < len(oracle) else None for i in range(steps * _BATCH)]
     expected = [oracle.batch(samples[i : i + _BATCH]) for i in range(0, len(samples), _BATCH)]
@@ -233,7 +233,7 @@ def assert_goes_on(store: Damaged, data: TokenDataset, oracle: Oracle, prefetch:
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_shard_is_named_and_reading_goes_on_when_it_is_restored(
+def test_a_damaged_shard_is_named_and_reading_continues_once_it_is_restored(
     name: str, packing: str, store: Damaged
 ) -> None:
     error = StoreError if name == "missing" else FormatError
@@ -270,7 +270,7 @@ def test_one_bit_anywhere_in_the_header_is_named(store: Damaged) -> None:
             data[first]
 
 
-def test_shards_that_changed_places_are_named(store: Damaged) -> None:
+def test_swapped_shards_are_named(store: Damaged) -> None:
     other = shard_paths(store.reference)[2].read_bytes()
     assert len(other) == len(store.good)
     assert_is_named(store, lambda data: other)
@@ -316,25 +316,25 @@ def test_damaged_document_offsets_are_named_when_samples_are_counted(
     "change", [set_offset(0, 1), set_offset(-1, 1), set_offset(2, 0), set_offset(3, 2**63), set_offset(0, 2**64 - 1)]
 )
 @pytest.mark.parametrize("packing", ["document_padded", "best_fit"])
-def test_offsets_of_a_wrong_writer_are_named(
+def test_offsets_of_a_faulty_writer_are_named(
     packing: str, change: Callable[[NDArray[np.uint64]], None], store: Damaged
 ) -> None:
     assert_is_named(store, lambda data: with_offsets(data, change), packing=packing)
 
 
-def test_offsets_of_a_wrong_writer_are_named_with_fields(store: Damaged) -> None:
+def test_offsets_of_a_faulty_writer_are_named_with_fields(store: Damaged) -> None:
     assert_is_named(store, lambda data: with_offsets(data, set_offset(2, 0)), fields=("document_ids",))
 
 
 @pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_a_damaged_token_is_named_if_all_is_verified(access: str, store: Damaged) -> None:
+def test_full_verification_names_a_damaged_token(access: str, store: Damaged) -> None:
     header = header_of(store.good)
     for place in (header.tokens_start, header.offsets_start - 1):
         assert_is_named(store, lambda data, at=place: flipped(data, at), verify="full", access=access)  # type: ignore[misc]
     assert_is_named(store, lambda data: flipped(data, header.offsets_start), verify="full", access=access)
 
 
-def test_a_damaged_token_is_not_looked_at_unless_all_is_verified(store: Damaged) -> None:
+def test_a_damaged_token_is_not_found_without_full_verification(store: Damaged) -> None:
     data, oracle = damaged_data(store)
     first, _ = samples_of_bad(oracle)
     store.put(flipped(store.good, header_of(store.good).tokens_start))
@@ -342,7 +342,7 @@ def test_a_damaged_token_is_not_looked_at_unless_all_is_verified(store: Damaged)
     assert data[first]["input_ids"].tolist() == [right[0] ^ 1, *right[1:]]
 
 
-def test_a_width_that_is_not_the_vocabularys_is_named_though_all_lengths_are_right(tmp_path: Path) -> None:
+def test_a_token_width_that_contradicts_the_vocabulary_is_named_even_if_all_lengths_fit(tmp_path: Path) -> None:
     lengths = np.full(8, 512, dtype=np.uint32)
     shards = [(np.arange(4096, dtype=np.uint16), lengths)] * _NUM_SHARDS
     reference = write_store(tmp_path, shards, vocab_size=5000)
@@ -364,7 +364,7 @@ def test_a_damaged_manifest_is_named(store: Damaged) -> None:
 
 
 def write_counts(store: Damaged, packing: str, counts: Sequence[int]) -> None:
-    """Let the manifest say that its shards have these samples."""
+    """Make the manifest claim these numbers of samples for its shards."""
     manifest = read_signed(store.manifest.read_bytes(), "")
     for entry, number in zip(manifest["splits"]["train"]["shards"], counts, strict=True):
         entry["samples"] = {f"{packing}/{_T}": number}
@@ -373,7 +373,7 @@ def write_counts(store: Damaged, packing: str, counts: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("change", [[0, 1, 0, 0], [0, -1, 0, 0], [0, 1, 0, -1], [0, -1, 0, 1], [0, 100, 0, 0]])
 @pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
-def test_counts_of_the_manifest_that_contradict_a_shard_are_named(
+def test_sample_counts_in_the_manifest_that_contradict_a_shard_are_named(
     packing: str, change: list[int], store: Damaged
 ) -> None:
     oracle = Oracle(store.reference, _T, packing)
@@ -396,8 +396,8 @@ def test_counts_of_the_manifest_that_contradict_a_shard_are_named(
     ]
 
 
-def test_kept_counts_that_contradict_a_shard_are_named(store: Damaged) -> None:
-    """A shard that was replaced by one with as many tokens and documents, cut elsewhere."""
+def test_cached_sample_counts_that_contradict_a_shard_are_named(store: Damaged) -> None:
+    """A shard is replaced by one with the same numbers of tokens and documents, but other boundaries."""
     assert_is_named(store, lambda data: with_offsets(data, merge_documents), packing="document")
 
 
@@ -409,10 +409,10 @@ def merge_documents(offsets: NDArray[np.uint64]) -> None:
 @pytest.mark.parametrize("prefetch", [0, 5])
 @pytest.mark.parametrize("num_bytes", [0, 4096, 4100, 4500])
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", ("document_ids",)), ("document", ())])
-def test_a_file_cut_short_while_it_is_read_is_named_with_pread(
+def test_pread_names_a_file_that_is_truncated_while_it_is_read(
     packing: str, fields: Sequence[str], num_bytes: int, prefetch: int, store: Damaged
 ) -> None:
-    """Such a file is cut in place: a map of it is cut too, and must not be looked at any more."""
+    """The file is truncated in place, and so is a map of it, which must not be read any more."""
     data, oracle = damaged_data(store, packing=packing, fields=fields, access="pread")
     first, end = samples_of_bad(oracle)
     for index in range(first, end):
@@ -430,7 +430,7 @@ def test_a_file_cut_short_while_it_is_read_is_named_with_pread(
 
 
 def read_with_workers(folder: str) -> None:
-    """Check in a process of its own what workers say: torch's end slowly, 5 s each, where asyncio ran before."""
+    """Check the errors of workers in a new process: where asyncio ran before, each worker of torch takes 5 s to end."""
     for name in ("missing", "half"):
         store = made_store(Path(folder) / name)
         data, oracle = damaged_data(store)
@@ -449,7 +449,7 @@ def read_with_workers(folder: str) -> None:
             assert [as_lists(batch) for batch in loader] == expected
 
 
-def test_a_damaged_shard_is_named_by_workers_of_a_dataloader(tmp_path: Path) -> None:
+def test_workers_of_a_dataloader_name_a_damaged_shard(tmp_path: Path) -> None:
     program = f"from tests.reader.test_faults import read_with_workers; read_with_workers({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

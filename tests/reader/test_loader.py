@@ -1,4 +1,4 @@
-"""TokenLoader: the global sequence over any number of ranks, what is in a batch, kept batches, ends, ranks, masks."""
+"""TokenLoader: the global sequence over any number of ranks, the contents of batches, their memory, ends and ranks."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def other(folder: Path) -> str:
 
 
 def positions_of(start: int, rank: int, world_size: int, batch_size: int) -> list[int]:
-    """Return the positions of the global sequence that are one rank's in the step from `start` on."""
+    """Return the positions of the global sequence that one rank takes in the step from `start` on."""
     step = range(start, start + batch_size * world_size)
     return [position for position in step if position % world_size == rank]
 
 
 def expected_batch(oracle: Oracle, samples: list[int], positions: list[int]) -> dict[str, Any]:
-    """Return the batch at these positions of a sequence; those behind its end are padding."""
+    """Return the batch at these positions of a sequence; positions past its end are padding."""
     return oracle.batch([samples[p] if p < len(samples) else None for p in positions])
 
 
-# ---- the global sequence, and what is in a batch
+# ---- the global sequence, and the contents of batches
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -102,7 +102,7 @@ def test_batches_hold_what_the_tokens_and_offsets_say_row_by_row(
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_documents_and_padding_do_occur_in_these_rows(reference: str, packing: str) -> None:
+def test_these_rows_do_contain_several_documents_and_padding(reference: str, packing: str) -> None:
     oracle = Oracle(reference, 12, packing, fields=FIELDS)
     batch = oracle.batch(range(len(oracle)))
     flat = {x for row in batch["document_ids"] for x in row}
@@ -111,7 +111,7 @@ def test_documents_and_padding_do_occur_in_these_rows(reference: str, packing: s
 
 
 @pytest.mark.parametrize("vocab_size", [200, 5000, 70_000])
-def test_tokens_of_every_stored_width_arrive_as_they_are(tmp_path: Path, vocab_size: int) -> None:
+def test_tokens_of_every_stored_type_arrive_unchanged(tmp_path: Path, vocab_size: int) -> None:
     from tests.synthetic_store import random_documents, write_store
 
     tokens, lengths = random_documents(600, 9.0, 1, vocab_size)
@@ -145,7 +145,7 @@ def test_ranks_together_read_the_sequence_of_a_mixture(reference: str, other: st
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
 @pytest.mark.parametrize("prefetch", [1, 2, 5, 16, 64])
-def test_batches_made_ahead_are_those_made_when_asked_for(reference: str, packing: str, prefetch: int) -> None:
+def test_batches_made_ahead_equal_those_made_on_request(reference: str, packing: str, prefetch: int) -> None:
     data = TokenDataset(reference, seq_len=16, packing=packing, fields=FIELDS)
     alone = TokenLoader(data, 3, prefetch=0)
     ahead = TokenLoader(data, 3, prefetch=prefetch)
@@ -154,10 +154,10 @@ def test_batches_made_ahead_are_those_made_when_asked_for(reference: str, packin
     ahead.close()
 
 
-def test_looking_ahead_in_a_small_dataset_costs_no_more_than_one_epoch(
+def test_looking_ahead_in_a_small_dataset_covers_one_epoch_at_most(
     reference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 16,384 coming samples of one of 16 ranks lie in thousands of epochs of 62 samples.
+    # The next 16,384 samples of one of 16 ranks span thousands of epochs of 62 samples.
     loader = TokenLoader(TokenDataset(reference, seq_len=16), 3, rank=3, world_size=16, prefetch=0)
     asked: list[int] = []
     samples = Order.samples
@@ -174,7 +174,7 @@ def test_looking_ahead_in_a_small_dataset_costs_no_more_than_one_epoch(
         assert nothing[1] == []
 
 
-# ---- kept batches
+# ---- the memory of batches
 
 
 def _kept(batch: dict[str, Any], how: str) -> Any:
@@ -208,7 +208,7 @@ def _values(kept: Any) -> bytes:
 
 @pytest.mark.parametrize("how", _WAYS)
 @pytest.mark.parametrize("prefetch", [0, 16])
-def test_what_a_consumer_keeps_of_a_batch_never_changes(reference: str, how: str, prefetch: int) -> None:
+def test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference: str, how: str, prefetch: int) -> None:
     data = TokenDataset(reference, seq_len=16, fields=FIELDS)
     loader = TokenLoader(data, 2, prefetch=prefetch)
     kept: list[tuple[Any, bytes]] = []
@@ -223,14 +223,14 @@ def test_what_a_consumer_keeps_of_a_batch_never_changes(reference: str, how: str
         assert _values(part) == values, step
 
 
-def test_memory_that_is_used_too_early_would_be_noticed(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_above_notices_memory_reused_too_early(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getrefcount", lambda _: 2)
     with pytest.raises(AssertionError):
-        test_what_a_consumer_keeps_of_a_batch_never_changes(reference, "slice", 16)
+        test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference, "slice", 16)
 
 
 @pytest.mark.parametrize("prefetch", [0, 16])
-def test_memory_is_used_again_when_nothing_of_it_is_kept(reference: str, prefetch: int) -> None:
+def test_memory_is_reused_when_no_part_of_it_is_kept(reference: str, prefetch: int) -> None:
     data = TokenDataset(reference, seq_len=16)
     loader = TokenLoader(data, 2, prefetch=prefetch)
     places = [next(loader)["input_ids"].data_ptr() for _ in range(400)]
@@ -238,7 +238,7 @@ def test_memory_is_used_again_when_nothing_of_it_is_kept(reference: str, prefetc
     assert len(set(places)) <= 64
 
 
-def test_a_batch_belongs_to_its_consumer(reference: str) -> None:
+def test_a_consumer_may_change_its_batches(reference: str) -> None:
     data = TokenDataset(reference, seq_len=16)
     spoiled, whole = TokenLoader(data, 2, num_epochs=2), TokenLoader(data, 2, num_epochs=2)
     kept = []
@@ -254,7 +254,7 @@ def test_a_batch_belongs_to_its_consumer(reference: str) -> None:
 def test_labels_may_be_changed_while_other_batches_wait_for_their_backward_pass(reference: str, prefetch: int) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=prefetch)
     for _ in range(40):
-        next(loader)  # several are made together from now on
+        next(loader)  # from here on, several are made together
     table = torch.randn(5000, 4, requires_grad=True)
     first, second = next(loader), next(loader)
     loss = torch.nn.functional.embedding(first["input_ids"], table).sum()
@@ -264,25 +264,32 @@ def test_labels_may_be_changed_while_other_batches_wait_for_their_backward_pass(
     assert table.grad is not None
 
 
-def test_shards_are_prepared_behind_the_block_that_is_planned(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shards_after_each_window_are_opened_ahead(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
-    loader.start()
-    producer = loader._producer
-    assert producer is not None
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(producer, "_prepare", lambda positions: asked.append((positions[0], positions[-1] + 1)))
-    ends = []
+    shards_of, window = loader.stream.shards_of, loader.stream.window
+    opened: list[tuple[int, int]] = []
+    window_ends = set()
+
+    def recorded_shards_of(positions: Any) -> Any:
+        opened.append((positions[0], positions[-1] + 1))
+        return shards_of(positions)
+
+    def recorded_window(positions: Any, num_rows: int) -> Any:
+        window_ends.add(positions[-1] + 1)
+        return window(positions, num_rows)
+
+    monkeypatch.setattr(loader.stream, "shards_of", recorded_shards_of)
+    monkeypatch.setattr(loader.stream, "window", recorded_window)
     for _ in range(6000):
         next(loader)
-        ends.append(producer._position)
     loader.close()
-    ahead = {start for start, end in asked if end - start == 2**14}
-    assert len(set(ends)) > 5
-    assert set(ends) <= ahead  # where a block ends, what is prepared begins
+    ahead = {start for start, end in opened if end - start == 2**14}
+    assert len(window_ends) > 5
+    assert window_ends <= ahead
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 16])
-def test_no_batch_is_an_inference_tensor_though_it_was_made_during_inference(reference: str, prefetch: int) -> None:
+def test_no_batch_is_an_inference_tensor_even_if_it_is_made_in_inference_mode(reference: str, prefetch: int) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8, fields=("document_ids",)), 2, prefetch=prefetch)
     with torch.inference_mode():
         for _ in range(20):
@@ -296,7 +303,7 @@ def test_no_batch_is_an_inference_tensor_though_it_was_made_during_inference(ref
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_all_ranks_make_equally_many_steps_and_only_the_end_is_dropped_or_padded(
+def test_all_ranks_take_the_same_number_of_steps_and_only_the_end_is_dropped_or_padded(
     reference: str, world_size: int, drop_last: bool
 ) -> None:
     data, oracle = TokenDataset(reference, seq_len=16), Oracle(reference, 16)
@@ -307,7 +314,7 @@ def test_all_ranks_make_equally_many_steps_and_only_the_end_is_dropped_or_padded
         steps = n // (batch_size * world_size) if drop_last else -(-n // (batch_size * world_size))
         if not steps:
             with pytest.raises(
-                ValueError, match=rf"{n} samples make no step of {batch_size} samples on {world_size} ranks"
+                ValueError, match=rf"{n} samples are too few for a step of {batch_size} samples on {world_size} ranks?:"
             ):
                 TokenLoader(data, batch_size, rank=0, world_size=world_size, **options)
             continue
@@ -324,9 +331,9 @@ def test_all_ranks_make_equally_many_steps_and_only_the_end_is_dropped_or_padded
         assert sorted(seen) == sorted(whole)
 
 
-def test_an_endless_loader_has_no_length_and_a_finished_one_says_so(reference: str) -> None:
+def test_an_endless_loader_has_no_length_and_a_finished_one_raises_an_error(reference: str) -> None:
     data = TokenDataset(reference, seq_len=16)
-    with pytest.raises(TypeError, match="endless loader has no length: give num_epochs"):
+    with pytest.raises(TypeError, match="endless loader has no length: pass num_epochs"):
         len(TokenLoader(data, 2))
     loader = TokenLoader(data, 4, num_epochs=1)
     assert len(list(loader)) == len(loader)
@@ -337,7 +344,7 @@ def test_an_endless_loader_has_no_length_and_a_finished_one_says_so(reference: s
         iter(loader)
 
 
-def test_a_second_loop_goes_on_where_the_first_one_stopped(reference: str) -> None:
+def test_a_second_loop_continues_where_the_first_one_stopped(reference: str) -> None:
     data = TokenDataset(reference, seq_len=16)
     whole = [copied(batch) for batch in TokenLoader(data, 4, num_epochs=1)]
     loader = TokenLoader(data, 4, num_epochs=1)
@@ -354,7 +361,7 @@ def test_a_second_loop_goes_on_where_the_first_one_stopped(reference: str) -> No
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_an_evaluation_pass_gives_the_same_batches_each_time(reference: str, packing: str, world_size: int) -> None:
+def test_an_evaluation_pass_returns_the_same_batches_each_time(reference: str, packing: str, world_size: int) -> None:
     data, oracle = TokenDataset(reference, seq_len=16, packing=packing), Oracle(reference, 16, packing)
     for rank in range(world_size):
         evaluation = EvaluationPass(data, 3, rank=rank, world_size=world_size)
@@ -369,13 +376,13 @@ def test_an_evaluation_pass_gives_the_same_batches_each_time(reference: str, pac
             break
         first = iter(evaluation)
         next(first)
-        assert [as_lists(batch) for batch in evaluation] == expected  # while another one is in the middle
+        assert [as_lists(batch) for batch in evaluation] == expected  # while another iteration is halfway
         assert [as_lists(batch) for batch in first] == expected[1:]
 
 
 @pytest.mark.parametrize("packing", ["document", "best_fit"])
-def test_a_closed_loader_goes_on_where_it_was(folder: Path, packing: str) -> None:
-    # Shards planned ahead for it were given up in the middle.
+def test_a_closed_loader_continues_where_it_was(folder: Path, packing: str) -> None:
+    # Closing cancelled shards that were being opened ahead.
     reference = make_store(folder / f"many_{packing}", [400] * 40, mean_tokens=4)
     data = TokenDataset(reference, seq_len=16, packing=packing)
     whole = TokenLoader(data, 2, prefetch=0, lanes=2)
@@ -399,13 +406,13 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
         ({"num_epochs": 0}, "num_epochs must be at least 1, not 0"),
         ({"lanes": 0}, "lanes must be at least 1, not 0"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
-        ({"order": "shuffled"}, "order: one of block, full, sequential, not 'shuffled'"),
+        ({"order": "shuffled"}, "order must be one of block, full, sequential, not 'shuffled'"),
         ({"rank": 0}, "rank and world_size belong together"),
         ({"world_size": 2}, "rank and world_size belong together"),
         ({"rank": 2, "world_size": 2}, r"rank 2 of 2 \(arguments\)"),
         ({"rank": -1, "world_size": 2}, "rank must be at least 0, not -1"),
         ({"rank": 0, "world_size": 0}, "world_size must be at least 1, not 0"),
-        ({"rank": 0, "world_size": 1, "mesh": object()}, "give mesh, or rank and world_size, not both"),
+        ({"rank": 0, "world_size": 1, "mesh": object()}, "pass mesh, or rank and world_size, not both"),
     ):
         with pytest.raises(ValueError, match=message):
             TokenLoader(data, **{"batch_size": 2, **options})  # type: ignore[arg-type]
@@ -414,17 +421,17 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
     with pytest.raises(ValueError, match=r"no shard has seq_len \+ 1 = 100001 tokens"):
         TokenLoader(empty, 2)
     for wrong in ({"batch_size": 2.0}, {"prefetch": "4"}, {"num_epochs": 1.5}):
-        with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be a whole number"):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be an integer"):
             TokenLoader(data, **{"batch_size": 2, **wrong})  # type: ignore[arg-type]
     for source in (reference, [1, 2], data.iterable()):
-        with pytest.raises(TypeError, match="the source is a TokenDataset or a Mixture"):
+        with pytest.raises(TypeError, match="the source must be a TokenDataset or a Mixture"):
             TokenLoader(source, 2)  # type: ignore[arg-type]
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device cuda: torch sees no CUDA device here"):
+        with pytest.raises(ValueError, match="device cuda: torch finds no CUDA device on this machine"):
             TokenLoader(data, 2, device="cuda")
 
 
-def test_whole_numbers_of_numpy_are_taken_and_the_state_stays_json(reference: str) -> None:
+def test_integers_of_numpy_are_accepted_and_the_state_stays_json(reference: str) -> None:
     import json
 
     data = TokenDataset(reference, seq_len=np.int64(16))  # type: ignore[arg-type]
@@ -440,7 +447,7 @@ def test_whole_numbers_of_numpy_are_taken_and_the_state_stays_json(reference: st
 
 @pytest.fixture(scope="module")
 def batch_with_documents(reference: str) -> tuple[dict[str, Any], torch.Tensor]:
-    """A batch of best_fit with padding and documents, and who may attend to whom, found from end-of-text ids alone."""
+    """A batch of best_fit with padding and several documents, and its mask, derived from the end-of-text ids alone."""
     loader = TokenLoader(TokenDataset(reference, seq_len=32, packing="best_fit", fields=FIELDS), 6, prefetch=0)
     while True:
         batch = next(loader)
@@ -461,7 +468,7 @@ def batch_with_documents(reference: str) -> tuple[dict[str, Any], torch.Tensor]:
     return batch, allowed
 
 
-def test_dense_masks_are_those_that_end_of_text_ids_give_row_by_row(
+def test_dense_masks_agree_with_the_end_of_text_ids_row_by_row(
     batch_with_documents: tuple[dict[str, Any], torch.Tensor],
 ) -> None:
     batch, allowed = batch_with_documents
@@ -492,7 +499,7 @@ def test_a_block_mask_can_be_made_on_the_cpu(batch_with_documents: tuple[dict[st
     assert torch.equal(block_mask.to_dense()[:, 0].bool(), blocks)
 
 
-def test_segments_cut_every_row_alike_and_leave_out_what_holds_for_whole_rows(
+def test_segments_cut_all_rows_in_the_same_way_and_drop_values_that_hold_for_whole_rows(
     batch_with_documents: tuple[dict[str, Any], torch.Tensor],
 ) -> None:
     batch, _ = batch_with_documents
@@ -509,7 +516,7 @@ def test_segments_cut_every_row_alike_and_leave_out_what_holds_for_whole_rows(
             list(segments(batch, number))
 
 
-# ---- what it tells about itself
+# ---- descriptions and statistics
 
 
 def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, other: str) -> None:
@@ -521,17 +528,17 @@ def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, ot
         assert part in text
     for part in ("block, 2 lanes, seed 77", "rank 1 of 4 (from arguments)", "g % 4 == 1", "(3, 17) uint16"):
         assert part in text
-    for part in ("labels (same) (3, 16) int64", "document_ids", "5 ahead by a thread", "split train"):
+    for part in ("labels (same) (3, 16) int64", "document_ids", "5 made ahead by a thread", "split train"):
         assert part in text
     second = TokenDataset(other, seq_len=16, packing="best_fit", fields=("document_ids",), labels="same")
     mixture = Mixture({"web": (data, 3), "code": (second, 1)}, [(1000, {"web": 1, "code": 1})])
     text = TokenLoader(mixture, 3, prefetch=0).describe()
     for part in ("web", "code", "from sample 0: web 0.75, code 0.25", "from sample 1,000: web 0.5, code 0.5"):
         assert part in text
-    assert "up to eight when one is asked for" in text
+    assert "up to eight made when one is requested" in text
 
 
-def test_stats_count_batches_waits_steps_and_memory(reference: str) -> None:
+def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
     data = TokenDataset(reference, seq_len=16, fields=FIELDS)
     loader = TokenLoader(data, 3, prefetch=0)
     empty = loader.stats()
@@ -545,7 +552,7 @@ def test_stats_count_batches_waits_steps_and_memory(reference: str) -> None:
     assert 0 < stats.idle_ratio <= 1
     assert all(stats.steps[name] > 0 for name in ("gather", "pack", "copy"))
     assert stats.memory["mapped"] == sum(entry["bytes"] for entry in data.files.entries)
-    assert stats.bottleneck.split()[0] in stats.steps  # a consumer that does nothing always waits
+    assert stats.bottleneck.split()[0] in stats.steps  # a consumer that does nothing waits all the time
     assert set(stats.to_json()) >= {"batches", "idle_ratio", "steps", "memory", "bottleneck"}
     for part in ("20 batches", "tokens/s", "waiting: mean", "gather", "mapped", f"bottleneck: {stats.bottleneck}"):
         assert part in str(stats)
@@ -557,7 +564,7 @@ def test_stats_count_batches_waits_steps_and_memory(reference: str) -> None:
 
 
 class _Mesh:
-    """A DeviceMesh as far as a loader looks at it."""
+    """The parts of a DeviceMesh that a loader uses."""
 
     def __init__(self, sizes: dict[str, tuple[int, int]]) -> None:
         self._sizes = sizes  # {dimension: (rank, size)}
@@ -575,7 +582,7 @@ class _Mesh:
         return place[1]
 
 
-def test_ranks_come_from_the_mesh_the_arguments_the_environment_or_are_one(
+def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tokenloom")
@@ -593,7 +600,7 @@ def test_ranks_come_from_the_mesh_the_arguments_the_environment_or_are_one(
     assert found(None, None) == (0, 1)
     assert "one process" in caplog.text
     monkeypatch.setenv("RANK", "5")
-    with pytest.raises(ValueError, match="only one of RANK and WORLD_SIZE"):
+    with pytest.raises(ValueError, match="only one of RANK and WORLD_SIZE is set"):
         find_ranks(None, None)
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert found(None, None) == (5, 8)
@@ -604,17 +611,17 @@ def test_ranks_come_from_the_mesh_the_arguments_the_environment_or_are_one(
     assert "from mesh" in caplog.text
     assert found(None, None, _Mesh({"anything": (2, 3)})) == (2, 3)
     assert found(None, None, _Mesh({"tp": (1, 4), "dp": (2, 3)})) == (2, 3)
-    with pytest.raises(ValueError, match="give the data-parallel one"):
+    with pytest.raises(ValueError, match="pass the data-parallel one"):
         find_ranks(None, None, _Mesh({"tp": (1, 4), "pp": (2, 3)}))
     monkeypatch.setenv("RANK", "a")
-    with pytest.raises(ValueError, match="RANK='a' and WORLD_SIZE='8' of the environment are no numbers"):
+    with pytest.raises(ValueError, match="RANK='a' and WORLD_SIZE='8' in the environment must be integers"):
         find_ranks(None, None)
     monkeypatch.setenv("RANK", "8")
     with pytest.raises(ValueError, match=r"rank 8 of 8 \(RANK and WORLD_SIZE\)"):
         find_ranks(None, None)
 
 
-def test_ranks_of_torch_distributed_come_before_the_environment(
+def test_ranks_of_torch_distributed_take_precedence_over_the_environment(
     reference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -649,7 +656,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_real_mesh_and_process_group_are_understood(reference: str) -> None:
+def test_a_real_mesh_and_a_real_process_group_are_read(reference: str) -> None:
     command = [sys.executable, "-c", _REAL_MESH, reference]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.splitlines() == ["0 1 mesh 2", "0 1 mesh 2", "torch.distributed 2"], done.stderr
@@ -658,9 +665,9 @@ def test_a_real_mesh_and_process_group_are_understood(reference: str) -> None:
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_another_device_gets_the_same_shapes(reference: str, prefetch: int) -> None:
     data = TokenDataset(reference, seq_len=16, fields=FIELDS)
-    here, there = TokenLoader(data, 3, prefetch=prefetch), TokenLoader(data, 3, prefetch=prefetch, device="meta")
+    on_cpu, on_meta = TokenLoader(data, 3, prefetch=prefetch), TokenLoader(data, 3, prefetch=prefetch, device="meta")
     for _ in range(3):
-        one, two = next(here), next(there)
+        one, two = next(on_cpu), next(on_meta)
         assert one["max_seqlen"] == two["max_seqlen"]
         for name in ("input_ids", "labels", *FIELDS):
             assert (two[name].shape, two[name].dtype, two[name].device.type) == (
@@ -668,5 +675,5 @@ def test_another_device_gets_the_same_shapes(reference: str, prefetch: int) -> N
                 one[name].dtype,
                 "meta",
             )
-    here.close()
-    there.close()
+    on_cpu.close()
+    on_meta.close()

@@ -1,4 +1,4 @@
-"""Mixtures: shares at every prefix, exact and rounded weights, stages, members' own streams, what is refused."""
+"""Mixtures: shares in every prefix, exact and rounded weights, stages, the streams of members, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.synthetic_store import random_documents, write_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import MAX_PERIOD, Mixture, Schedule, turn_table, whole_weights
+from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.order.schedule import MAX_PERIOD, Schedule, turn_table, whole_weights
 from tokenloom.storage.formats.canonical import sign
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
@@ -27,7 +28,7 @@ _WEIGHTS = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
 
 @pytest.fixture(scope="module")
 def sets(folder: Path) -> dict[str, TokenDataset]:
-    """Three datasets, of which the smallest makes some epochs in a test."""
+    """Three datasets; a test reads the smallest for several epochs."""
     references = {
         "large": make_store(folder / "mix_large", (900, 700), seed=1),
         "small": make_store(folder / "mix_small", (150,), seed=2),
@@ -37,7 +38,7 @@ def sets(folder: Path) -> dict[str, TokenDataset]:
 
 
 def counts_of(turns: NDArray[np.int64], num_members: int) -> NDArray[np.int64]:
-    """Return how many of each member are among the first k turns, for every k: (n + 1, members)."""
+    """Return how many of the first k turns each member has, for every k: (n + 1, num_members)."""
     is_member = turns[:, None] == np.arange(num_members)
     return np.concatenate([np.zeros((1, num_members), dtype=np.int64), np.cumsum(is_member, axis=0)])
 
@@ -53,7 +54,7 @@ def test_every_prefix_is_within_one_sample_of_the_weights(weights: list[int], pe
     length = sum(whole) * (periods + 1)
     turns, _ = Schedule([(0, weights)]).turns(np.arange(length))
     counts = counts_of(turns, len(weights))
-    off = counts * total - np.arange(length + 1)[:, None] * np.array(weights)  # times total: whole numbers, exact
+    off = counts * total - np.arange(length + 1)[:, None] * np.array(weights)  # multiplied by total: exact integers
     assert (np.abs(off) < total).all()
     assert not counts[-1][np.array(weights) == 0].any()
     assert not off[-1].any()  # after whole periods: exact
@@ -61,7 +62,7 @@ def test_every_prefix_is_within_one_sample_of_the_weights(weights: list[int], pe
 
 @_RUN
 @given(_WEIGHTS, st.integers(0, 10**15))
-def test_an_ordinal_counts_the_turns_of_its_member_from_0_and_any_position_can_be_asked(
+def test_ordinals_count_the_turns_of_a_member_from_0_and_positions_can_come_in_any_order(
     weights: list[int], far: int
 ) -> None:
     schedule = Schedule([(0, weights)])
@@ -91,19 +92,19 @@ def test_an_ordinal_counts_the_turns_of_its_member_from_0_and_any_position_can_b
         ([1e300, 1e300], [1, 1]),
     ],
 )
-def test_ratios_of_a_period_up_to_100_000_are_exact(weights: list[float], expected: list[int]) -> None:
+def test_ratios_with_a_period_of_up_to_100_000_are_exact(weights: list[float], expected: list[int]) -> None:
     assert whole_weights(weights) == expected
 
 
 @_RUN
 @given(st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=40))
-def test_other_ratios_are_rounded_to_100_000_samples_and_nobody_with_a_weight_gets_none(weights: list[float]) -> None:
+def test_other_ratios_are_rounded_to_100_000_samples_and_every_positive_weight_gets_some(weights: list[float]) -> None:
     whole = whole_weights(weights)
     assert sum(whole) <= MAX_PERIOD
     assert min(whole) >= 1
     exact = [Fraction(repr(weight)) for weight in weights]
     off = [abs(Fraction(w, sum(whole)) - x / sum(exact)) for w, x in zip(whole, exact, strict=True)]
-    *others, most = sorted(range(len(weights)), key=off.__getitem__)  # one of the largest takes up what the others lack
+    *others, most = sorted(range(len(weights)), key=off.__getitem__)  # the last makes up for the others
     assert all(off[i] <= Fraction(1, MAX_PERIOD) for i in others)
     assert off[most] <= Fraction(len(weights), MAX_PERIOD)
     if off[most] > Fraction(1, MAX_PERIOD):
@@ -120,7 +121,7 @@ def test_a_whole_period_near_the_limit_stays_within_one_sample(weights: list[int
 
 
 def test_turns_are_pinned() -> None:
-    # A state counts turns of these tables; another table would read other samples.
+    # A state counts turns of these tables; with another table it would read other samples.
     assert turn_table([2, 1]).tolist() == [0, 0, 1]
     assert turn_table([7, 3]).tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 0, 1]
     assert turn_table([1, 2, 3, 0]).tolist() == [2, 1, 2, 0, 1, 2]
@@ -128,8 +129,8 @@ def test_turns_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("weights", [[-1, 2], [0, 0], [float("nan"), 1], [float("inf"), 1], []])
-def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights are numbers from 0, not all of them 0"):
+def test_weights_that_are_not_shares_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights must be finite, at least 0, and not all 0"):
         whole_weights(weights)
 
 
@@ -138,7 +139,7 @@ def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
 
 @_RUN
 @given(st.lists(st.tuples(st.integers(1, 90), st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any))))
-def test_each_stage_keeps_its_weights_and_members_go_on_where_they_were(stages: list[tuple[int, list[int]]]) -> None:
+def test_each_stage_keeps_its_weights_and_members_continue_where_they_were(stages: list[tuple[int, list[int]]]) -> None:
     later = np.cumsum([length for length, _ in stages]).tolist()
     schedule = Schedule([(0, [1, 1, 1]), *((start, w) for start, (_, w) in zip(later, stages, strict=True))])
     length = (later[-1] if later else 0) + 100
@@ -156,7 +157,7 @@ def test_each_stage_keeps_its_weights_and_members_go_on_where_they_were(stages: 
 def test_stages_that_do_not_ascend_or_name_others_are_refused(sets: dict[str, TokenDataset]) -> None:
     members = {"a": (sets["large"], 1), "b": (sets["small"], 1)}
     for starts in ([0], [5, 5], [9, 3]):
-        with pytest.raises(ValueError, match="stages of weights start at 0 and ascend"):
+        with pytest.raises(ValueError, match="the stages of weights must start at 0 and ascend"):
             Mixture(members, [(start, {"a": 1, "b": 1}) for start in starts])
     with pytest.raises(ValueError, match=r"the stage from sample 5 names \['a', 'c'\], not \['a', 'b'\]"):
         Mixture(members, [(5, {"a": 1, "c": 1})])
@@ -167,7 +168,7 @@ def test_stages_that_do_not_ascend_or_name_others_are_refused(sets: dict[str, To
 # ---- members
 
 
-def test_a_members_samples_are_those_it_would_give_alone_in_their_order(sets: dict[str, TokenDataset]) -> None:
+def test_the_samples_of_a_member_are_those_of_its_own_stream_in_order(sets: dict[str, TokenDataset]) -> None:
     weights = {"large": 3, "small": 2, "third": 1}
     later = {"large": 0, "small": 1, "third": 4}
     mixture = Mixture({name: (sets[name], weights[name]) for name in weights}, [(200, later)])
@@ -197,13 +198,13 @@ def test_epochs_of_each_member_are_counted(sets: dict[str, TokenDataset]) -> Non
 
 def test_a_mixture_has_no_end(sets: dict[str, TokenDataset]) -> None:
     mixture = Mixture({"large": (sets["large"], 1)})
-    with pytest.raises(ValueError, match="a mixture has no epoch: leave out num_epochs"):
+    with pytest.raises(ValueError, match="a mixture has no epochs: leave out num_epochs"):
         TokenLoader(mixture, 2, num_epochs=1)
     with pytest.raises(TypeError):
         len(TokenLoader(mixture, 2))
 
 
-def test_one_member_is_the_dataset_itself(sets: dict[str, TokenDataset]) -> None:
+def test_a_mixture_of_one_member_reads_like_the_dataset_itself(sets: dict[str, TokenDataset]) -> None:
     mixed = TokenLoader(Mixture({"one": (sets["third"], 0.3)}), 4)
     alone = TokenLoader(sets["third"], 4)
     for _ in range(30):
@@ -212,7 +213,7 @@ def test_one_member_is_the_dataset_itself(sets: dict[str, TokenDataset]) -> None
     alone.close()
 
 
-def test_a_member_of_weight_0_gives_nothing_until_a_stage_gives_it_weight(sets: dict[str, TokenDataset]) -> None:
+def test_a_member_of_weight_0_has_no_turns_until_a_stage_gives_it_weight(sets: dict[str, TokenDataset]) -> None:
     mixture = Mixture({"a": (sets["large"], 1), "b": (sets["small"], 0)}, [(50, {"a": 0, "b": 1})])
     turns, ordinals = mixture.schedule.turns(np.arange(80))
     assert turns.tolist() == [0] * 50 + [1] * 30
@@ -222,11 +223,11 @@ def test_a_member_of_weight_0_gives_nothing_until_a_stage_gives_it_weight(sets: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seq_len": 17}, "share one seq_len: 'a' has 16, 'b' 17"),
-        ({"packing": "document"}, "share one packing: 'a' has concat, 'b' document"),
-        ({"labels": "same"}, "share one labels: 'a' has shifted, 'b' same"),
-        ({"fields": ("document_ids",), "mask_documents": False}, "share one fields"),
-        ({"mask_documents": True}, "share one mask_documents: 'a' has False, 'b' True"),
+        ({"seq_len": 17}, "must have the same seq_len: 'a' has 16, 'b' has 17"),
+        ({"packing": "document"}, "must have the same packing: 'a' has concat, 'b' has document"),
+        ({"labels": "same"}, "must have the same labels: 'a' has shifted, 'b' has same"),
+        ({"fields": ("document_ids",), "mask_documents": False}, "must have the same fields"),
+        ({"mask_documents": True}, "must have the same mask_documents: 'a' has False, 'b' has True"),
     ],
 )
 def test_members_that_differ_are_refused_and_both_are_named(
@@ -244,7 +245,7 @@ def test_members_of_different_tokenizers_are_refused(sets: dict[str, TokenDatase
     version["tokenizer"]["fingerprint"] = "e" * 64
     del version["checksum"]
     Path(reference, "versions", version["version"], "manifest.json").write_bytes(sign(version))
-    with pytest.raises(ValueError, match=f"share one tokenizer: 'a' has {'f' * 64}, 'b' {'e' * 64}"):
+    with pytest.raises(ValueError, match=f"must have the same tokenizer: 'a' has {'f' * 64}, 'b' has {'e' * 64}"):
         Mixture({"a": (sets["large"], 1), "b": (TokenDataset(reference, seq_len=16), 1)})
 
 

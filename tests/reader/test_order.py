@@ -1,4 +1,4 @@
-"""The order of samples: golden values, that it is a permutation, that it mixes, and that "block" is what it says."""
+"""The order of samples: golden values, and that it permutes, mixes, and reads blocks as docs/order.md defines them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support import count
-from tokenloom.reader import order as order_module
-from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
+from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permutation, permute
 from tokenloom.storage.formats.keys import Purpose
 
 _MASK = 2**64 - 1
@@ -21,12 +20,12 @@ _RUN = settings(max_examples=count(60, 1000), deadline=None)
 
 
 def keys_of(seed: int, epoch: int, number: int) -> NDArray[np.uint64]:
-    """Return (number,) keys as an epoch draws them."""
+    """Return (number,) keys as an epoch derives them."""
     return epoch_keys(Purpose.SAMPLE_ORDER, seed, epoch, np.arange(number, dtype=np.uint64))
 
 
 def slow_permute(position: int, size: int, key: int) -> int:
-    """Return where one position goes, with Python's whole numbers, as order.py's head and docs describe it."""
+    """Return where one position moves, with Python's integers, as docs/order.md defines it."""
     width = math.isqrt(size - 1) + 1
     height = -(-size // width)
     value = position
@@ -48,10 +47,10 @@ def slow_permute(position: int, size: int, key: int) -> int:
 
 
 def slow_block(counts: list[int], seed: int, epoch: int, lanes: int) -> list[int]:
-    """Return one epoch of order "block", sample by sample, as design.md section 6 says it in words."""
+    """Return one epoch of the order "block", sample by sample, as docs/order.md defines it in words."""
     shard_key = int(epoch_keys(Purpose.SHARD_ORDER, seed, epoch, np.zeros(1, np.uint64))[0])
     keys = keys_of(seed, epoch, len(counts)).tolist()
-    line: list[int] = []  # the epoch's shards, permuted, end to end, samples permuted inside each
+    line: list[int] = []  # the permuted shards of the epoch end to end, with the samples of each permuted
     for place in range(len(counts)):
         shard = slow_permute(place, len(counts), shard_key)
         first = sum(counts[:shard])
@@ -69,8 +68,8 @@ def epoch_of(order: Order, epoch: int) -> list[int]:
     return samples
 
 
-# ---- golden values: a state that a job saved last year goes on with the same samples. If one of these changes, it is
-# another order: raise ORDER_VERSION (states of the old one are refused) and say so in CHANGELOG.md, or undo the change.
+# ---- golden values: a job that resumes from a state of last year must get the same samples. If one of these changes,
+# the order has changed: raise ORDER_VERSION (old states are refused) and note it in CHANGELOG.md, or undo it.
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_every_size_gives_a_permutation() -> None:
 
 
 @pytest.mark.parametrize("size", [10**6 - 1, 10**6, 10**6 + 1, 999_983, 1024**2, 1023 * 1024, 1024**2 + 1])
-def test_every_place_of_a_million_is_taken_once(size: int) -> None:
+def test_every_one_of_a_million_places_is_taken_once(size: int) -> None:
     taken = np.bincount(permute(np.arange(size), size, 3), minlength=size)
     assert len(taken) == size
     assert (taken == 1).all()
@@ -151,7 +150,7 @@ def test_large_sizes_stay_in_range_and_move_no_two_positions_to_one_place(size: 
 
 
 @pytest.mark.parametrize("size", [2**47 + 12345, 2**48 - 1, 2**48, 3 * 10**12])
-def test_very_many_positions_of_a_huge_size_go_to_different_places(size: int) -> None:
+def test_many_positions_of_a_huge_size_move_to_different_places(size: int) -> None:
     positions = np.unique(np.random.default_rng(1).integers(0, size, count(100_000, 10**6)))
     moved = permute(positions, size, 11)
     assert 0 <= moved.min() < size // 1000
@@ -161,16 +160,14 @@ def test_very_many_positions_of_a_huge_size_go_to_different_places(size: int) ->
 
 @_RUN
 @given(st.integers(1, 2**48), st.integers(0, _MASK), st.data())
-def test_a_permutation_is_the_walk_over_a_grid_that_its_description_says(
-    size: int, key: int, data: st.DataObject
-) -> None:
+def test_a_permutation_is_the_walk_over_a_grid_that_the_docs_define(size: int, key: int, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=8))
     assert permute(np.array(positions), size, key).tolist() == [slow_permute(p, size, key) for p in positions]
 
 
 @_RUN
 @given(st.lists(st.tuples(st.integers(1, 2**48), st.integers(0, _MASK), st.floats(0, 1, exclude_max=True)), min_size=1))
-def test_arrays_of_counts_and_keys_give_what_each_gives_alone(items: list[tuple[int, int, float]]) -> None:
+def test_arrays_of_counts_and_keys_agree_with_single_ones(items: list[tuple[int, int, float]]) -> None:
     counts, keys = np.array([c for c, _, _ in items]), np.array([k for _, k, _ in items], dtype=np.uint64)
     positions = np.array([min(c - 1, int(c * share)) for c, _, share in items])
     alone = [int(permute(positions[i : i + 1], int(counts[i]), int(keys[i]))[0]) for i in range(len(items))]
@@ -178,7 +175,7 @@ def test_arrays_of_counts_and_keys_give_what_each_gives_alone(items: list[tuple[
 
 
 # ---- well mixed: the excess of chi-square over its mean, in standard deviations; seeds are fixed, 5 is beyond chance.
-# What fewer rounds score shows that the tests can fail (2, 4, 8 and 16 rounds):
+# The scores of fewer rounds show that the tests can fail (2, 4, 8 and 16 rounds):
 #     permutations of 5       2307   472    26   0.1
 #     pairs of 30              292     7  -0.4  -0.1
 #     displacement of 99,991  1592   3.4   0.0   0.1
@@ -187,7 +184,7 @@ _LIMIT = 5.0
 
 
 def excess(observed: NDArray[np.int64]) -> float:
-    """Return by how many standard deviations chi-square of equally likely cells is above its mean."""
+    """Return by how many standard deviations the chi-square of equally likely cells exceeds its mean."""
     expected = observed.sum() / len(observed)
     assert expected > 5, "too few for chi-square"
     degrees = len(observed) - 1
@@ -195,14 +192,14 @@ def excess(observed: NDArray[np.int64]) -> float:
 
 
 def excess_of_permutations(size: int, keys: NDArray[np.uint64]) -> float:
-    """Return the excess over all permutations of [0, size), one drawn by each key."""
+    """Return the excess over all permutations of [0, size), with one draw per key."""
     moved = permute(np.tile(np.arange(size), len(keys)), size, np.repeat(keys, size)).reshape(len(keys), size)
     codes, seen = np.unique(moved @ size ** np.arange(size), return_counts=True)
     return excess(np.concatenate([seen, np.zeros(math.factorial(size) - len(codes), dtype=np.int64)]))
 
 
 def excess_of_pairs(size: int, first: int, second: int, keys: NDArray[np.uint64]) -> float:
-    """Return the excess over all pairs of places that two positions go to."""
+    """Return the excess over all pairs of places that two positions move to."""
     moved = [permute(np.full(len(keys), position), size, keys) for position in (first, second)]
     table = np.bincount(moved[0] * size + moved[1], minlength=size * size).reshape(size, size)
     assert not np.diag(table).any()
@@ -210,13 +207,13 @@ def excess_of_pairs(size: int, first: int, second: int, keys: NDArray[np.uint64]
 
 
 def excess_of_displacement(size: int, key: int) -> float:
-    """Return the excess over 100 equal parts of how far positions are moved."""
+    """Return the excess over 100 equal classes of the distance that positions move."""
     moved = permute(np.arange(size), size, key)
     return excess(np.bincount((moved - np.arange(size)) % size * 100 // size, minlength=100))
 
 
 def excess_of_neighbours(size: int, apart: int, key: int) -> float:
-    """Return the excess over 100 equal parts of the distance between the places of two positions, `apart` before."""
+    """Return the excess over 100 equal classes of the distance between two positions that were `apart` before."""
     moved = permute(np.arange(size), size, key)
     return excess(np.bincount((moved[apart:] - moved[:-apart]) % size * 100 // size, minlength=100))
 
@@ -238,7 +235,7 @@ def test_every_pair_of_places_is_as_likely_for_two_positions(size: int, first: i
 
 
 @pytest.mark.parametrize("size", [99_991, 65_536, count(30_000, 10**6)])
-def test_positions_and_their_neighbours_are_moved_by_every_distance_alike(size: int) -> None:
+def test_every_distance_is_as_likely_for_positions_and_their_neighbours(size: int) -> None:
     for key in keys_of(7, 1, 3).tolist():
         assert excess_of_displacement(size, key) < _LIMIT
         for apart in (1, 2, 316, math.isqrt(size), size // 2):
@@ -249,7 +246,7 @@ def test_positions_and_their_neighbours_are_moved_by_every_distance_alike(size: 
 def test_these_measures_reject_a_permutation_of_fewer_rounds(
     rounds: int, at_least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order_module, "_ROUNDS", rounds)
+    monkeypatch.setattr(permutation, "_ROUNDS", rounds)
     keys = keys_of(0, 0, 20_000)
     assert min(excess_of_permutations(size, keys) for size in (3, 4, 5)) > at_least
     assert excess_of_pairs(30, 0, 1, keys) > at_least
@@ -263,7 +260,7 @@ def test_orders_of_different_seeds_and_epochs_share_no_more_places_than_chance()
         table = np.array(runs)
         for i in range(len(table)):
             for j in range(i):
-                assert (table[i] == table[j]).sum() < 12  # one is expected; 12 by chance once in 10**9
+                assert (table[i] == table[j]).sum() < 12  # one is expected; 12 occur by chance once in 10**9
 
 
 # ---- the orders
@@ -271,7 +268,7 @@ def test_orders_of_different_seeds_and_epochs_share_no_more_places_than_chance()
 
 @_RUN
 @given(_COUNTS, st.integers(0, 2**56 - 1), st.integers(0, 10**6), st.integers(1, 100) | st.none())
-def test_block_order_is_what_the_design_says_in_words(
+def test_block_order_is_what_the_docs_define_in_words(
     counts: list[int], seed: int, epoch: int, lanes: int | None
 ) -> None:
     order = Order("block", np.array(counts), seed, lanes)
@@ -281,7 +278,7 @@ def test_block_order_is_what_the_design_says_in_words(
 
 @_RUN
 @given(st.sampled_from(ORDERS), _COUNTS, st.integers(0, 1000), st.integers(1, 600) | st.none(), st.integers(0, 99))
-def test_an_epoch_has_every_sample_once_and_any_positions_give_the_same(
+def test_an_epoch_has_every_sample_once_whatever_positions_are_requested_together(
     name: str, counts: list[int], seed: int, lanes: int | None, epoch: int
 ) -> None:
     order = Order(name, np.array(counts), seed, lanes)
@@ -315,9 +312,9 @@ def test_a_lane_reads_only_its_own_run_of_shards_and_shares_only_border_shards(c
     lanes = [shard_of[samples[: run * 4][lane::4]] for lane in range(4)]
     touched = [set(lane.tolist()) for lane in lanes]
     for lane, shards in zip(lanes, touched, strict=True):
-        assert np.count_nonzero(np.diff(lane)) == len(shards) - 1  # shard by shard: none is left and come back to
+        assert np.count_nonzero(np.diff(lane)) == len(shards) - 1  # shard by shard: a lane never returns to a shard
     shared = sum(len(shards) for shards in touched) - len(set.union(*touched))
-    assert shared <= 3  # at each of three borders at most one shard lies on both sides
+    assert shared <= 3  # at each of the three borders, at most one shard lies on both sides
 
 
 def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
@@ -330,13 +327,13 @@ def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
 
 def test_orders_out_of_range_are_refused() -> None:
     counts = np.array([3, 4])
-    with pytest.raises(ValueError, match="order: one of block, full, sequential, not 'random'"):
+    with pytest.raises(ValueError, match="order must be one of block, full, sequential, not 'random'"):
         Order("random", counts, 0)
     for seed in (-1, 2**56):
         with pytest.raises(ValueError, match="seed must be"):
             Order("full", counts, seed)
     with pytest.raises(ValueError, match="lanes must be at least 1, not 0"):
         Order("block", counts, 0, 0)
-    with pytest.raises(ValueError, match=r"281474976710657 samples; an order has at most 2\*\*48"):
+    with pytest.raises(ValueError, match=r"281474976710657 samples are too many: an order has at most 2\*\*48"):
         Order("full", np.array([2**48, 1]), 0)
     assert Order("full", np.array([2**48]), 0).samples(np.array([2**48 - 1])).tolist()[0] < 2**48

@@ -1,4 +1,4 @@
-"""The background thread: how it ends, what it raises, forks, and that nothing keeps the memory of batches."""
+"""The background thread: how it ends, its errors, forks, and that no reference keeps the memory of batches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pytest
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tests.support import count
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader import feeds as feeds_module
 from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.feeding.host_feed import HostFeed
+from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.prefetch import Prefetcher
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -74,16 +74,16 @@ def test_the_thread_ends_at_the_last_batch_and_on_close(reference: str) -> None:
         assert our_threads() == []
 
 
-def test_start_makes_batches_before_the_first_is_asked_for(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_makes_batches_before_the_first_is_requested(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=4)
     made = threading.Event()
-    finish = loader.stream.plan
+    find_rows = loader.stream.window
 
-    def plan(*arguments: Any) -> Any:
+    def window(*arguments: Any) -> Any:
         made.set()
-        return finish(*arguments)
+        return find_rows(*arguments)
 
-    monkeypatch.setattr(loader.stream, "plan", plan)
+    monkeypatch.setattr(loader.stream, "window", window)
     loader.start()
     assert made.wait(20)
     threads = our_threads()
@@ -99,7 +99,7 @@ def test_start_makes_batches_before_the_first_is_asked_for(reference: str, monke
 
 @pytest.mark.parametrize("prefetch", [0, 16])
 @pytest.mark.parametrize("damage", ["deleted", "cut short"])
-def test_an_error_of_the_thread_reaches_the_consumer_and_reading_goes_on_when_it_is_mended(
+def test_an_error_in_the_thread_reaches_the_consumer_and_reading_continues_once_its_cause_is_gone(
     tmp_path: Path, prefetch: int, damage: str
 ) -> None:
     reference = make_store(tmp_path, (300, 90, 500))
@@ -129,7 +129,7 @@ def test_an_error_of_the_thread_reaches_the_consumer_and_reading_goes_on_when_it
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
+def test_any_exception_of_the_thread_is_raised_where_batches_are_taken(
     reference: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
@@ -138,7 +138,7 @@ def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
         def fail(*_: Any) -> Any:
             raise error
 
-        patch.setattr(feeds_module.HostFeed, "make", fail)
+        patch.setattr(HostFeed, "make", fail)
         with pytest.raises(error):
             next(loader)
     assert_same(next(loader), next(TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=0)))
@@ -148,7 +148,7 @@ def test_whatever_the_thread_raises_is_raised_where_batches_are_taken(
 # ---- memory
 
 
-def test_a_loader_goes_on_after_an_interrupt_of_its_closing(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_continues_after_an_interrupt_during_close(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     expected = [next(loader)["labels"].tolist() for _ in range(40)]
     again = TokenLoader(TokenDataset(reference, seq_len=8), 2)
@@ -185,20 +185,20 @@ def test_threads_may_share_a_dataset_with_more_shards_than_may_be_open(tmp_path:
     assert [found[seed][0] for seed in range(3)] == expected
 
 
-_FORK_WHILE_PLANNING = """
+_FORK_DURING_WINDOW = """
 import os, sys, threading
-from tokenloom.reader import assembly
+from tokenloom.reader.shards import boundaries
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 reference, parent = sys.argv[1], os.getpid()
-inside, go_on = threading.Event(), threading.Event()
-make = assembly.Boundaries.__init__
+inside, proceed = threading.Event(), threading.Event()
+make = boundaries.Boundaries.__init__
 def slow(*arguments):
     if os.getpid() == parent:
         inside.set()
-        go_on.wait(60)
+        proceed.wait(60)
     make(*arguments)
-assembly.Boundaries.__init__ = slow
+boundaries.Boundaries.__init__ = slow
 data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
 loader = TokenLoader(data, 2)
 loader.start()
@@ -208,20 +208,20 @@ if child == 0:
     next(TokenLoader(data, 2, prefetch=0))
     os._exit(7)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-go_on.set()
+proceed.set()
 loader.close()
 sys.exit(code)
 """
 
 
-def test_a_child_of_a_fork_waits_for_no_lock_of_the_thread_it_has_not(reference: str) -> None:
-    command = [sys.executable, "-c", _FORK_WHILE_PLANNING, reference]
+def test_a_forked_child_waits_for_no_lock_of_the_thread_that_it_lacks(reference: str) -> None:
+    command = [sys.executable, "-c", _FORK_DURING_WINDOW, reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr
 
 
 class Numbers:
-    """Makes 0, 1, 2, ..., four at a time, and notes which thread made each."""
+    """Makes 0, 1, 2, ..., four at a time, and records which thread made each."""
 
     def __init__(self) -> None:
         self.makers: list[str] = []
@@ -233,7 +233,7 @@ class Numbers:
 
 
 def take(prefetcher: Prefetcher[int], count: int, compute: Callable[[], object]) -> list[int]:
-    """Return numbers taken from the prefetcher, computing after each."""
+    """Take numbers from the prefetcher, and compute after each; return the numbers."""
     taken: list[int] = []
     while len(taken) < count:
         for number in prefetcher.take():
@@ -262,12 +262,12 @@ def test_a_consumer_that_keeps_pythons_lock_makes_items_itself(compute: Callable
     prefetcher = Prefetcher(numbers.make, 16)
     taken = take(prefetcher, 400, compute)
     prefetcher.close()
-    assert taken == list(range(len(taken)))  # whoever made them
+    assert taken == list(range(len(taken)))  # whichever thread made them
     assert numbers.makers[0] == THREADS
-    assert numbers.makers[100:].count(maker) > 150, numbers.makers  # not all: other processes take the machine, too
+    assert numbers.makers[100:].count(maker) > 150, numbers.makers  # not all: other processes use the machine too
 
 
-def test_the_thread_works_again_once_the_consumer_lets_go_of_pythons_lock() -> None:
+def test_the_thread_works_again_once_the_consumer_releases_pythons_lock() -> None:
     numbers = Numbers()
     prefetcher = Prefetcher(numbers.make, 16)
     taken = take(prefetcher, 100, spin)
@@ -280,7 +280,7 @@ def test_the_thread_works_again_once_the_consumer_lets_go_of_pythons_lock() -> N
     assert numbers.makers[-1] == THREADS
 
 
-def test_what_the_consumer_makes_itself_raises_as_it_would_in_the_thread() -> None:
+def test_errors_are_the_same_when_the_consumer_makes_items_itself() -> None:
     def make(wanted: int) -> list[int]:
         if threading.current_thread().name == OURS:
             raise OSError("no such shard")
@@ -314,7 +314,7 @@ def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch
         gc.enable()
 
 
-# ---- exits and forks, in interpreters of their own: one that hangs is killed by the time-out and fails
+# ---- exits and forks, in separate interpreters: the timeout kills one that hangs, and its test fails
 
 _EXITS = """
 import gc, os, signal, sys, time
@@ -323,7 +323,7 @@ from tokenloom.reader.loader import TokenLoader
 
 reference, first, starts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 packings = ("concat", "best_fit")
-gc.freeze()  # what was imported need not be looked through at each end
+gc.freeze()  # so that the collector skips the imported modules at each exit
 
 def make(number, prefetch=16):
     data = TokenDataset(reference, seq_len=8, packing=packings[number % 2])
@@ -350,7 +350,7 @@ def exception(number):
 def interrupt(number):
     loader = make(number)
     next(loader)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
     signal.raise_signal(signal.SIGINT)
 
 def started_and_left(number):
@@ -380,7 +380,7 @@ ways = [(normal_end, 0), (exit_in_loop, 3), (exception, 1), (interrupt, 130), (s
 sys.stderr = open(os.devnull, "w") if starts > 1 else sys.stderr
 for number in range(first, first + starts):
     way, expected = ways[number % len(ways)]
-    child = os.fork()  # no thread runs here: an interpreter that ends as any other does
+    child = os.fork()  # no thread runs here, so the child exits like any other interpreter
     if child == 0:
         break
     deadline = time.monotonic() + 60
@@ -403,7 +403,7 @@ sys.exit(way(number))
 
 
 @pytest.mark.slow
-def test_an_interpreter_ends_however_it_ends_with_a_loader_at_work(reference: str, tmp_path: Path) -> None:
+def test_an_interpreter_exits_in_every_way_while_a_loader_works(reference: str, tmp_path: Path) -> None:
     script = tmp_path / "exits.py"
     script.write_text(_EXITS)
     starts = count(24, 204)
@@ -429,7 +429,7 @@ for step, batch in enumerate(loader):
     ("end", "code", "message"),
     [("break", 0, ""), ("sys.exit(4)", 4, ""), ("raise RuntimeError('odd')", 1, "RuntimeError: odd")],
 )
-def test_an_interpreter_says_nothing_but_its_own_error_at_its_end(
+def test_an_interpreter_prints_nothing_but_its_own_error_when_it_exits(
     reference: str, end: str, code: int, message: str
 ) -> None:
     command = [sys.executable, "-W", "error", "-c", _WHOLE.format(end=end), reference]

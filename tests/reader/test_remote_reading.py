@@ -1,4 +1,4 @@
-"""Reading from a remote store through the cache: the same batches as locally, whatever server, cache and others do."""
+"""Reading a remote store through the cache: the same batches as locally, whatever the server and other readers do."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ Batches = list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several requests a shard, little wait between tries."""
+    """Several requests per shard, and short waits between retries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", _BLOCK_BYTES)
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @dataclass
 class Published:
-    """A version in a local folder, and the same in the S3 store."""
+    """A version in a local folder, and the same version in the S3 store."""
 
     reference: str
     url: str
@@ -64,12 +64,12 @@ class Published:
 
     @property
     def shards(self) -> list[Path]:
-        """The local files of its shards."""
+        """The local files of the shards."""
         return shard_paths(self.reference)
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all shards."""
+        """The total size of the shards."""
         return sum(path.stat().st_size for path in self.shards)
 
     def name(self, index: int) -> str:
@@ -105,7 +105,7 @@ def published(s3_url: str, folder: Path) -> Published:
 
 @pytest.fixture(scope="module")
 def in_memory(folder: Path) -> Iterator[Published]:
-    """A version in fsspec's store in memory: for what does not depend on the server, as clients of S3 begin slowly."""
+    """A version in fsspec's memory store, for tests that need no server: S3 clients are slow to start."""
     system = fsspec.filesystem("memory")
     reference = make_store(folder / "memory", [2000 + 100 * i for i in range(_NUM_SHARDS)])
     system.put(reference, "/reading/data", recursive=True)
@@ -147,7 +147,7 @@ def downloads_of(proxy: FaultyProxy, published: Published) -> list[float]:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, 30 s at most."""
+    """Wait until a condition holds, for at most 30 s."""
     end = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < end
@@ -177,12 +177,12 @@ def test_a_remote_epoch_is_the_local_one(
     assert cache.stats()["downloads"] == _NUM_SHARDS
 
 
-def test_samples_and_workers_of_a_dataloader_read_the_same(
+def test_samples_and_workers_of_a_dataloader_read_the_same_tokens(
     published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
     local = TokenDataset(published.reference, seq_len=_T)
     data = published.open(cache)
-    assert data[7]["input_ids"].tolist() == local[7]["input_ids"].tolist()  # connections are there before the fork
+    assert data[7]["input_ids"].tolist() == local[7]["input_ids"].tolist()  # opens connections before the fork
     stream = data.iterable(batch_size=_BATCH, seed=3, num_epochs=1, drop_last=False)
     found = list(DataLoader(stream, batch_size=None, num_workers=2))
     assert_all_same(found, published.local())
@@ -190,7 +190,7 @@ def test_samples_and_workers_of_a_dataloader_read_the_same(
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_a_cache_smaller_than_the_split_gives_the_same_within_its_limit(
+def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
     packing: str, in_memory: Published, tmp_path: Path
 ) -> None:
     limit = 4 * max(path.stat().st_size for path in in_memory.shards)
@@ -206,7 +206,7 @@ def test_a_cache_smaller_than_the_split_gives_the_same_within_its_limit(
     assert cache.stats()["evictions"] > 0
 
 
-def test_a_shard_that_lost_its_place_in_the_cache_is_read_on(in_memory: Published, cache: ShardCache) -> None:
+def test_a_shard_that_was_evicted_from_the_cache_can_still_be_read(in_memory: Published, cache: ShardCache) -> None:
     loader = loader_of(in_memory.open(cache))
     found = [next(loader)]
     for prefetched in range(4):
@@ -235,7 +235,7 @@ def test_loaders_that_share_a_cache_download_each_shard_once(
 
 
 def read_epoch(reference: str, folder: str, name: str = "printed") -> None:
-    """Be a process that reads: write a digest of each batch, then what the cache did, into a file."""
+    """Run in a process that reads: write a digest of each batch, then the statistics of the cache, to a file."""
     remote_retries.FIRST_WAIT_SECONDS, remote.BLOCK_BYTES = 0.01, _BLOCK_BYTES
     cache = ShardCache(Path(folder) / "cache")
     with (Path(folder) / name).open("w") as file:
@@ -245,12 +245,12 @@ def read_epoch(reference: str, folder: str, name: str = "printed") -> None:
 
 
 def read_epochs(reference: str, folder: str, times: str) -> None:
-    """Be processes that read the same, at the same time."""
+    """Run in processes that read the same batches at the same time."""
     run_children(int(times), lambda number: read_epoch(reference, folder, str(number)))
 
 
 def run_children(times: int, work: Callable[[int], None]) -> None:
-    """Fork processes that end as a script does, and wait for them; importing torch in each would take long."""
+    """Fork processes that exit as a script does, and wait for them; to import torch in each would take long."""
     children = []
     for number in range(times):
         if not (child := os.fork()):
@@ -273,7 +273,7 @@ def start(function: str, *args: object) -> subprocess.Popen[str]:
 
 
 def assert_ends(process: subprocess.Popen[str]) -> None:
-    """Check that a process ends well, in two minutes."""
+    """Check that a process exits with 0 within two minutes."""
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "Traceback" not in err
@@ -290,7 +290,7 @@ def test_processes_that_share_a_cache_download_each_shard_once(
     assert downloads_of(s3_proxy, published) == [1] * _NUM_SHARDS
 
 
-def test_another_process_goes_on_with_the_cache_of_a_killed_one(
+def test_another_process_continues_with_the_cache_of_a_killed_one(
     published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
     s3_proxy.always = "slow"
@@ -309,9 +309,9 @@ def test_another_process_goes_on_with_the_cache_of_a_killed_one(
 
 
 def end_early(reference: str, folder: str, times: str) -> None:
-    """Be processes that take one batch, and end while shards are downloaded."""
+    """Run in processes that take one batch, and exit while shards are being downloaded."""
     remote.BLOCK_BYTES = _BLOCK_BYTES
-    kept = []  # the loader lives on, as the variable of a script does
+    kept = []  # the loader stays alive, as a global variable of a script does
 
     def take_one(number: int) -> None:
         cache = ShardCache(Path(folder) / str(number))
@@ -322,7 +322,7 @@ def end_early(reference: str, folder: str, times: str) -> None:
     run_children(int(times), take_one)
 
 
-def test_a_program_ends_while_shards_are_downloaded(
+def test_a_program_can_exit_while_shards_are_downloaded(
     published: Published, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     s3_proxy.always = "slow"
@@ -367,7 +367,7 @@ def damage_offset(data: bytes) -> bytes:
         (damage_offset, {"verify": "full"}),
     ],
 )
-def test_a_copy_that_is_damaged_on_disk_is_fetched_again(
+def test_a_copy_that_is_damaged_on_disk_is_downloaded_again(
     damage: Callable[[bytes], bytes],
     options: dict[str, Any],
     in_memory: Published,
@@ -377,11 +377,11 @@ def test_a_copy_that_is_damaged_on_disk_is_fetched_again(
     assert_all_same(epoch(in_memory.open(cache, **options)), expected)
     good = {path: path.read_bytes() for path in cached(cache)}
     for path in list(good)[:4]:
-        path.unlink()  # the first loader's map stays what it was
+        path.unlink()  # the map of the first loader stays as it was
         path.write_bytes(damage(good[path]))
     again = ShardCache(cache.folder)
     assert_all_same(epoch(in_memory.open(again, **options)), expected)
-    # Two threads may find the same damage at the same time.
+    # Two threads may find the same damage at once.
     assert again.stats()["downloads"] == again.stats()["failed_checks"] >= 4
     assert {path: path.read_bytes() for path in cached(cache)} == good
 
@@ -390,14 +390,14 @@ def test_a_copy_that_is_damaged_on_disk_is_fetched_again(
 
 
 def faults(seed: int, share: float) -> Iterator[str]:
-    """Yield what happens to each request: at `share` of them an error, a cut, a lost connection, a slow answer."""
+    """Yield the fate of each request: for a `share` of them an error, a truncation, a lost connection or a delay."""
     rng = random.Random(seed)
     while True:
         yield rng.choice(["503", "cut", "drop", "slow", "flip", "500"]) if rng.random() < share else "ok"
 
 
 @pytest.mark.parametrize("seed", range(count(2, 200)))
-def test_a_server_that_fails_at_a_tenth_of_requests_costs_little_and_changes_nothing(
+def test_a_server_that_fails_a_tenth_of_the_requests_costs_little_and_changes_nothing(
     seed: int, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
     chosen = faults(seed, 0.1)
@@ -411,11 +411,11 @@ def test_a_server_that_fails_at_a_tenth_of_requests_costs_little_and_changes_not
 
 
 @pytest.mark.parametrize(("always", "prefetch"), [("slow", 4), ("503", 0), ("503", 4), ("403", 4)])
-def test_a_server_that_is_slow_is_waited_for_and_one_that_fails_is_named(
+def test_the_reader_waits_for_a_slow_server_and_names_one_that_fails(
     always: str, prefetch: int, published: Published, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     largest = max(path.stat().st_size for path in published.shards)
-    cache = ShardCache(tmp_path, 4 * largest)  # of 12 shards at most two are downloaded ahead
+    cache = ShardCache(tmp_path, 4 * largest)  # at most two of the 12 shards are downloaded ahead
     loader = loader_of(published.open(cache), prefetch=prefetch, lanes=1)
     found = [next(loader) for _ in range(3)]
     s3_proxy.always = always
@@ -429,7 +429,7 @@ def test_a_server_that_is_slow_is_waited_for_and_one_that_fails_is_named(
 
 
 @pytest.mark.parametrize(("packing", "prefetch"), [("concat", 0), ("document", 4)])
-def test_a_shard_that_is_missing_in_the_store_is_named_and_reading_goes_on_when_it_is_back(
+def test_a_shard_that_is_missing_from_the_store_is_named_and_reading_continues_once_it_is_back(
     prefetch: int, packing: str, s3_url: str, s3_proxy: FaultyProxy, cache: ShardCache, tmp_path: Path
 ) -> None:
     published = published_at(s3_url, tmp_path / "store")
@@ -464,12 +464,12 @@ def delete(server: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("packing", ["best_fit"] if count(0, 1) == 0 else PACKINGS)
-def test_coming_shards_are_downloaded_before_they_are_needed(
+def test_the_next_shards_are_downloaded_before_they_are_needed(
     packing: str, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
     data = published.open(cache, packing=packing)
     loader = loader_of(data, lanes=1, prefetch=0)
-    next(loader)  # of one shard, or two
+    next(loader)  # from one shard or two
     wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
     requests = len(s3_proxy.seen)
     assert len(data.shards) <= 2
@@ -490,7 +490,7 @@ def test_looking_ahead_takes_at_most_half_of_the_cache(in_memory: Published, tmp
     assert len(cached(cache)) <= 5
 
 
-def test_a_node_downloads_its_share_alone_and_all_ranks_together_read_the_epoch(tmp_path: Path) -> None:
+def test_a_node_downloads_only_its_share_and_all_ranks_together_read_the_epoch(tmp_path: Path) -> None:
     num_nodes, node_ranks, num_shards = 4, 8, 256
     reference = make_store(tmp_path / "store", [300 + i % 50 for i in range(num_shards)])
     system = fsspec.filesystem("memory")
@@ -513,7 +513,7 @@ def test_a_node_downloads_its_share_alone_and_all_ranks_together_read_the_epoch(
     system.rm("/nodes", recursive=True)
 
 
-def test_a_remote_tag_names_the_version_that_its_log_says_last(
+def test_a_remote_tag_names_the_last_version_in_its_log(
     s3_url: str, s3_proxy: FaultyProxy, cache: ShardCache, tmp_path: Path
 ) -> None:
     key = f"tags/{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""States: a resumed loader goes on bit for bit; what is refused; DataLoader's workers give a loader's stream."""
+"""States: a resumed loader continues bit for bit; wrong states are refused; a DataLoader reads the same stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ def small(folder: Path) -> str:
     return make_store(folder / "resume_small", (120, 60), seed=8)
 
 
-def through_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state as a job finds it again in a file."""
+def through_json(state: Mapping[str, object]) -> dict[str, Any]:
+    """Return a state as a job reads it back from a file."""
     found: dict[str, Any] = json.loads(json.dumps(state))
     return found
 
@@ -60,7 +60,7 @@ def staged_mixture(reference: str, small: str, **options: Any) -> Mixture:
 
 @pytest.mark.parametrize("steps", [0, 1, 7, 10_000])
 @pytest.mark.parametrize("kind", ["concat", "best_fit", "mixture"])
-def test_a_resumed_loader_goes_on_bit_for_bit(reference: str, small: str, kind: str, steps: int) -> None:
+def test_a_resumed_loader_continues_bit_for_bit(reference: str, small: str, kind: str, steps: int) -> None:
     def make() -> TokenLoader:
         if kind == "mixture":
             return TokenLoader(staged_mixture(reference, small), 2, seed=3)
@@ -77,7 +77,7 @@ def test_a_resumed_loader_goes_on_bit_for_bit(reference: str, small: str, kind: 
     whole.close()
     resumed = make()
     resumed.load_state_dict(state)
-    used = make()  # one that has already been somewhere else
+    used = make()  # a loader that has read elsewhere before
     for _ in range(5):
         next(used)
     used.load_state_dict(state)
@@ -90,7 +90,7 @@ def test_a_resumed_loader_goes_on_bit_for_bit(reference: str, small: str, kind: 
 
 
 def rows_of(loaders: list[TokenLoader], steps: int) -> list[dict[str, Any]]:
-    """Return the samples of the global sequence that the loaders of all ranks give in the next steps, in order."""
+    """Return the samples of the global sequence that the loaders of all ranks return in the next steps, in order."""
     rows: dict[int, dict[str, Any]] = {}
     world_size = len(loaders)
     for _ in range(steps):
@@ -139,7 +139,7 @@ def test_another_world_size_and_batch_size_continue_the_global_sequence(
             loader.close()
 
 
-def test_an_end_that_came_before_the_resumed_batch_size_fits_is_still_the_end(reference: str) -> None:
+def test_a_state_with_too_few_samples_left_for_the_new_batch_size_is_at_the_end(reference: str) -> None:
     data, oracle = TokenDataset(reference, seq_len=8), Oracle(reference, 8)
     n = len(oracle)
     first = TokenLoader(data, 10, num_epochs=1, order="sequential")
@@ -171,7 +171,7 @@ print(json.dumps([found, loader.state_dict()]))
 
 
 @pytest.mark.parametrize("kind", ["best_fit", "mixture"])
-def test_a_new_process_goes_on_from_json_alone(reference: str, small: str, kind: str) -> None:
+def test_a_new_process_continues_from_json_alone(reference: str, small: str, kind: str) -> None:
     options: dict[str, Any] = {"seq_len": 8, "fields": ("document_ids",)}
     stores: Any = {"web": str(Path(reference).parent), "code": str(Path(small).parent)}
     if kind == "mixture":
@@ -191,7 +191,7 @@ def test_a_new_process_goes_on_from_json_alone(reference: str, small: str, kind:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 16, 64])
-def test_a_state_counts_what_was_handed_out_not_what_was_made_ahead(reference: str, prefetch: int) -> None:
+def test_a_state_counts_the_batches_taken_and_not_those_made_ahead(reference: str, prefetch: int) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 3, rank=1, world_size=2, prefetch=prefetch)
     loader.start()
     assert loader.state_dict()["samples"] == 0
@@ -202,7 +202,7 @@ def test_a_state_counts_what_was_handed_out_not_what_was_made_ahead(reference: s
     assert loader.state_dict()["samples"] == 6 * 39
 
 
-def test_a_state_does_not_change_when_the_loader_goes_on(reference: str) -> None:
+def test_a_state_does_not_change_when_the_loader_continues(reference: str) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 3)
     state = loader.state_dict()
     kept = copy.deepcopy(state)
@@ -212,7 +212,7 @@ def test_a_state_does_not_change_when_the_loader_goes_on(reference: str) -> None
     assert state == kept
 
 
-# ---- what is refused
+# ---- refusals
 
 
 def test_states_of_another_stream_are_refused_and_both_sides_are_named(
@@ -246,7 +246,7 @@ def test_states_of_another_stream_are_refused_and_both_sides_are_named(
         TokenLoader(data, 2, seed=3).load_state_dict(state)
 
 
-def test_states_that_read_alike_may_differ_in_fields_and_batch_but_not_in_labels(reference: str) -> None:
+def test_a_state_may_be_loaded_with_other_fields_and_batch_sizes_but_not_with_other_labels(reference: str) -> None:
     state = TokenLoader(TokenDataset(reference, seq_len=8), 2).state_dict()
     for options in ({"labels": "same"}, {"mask_documents": True}):
         other = TokenLoader(TokenDataset(reference, seq_len=8, **options), 2)
@@ -261,32 +261,32 @@ def test_states_that_read_alike_may_differ_in_fields_and_batch_but_not_in_labels
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenloom_state": 2}, "no loader state of version 1: tokenloom_state is 2; a newer one needs a newer"),
-        ({"tokenloom_state": None}, "no loader state of version 1: tokenloom_state is None"),
-        ({"samples": True}, "no loader state"),
-        ({"samples": 2**63}, "no loader state"),
-        ({"samples": -1}, "no loader state: it needs 'stream', an object, and 'samples', a number from 0"),
-        ({"samples": 1.5}, "no loader state"),
-        ({"samples": None}, "no loader state"),
-        ({"samples": "7"}, "no loader state"),
-        ({"stream": []}, "no loader state"),
-        ({"stream": None}, "no loader state"),
+        ({"tokenloom_state": 2}, "not a loader state of version 1: tokenloom_state is 2; if it is newer"),
+        ({"tokenloom_state": None}, "not a loader state of version 1: tokenloom_state is None"),
+        ({"samples": True}, "not a loader state"),
+        ({"samples": 2**63}, "not a loader state"),
+        ({"samples": -1}, r"'stream' must be an object, and 'samples' an integer in \[0, 2\*\*62\)"),
+        ({"samples": 1.5}, "not a loader state"),
+        ({"samples": None}, "not a loader state"),
+        ({"samples": "7"}, "not a loader state"),
+        ({"stream": []}, "not a loader state"),
+        ({"stream": None}, "not a loader state"),
     ],
 )
-def test_what_is_no_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
+def test_what_is_not_a_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     state = loader.state_dict() | change
     with pytest.raises(TokenloomError, match=message):
         loader.load_state_dict(state)
     with pytest.raises(TokenloomError, match=message):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
-    with pytest.raises(TokenloomError, match="no loader state: it has no 'tokenloom_state'"):
+    with pytest.raises(TokenloomError, match="not a loader state: it has no 'tokenloom_state'"):
         loader.load_state_dict({})
-    with pytest.raises(TokenloomError, match="no loader state: a str, not an object; JSON must be read first"):
+    with pytest.raises(TokenloomError, match="not a loader state: a str instead of an object; decode the JSON"):
         loader.load_state_dict(json.dumps(state))  # type: ignore[arg-type]
 
 
-def test_a_padded_end_counts_only_samples_that_there_are(reference: str) -> None:
+def test_a_padded_end_counts_only_existing_samples(reference: str) -> None:
     data = TokenDataset(reference, seq_len=8)
     assert len(data) % 11
     loader = TokenLoader(data, 11, num_epochs=1, drop_last=False)
@@ -295,39 +295,54 @@ def test_a_padded_end_counts_only_samples_that_there_are(reference: str) -> None
     assert loader.state_dict()["samples"] == len(data)
     longer = TokenLoader(data, 11, num_epochs=2, drop_last=False)
     longer.load_state_dict(loader.state_dict())
-    second_epoch = longer.stream.plan(np.arange(len(data), len(data) + 11), 11).tokens(0, 11)
+    second_epoch = longer.stream.window(np.arange(len(data), len(data) + 11), 11).tokens(0, 11)
     assert next(longer)["input_ids"].tolist() == second_epoch[:, :-1].tolist()
 
 
-def test_a_state_brings_its_labels_and_what_it_decides_can_not_be_given_twice(reference: str) -> None:
+def test_a_state_brings_its_labels_and_options_that_it_decides_are_refused(reference: str) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8, labels="same", mask_documents=True), 2, seed=4)
     next(loader)
     again = TokenLoader.from_state(str(Path(reference).parent), through_json(loader.state_dict()), 2)
     assert again.stream.format == loader.stream.format
     assert next(again)["labels"].tolist() == next(loader)["labels"].tolist()
-    with pytest.raises(TypeError, match="seed: from the state"):
-        TokenLoader.from_state(str(Path(reference).parent), loader.state_dict(), 2, seed=4)
+    with pytest.raises(TypeError, match="seed: the state decides the order"):
+        TokenLoader.from_state(str(Path(reference).parent), loader.state_dict(), 2, seed=4)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("stream", [{}, {"dataset": "data"}, {"members": 3}, {"members": {"a": {}}, "names": ["a"]}])
-def test_opening_from_a_stream_that_lacks_its_names_says_so(reference: str, stream: dict[str, Any]) -> None:
+def test_a_state_whose_stream_lacks_fields_is_refused(reference: str, stream: dict[str, Any]) -> None:
     state = {"tokenloom_state": 1, "stream": stream, "samples": 0}
-    with pytest.raises(TokenloomError, match="no loader state"):
+    with pytest.raises(TokenloomError, match="not a loader state"):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "mixture"])
-def test_each_name_that_a_stream_lacks_is_told(reference: str, small: str, kind: str) -> None:
+def test_each_field_that_a_stream_lacks_or_has_of_another_type_is_named(reference: str, small: str, kind: str) -> None:
     data = TokenDataset(reference, seq_len=8) if kind == "dataset" else staged_mixture(reference, small)
-    state = TokenLoader(data, 2).state_dict()
+    state = through_json(TokenLoader(data, 2).state_dict())
     streams = [state["stream"], *state["stream"].get("members", {}).values()]
-    needed = [(stream, name) for stream in streams for name in stream if name not in ("order_version", "members")]
-    assert len(needed) == (10 if kind == "dataset" else 3 + 2 * 10)
+    needed = [(stream, name) for stream in streams for name in stream if name != "members"]
+    assert len(needed) == (11 if kind == "dataset" else 3 + 2 * 11)
     for stream, name in needed:
         value = stream.pop(name)
-        with pytest.raises(TokenloomError, match=f"no loader state: its 'stream' has no '{name}'"):
+        with pytest.raises(TokenloomError, match=f"not a loader state: its 'stream[a-z.]*' has no '{name}'"):
             TokenLoader.from_state(str(Path(reference).parent), state, 2)
+        wrongs: list[object] = [1.5, {}, [3]]
+        for wrong in wrongs:
+            stream[name] = wrong
+            with pytest.raises(TokenloomError, match=f"not a loader state: '{name}' of its 'stream"):
+                TokenLoader.from_state(str(Path(reference).parent), state, 2)
         stream[name] = value
+
+
+@pytest.mark.parametrize("weights", [[], [3], [[0]], [[0, [1]]], [[0, [1, 1.5]]], [[None, [1, 1]]], [[0, [1, 1], 2]]])
+def test_weights_that_are_not_those_of_all_members_are_refused(
+    reference: str, small: str, weights: list[object]
+) -> None:
+    state = through_json(TokenLoader(staged_mixture(reference, small), 2).state_dict())
+    state["stream"]["weights"] = weights
+    with pytest.raises(TokenloomError, match="'weights' of its 'stream' must be a list of"):
+        TokenLoader.from_state(str(Path(reference).parent), state, 2)
 
 
 def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) -> None:
@@ -362,7 +377,7 @@ def test_a_pickled_stream_is_the_same_stream(reference: str) -> None:
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
 @pytest.mark.parametrize("start", [0, 6, 7, 60])
-def test_an_iterable_without_workers_is_a_loaders_stream_from_any_start(
+def test_an_iterable_without_workers_reads_the_stream_of_a_loader_from_any_start(
     reference: str, packing: str, start: int
 ) -> None:
     data = TokenDataset(reference, seq_len=8, packing=packing, fields=FIELDS)
@@ -374,13 +389,13 @@ def test_an_iterable_without_workers_is_a_loaders_stream_from_any_start(
         assert_same(one, other)
 
 
-def test_an_iterable_of_single_samples_is_the_stream_sample_by_sample(reference: str) -> None:
+def test_an_iterable_of_single_samples_reads_the_stream_sample_by_sample(reference: str) -> None:
     data = TokenDataset(reference, seq_len=8, packing="best_fit", fields=FIELDS)
     rows = list(TokenLoader(data, 1, num_epochs=1))
     samples = list(data.iterable(num_epochs=1))
     assert len(samples) == len(rows) == len(data)
     for sample, row in zip(samples, rows, strict=True):
-        assert set(sample) == {"input_ids", "labels", "document_ids", "position_ids"}  # cu_seqlens is of a batch
+        assert set(sample) == {"input_ids", "labels", "document_ids", "position_ids"}  # cu_seqlens belongs to a batch
         for name, values in sample.items():
             assert torch.equal(values, row[name][0])
 
@@ -391,9 +406,9 @@ def test_arguments_of_an_iterable_out_of_range_are_refused(reference: str) -> No
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": -2}, "batch_size must be at least 1, not -2"),
         ({"start": -1}, "start must be at least 0, not -1"),
-        ({"order": "x"}, "order: one of"),
-        ({"num_epochs": 1, "start": 10**9}, "0 samples make no step"),
-        ({"num_epochs": 1, "batch_size": 10**6}, "samples make no step of 1,000,000 samples on 1 ranks"),
+        ({"order": "x"}, "order must be one of"),
+        ({"num_epochs": 1, "start": 10**9}, "0 samples are too few for a step"),
+        ({"num_epochs": 1, "batch_size": 10**6}, "samples are too few for a step of 1,000,000 samples on 1 rank"),
         ({"num_epochs": 0}, "num_epochs must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -434,8 +449,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_of_a_data_loader_give_a_loaders_stream(reference: str, tmp_path: Path) -> None:
-    # In an interpreter of its own: a fork of this one would take along the threads of other tests' servers.
+def test_workers_of_a_dataloader_read_the_stream_of_a_loader(reference: str, tmp_path: Path) -> None:
+    # In a separate interpreter: a fork of this one would inherit the threads of other tests' servers.
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
     reduced = [("fork", True, True, "best_fit"), ("fork", False, False, "concat"), ("spawn", False, True, "concat")]
@@ -456,7 +471,7 @@ def test_workers_of_a_data_loader_give_a_loaders_stream(reference: str, tmp_path
     assert done.stdout.splitlines() == ["equal"] * len(cases), done.stderr
 
 
-def test_samplers_of_torch_take_a_dataset(reference: str) -> None:
+def test_samplers_of_torch_accept_a_dataset(reference: str) -> None:
     data = TokenDataset(reference, seq_len=8)
     sampler = torch.utils.data.DistributedSampler(data, num_replicas=4, rank=2, shuffle=False)  # type: ignore[arg-type,var-annotated]
     loader: DataLoader[Any] = DataLoader(data, batch_size=3, sampler=sampler)  # type: ignore[arg-type]

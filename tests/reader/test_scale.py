@@ -1,4 +1,4 @@
-"""Many large shards, sparse files of zeros: what is opened, mapped and held grows with what is read alone."""
+"""Many large shards (sparse files of zeros): open files, maps and memory grow only with what is read."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import pytest
 from tests.reader.oracle import FIELDS
 from tests.support import count
 from tests.synthetic_store import write_sparse_store
-from tokenloom.reader import dataset as dataset_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.open_shards import OpenShard
+from tokenloom.reader.shards import split_samples
+from tokenloom.reader.shards.open_shards import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
 _SHARD_TOKENS = 2 * 10**9  # 4 GB
 _DOCUMENT_TOKENS = 10**6
 _T = 1000
 _GROWTH_BYTES = 100 * 2**20
-_SAMPLES = {  # of each shard
+_SAMPLES = {  # in each shard
     "concat": (_SHARD_TOKENS - 1) // _T,
     "document": (_DOCUMENT_TOKENS - 1) // _T * (_SHARD_TOKENS // _DOCUMENT_TOKENS),
 }
@@ -37,20 +37,20 @@ _RESUMED = 10**8
 
 @pytest.fixture(scope="module")
 def reference(folder: Path) -> str:
-    """A version of 4 GB shards; the counts of its packings stand in the manifest."""
+    """A version of 4 GB shards, with the sample counts of its packings in the manifest."""
     samples = {f"{packing}/{_T}": number for packing, number in _SAMPLES.items() if packing != "concat"}
     return write_sparse_store(folder / "scale", _NUM_SHARDS, _SHARD_TOKENS, _DOCUMENT_TOKENS, samples)
 
 
 class Children:
-    """Processes forked from one that has done nothing yet: limits and memory of their own, torch imported once."""
+    """Processes forked from one that has done no work yet: each has its own limits and memory. Torch loads once."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", "from tests.reader import test_scale; test_scale.serve()"]
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what a function of this module returns in a new process; arguments and result pass as JSON."""
+        """Run a function of this module in a new process and return its result; arguments and result travel as JSON."""
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps([function.__name__, args]) + "\n")
         self._server.stdin.flush()
@@ -64,7 +64,7 @@ class Children:
 
 
 def serve() -> None:
-    """Run each function that standard input names in a process of its own; an empty line is one that failed."""
+    """Run each function that standard input names in a new process; print an empty line for one that failed."""
     for line in sys.stdin:
         if not (child := os.fork()):
             name, args = json.loads(line)
@@ -76,7 +76,7 @@ def serve() -> None:
 
 @pytest.fixture(scope="module")
 def children(_cache_folder: None) -> Iterator[Children]:
-    """What runs functions of this module in processes of their own."""
+    """Runs functions of this module in separate processes."""
     made = Children()
     yield made
     made.close()
@@ -88,13 +88,13 @@ def mapped_shards(reference: str) -> int:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process, pages of mapped files too."""
+    """Return the memory of this process, including pages of mapped files."""
     (found,) = re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found) * 1024
 
 
 def read_batches(data: TokenDataset, num_batches: int, start: int = 0, **options: Any) -> int:
-    """Read batches of zeros from a sample on, as a resumed loader does; return the most shards mapped after any."""
+    """Read batches of zeros from a sample on, as a resumed loader does; return the maximum number of mapped shards."""
     loader = TokenLoader(data, 4, **{"prefetch": 0, **options})
     loader.load_state_dict(loader.state_dict() | {"samples": start})
     most = 0
@@ -109,7 +109,7 @@ def read_batches(data: TokenDataset, num_batches: int, start: int = 0, **options
 
 
 def resume(reference: str, packing: str, order: str) -> tuple[int, int]:
-    """Read from two places; return the most shards mapped, and the growth of the memory."""
+    """Read from two places; return the maximum number of mapped shards, and the growth of the memory."""
     before = resident_bytes()
     data = TokenDataset(reference, seq_len=_T, packing=packing, max_open_shards=64)
     assert len(data) == _NUM_SHARDS * _SAMPLES[packing]
@@ -129,41 +129,41 @@ def test_large_splits_open_and_resume_within_100_mb(
 
 
 def read_billionth(reference: str) -> int:
-    """Check the samples at 10**9; return the shards mapped."""
+    """Check the samples at 10**9; return the number of mapped shards."""
     data = TokenDataset(reference, seq_len=16, fields=("position_ids",))
     assert len(data) > 2 * 10**9
     loader = TokenLoader(data, 4, prefetch=0)
     loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
     batch = next(loader)
     assert not batch["input_ids"].any()
-    order = loader.stream.order  # type: ignore[union-attr]
+    order = loader.stream.order  # type: ignore[attr-defined]
     first = TokenDataset(reference, seq_len=16, fields=("position_ids",))
     for row, sample in enumerate(order.samples(np.arange(10**9, 10**9 + 4)).tolist()):
         assert first[sample]["position_ids"].tolist() == batch["position_ids"][row].tolist()
     return mapped_shards(reference)
 
 
-def test_a_billionth_sample_is_read_as_the_first(folder: Path, children: Children) -> None:
+def test_the_billionth_sample_is_read_like_the_first(folder: Path, children: Children) -> None:
     reference = write_sparse_store(folder / "billion", 200, 2 * 10**8, 10**6)
     assert children.run(read_billionth, reference) <= 8
 
 
 def read_in_full_order(reference: str, packing: str, fields: list[str], max_open_shards: int) -> int:
-    """Return the most shards mapped."""
+    """Return the maximum number of mapped shards."""
     data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, max_open_shards=max_open_shards)
     return read_batches(data, 15, order="full", io_threads=0)
 
 
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize("max_open_shards", [1, 2, 7])
-def test_no_more_shards_stay_mapped_than_asked_for(
+def test_at_most_max_open_shards_stay_mapped(
     max_open_shards: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
     assert 1 <= children.run(read_in_full_order, reference, packing, fields, max_open_shards) <= max_open_shards
 
 
 def read_with_few_files(reference: str, packing: str, fields: list[str], access: str, prefetch: int) -> int:
-    """Return the most shards mapped, or open, with 64 file descriptors."""
+    """Return the maximum number of mapped, or open, shards with 64 file descriptors."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     data = TokenDataset(reference, seq_len=_T, packing=packing, fields=fields, access=access)
     most = read_batches(data, 30, order="full", prefetch=prefetch)
@@ -172,14 +172,14 @@ def read_with_few_files(reference: str, packing: str, fields: list[str], access:
 
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize(("access", "prefetch"), [("mmap", 0), ("mmap", 8), ("pread", 4)])
-def test_few_file_descriptors_are_enough(
+def test_reading_works_with_few_file_descriptors(
     access: str, prefetch: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
     assert 1 < children.run(read_with_few_files, reference, packing, fields, access, prefetch) < 64
 
 
 @pytest.mark.parametrize(("packing", "most"), [("concat", 4), ("document", 4)])
-def test_the_first_batch_opens_the_shards_it_touches(
+def test_the_first_batch_opens_only_the_shards_that_it_reads(
     packing: str, most: int, reference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
@@ -188,13 +188,13 @@ def test_the_first_batch_opens_the_shards_it_touches(
         opened.append(path)
         return OpenShard(path, *args)
 
-    monkeypatch.setattr(dataset_module, "OpenShard", open_counted)
+    monkeypatch.setattr(split_samples, "OpenShard", open_counted)
     data = TokenDataset(reference, seq_len=_T, packing=packing)
     assert opened == []
     loader = TokenLoader(data, 4, prefetch=0, io_threads=0)
     assert opened == []
     next(loader)
     loader.close()
-    if packing == "concat":  # else coming ones are opened ahead, by a thread
+    if packing == "concat":  # with other packings, a thread opens shards ahead
         assert len(opened) == most
     assert len(opened) == len(set(opened)) <= 64 + most

@@ -22,7 +22,7 @@ def test_samples_of_a_batch_come_from_many_places_of_many_books(tmp_path: Path, 
     stream = TokenLoader(data, 16, order=order, seed=1).stream
     books, neighbours = [], 0
     for batch in range(50):
-        indices = stream.plan(np.arange(16 * batch, 16 * batch + 16), 16).parts[0].rows
+        indices = stream.window(np.arange(16 * batch, 16 * batch + 16), 16).parts[0].rows
         places = list(zip(indices.shards.tolist(), indices.starts.tolist(), strict=True))
         found = {(s, int(np.searchsorted(data.shards[s].document_offsets, at, side="right"))) for s, at in places}
         books.append(len(found))

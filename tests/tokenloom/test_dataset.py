@@ -19,7 +19,7 @@ from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
 from tests.support import build, make_spec, write_jsonl
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
-from tokenloom.reader import open_shards as open_shards_module
+from tokenloom.reader.shards import open_shards as open_shards_module
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import Shard, open_shard
 
@@ -404,11 +404,11 @@ def test_verify_full_looks_at_tokens_and_open_does_not(synthetic: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"packing": "dense"}, "packing: one of concat, document, document_padded, best_fit, not 'dense'"),
-        ({"labels": "none"}, "labels: one of shifted, same, not 'none'"),
-        ({"fields": ("mask",)}, "fields: one of cu_seqlens, document_ids, position_ids, not 'mask'"),
-        ({"verify": "no"}, "verify: one of open, full, not 'no'"),
-        ({"access": "read"}, "access: one of mmap, pread, not 'read'"),
+        ({"packing": "dense"}, "packing must be one of concat, document, document_padded, best_fit, not 'dense'"),
+        ({"labels": "none"}, "labels must be one of shifted, same, not 'none'"),
+        ({"fields": ("mask",)}, "fields must be one of cu_seqlens, document_ids, position_ids, not 'mask'"),
+        ({"verify": "no"}, "verify must be one of open, full, not 'no'"),
+        ({"access": "read"}, "access must be one of mmap, pread, not 'read'"),
         ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),
     ],
 )

@@ -1,23 +1,23 @@
-"""Checks of arguments: what is wrong is named, with the rule."""
+"""Checks of arguments; a message names the argument, the rule and the value."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import SupportsIndex
 
 
-def whole(name: str, value: Any, least: int = 0, end: int = 2**63) -> int:
-    """Return a whole number, also of numpy or torch, as int.
+def whole(name: str, value: SupportsIndex, least: int = 0, end: int = 2**63) -> int:
+    """Return an integer of Python, numpy or torch as an int.
 
     Raises:
-        TypeError: it is none.
-        ValueError: it lies outside of [least, end).
+        TypeError: the value is not an integer.
+        ValueError: the value lies outside of [least, end).
     """
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{name} must be a whole number, not {value!r}") from error
+        raise TypeError(f"{name} must be an integer, not {value!r}") from error
     if number < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     if number >= end:
@@ -25,8 +25,8 @@ def whole(name: str, value: Any, least: int = 0, end: int = 2**63) -> int:
     return number
 
 
-def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`; raises ValueError."""
+def choice(name: str, value: str, choices: Sequence[str]) -> str:
+    """Return `value`; raise ValueError if it is not one of `choices`."""
     if value not in choices:
-        raise ValueError(f"{name}: one of {', '.join(choices)}, not {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return str(value)

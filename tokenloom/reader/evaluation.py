@@ -1,29 +1,29 @@
-"""An evaluation pass: one epoch, the same batches each time, equally many on all ranks."""
+"""EvaluationPass: one epoch, with the same batches each time, and the same number of them on all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Unpack
 
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeds import Batch
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.feeding.feed import Batch
+from tokenloom.reader.loader import EvaluationOptions, TokenLoader
 
 
 class EvaluationPass:
-    """One epoch in natural order, from its start each time it is iterated; the last step is padded (labels -100).
+    """One epoch in natural order, from its start in each iteration; the last step is padded (labels -100).
 
     Args:
-        dataset: what to evaluate on; its documents are in random order already.
-        batch_size: samples of a batch on this rank, at least 1.
-        options: of TokenLoader: rank, world_size, mesh, device, prefetch, io_threads, order.
+        dataset: what to evaluate on; its documents are already in random order.
+        batch_size: samples in a batch on this rank, at least 1.
+        options: those of TokenLoader: rank, world_size, mesh, device, prefetch, io_threads, order, seed, lanes.
     """
 
-    def __init__(self, dataset: TokenDataset, batch_size: int, **options: Any) -> None:
+    def __init__(self, dataset: TokenDataset, batch_size: int, **options: Unpack[EvaluationOptions]) -> None:
         if not isinstance(dataset, TokenDataset):
-            raise TypeError(f"an EvaluationPass takes a TokenDataset, not a {type(dataset).__name__}")
+            raise TypeError(f"an EvaluationPass needs a TokenDataset, not a {type(dataset).__name__}")
         self._dataset, self._batch_size = dataset, batch_size
-        self._options = {"order": "sequential", **options}
+        self._options: EvaluationOptions = {"order": "sequential", **options}
         self._num_batches = len(self._make())
 
     def _make(self) -> TokenLoader:

@@ -1,4 +1,4 @@
-"""TokenLoader: one rank's batches of a dataset or a mixture, exactly, from any step, made ahead by a thread."""
+"""TokenLoader: the batches of one rank, of a dataset or a mixture, exact from any step on, made ahead by a thread."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import json
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import whole
-from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.dataset import DatasetOptions
 from tokenloom.reader.description import describe
-from tokenloom.reader.feeds import Batch, make_feed
-from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.prefetch import Prefetcher
-from tokenloom.reader.producer import Producer, Steps, end_of
-from tokenloom.reader.ranks import check_same_on_all_ranks, find_ranks
-from tokenloom.reader.state import check_state, make_state, open_source
-from tokenloom.reader.streams import make_stream
-from tokenloom.reader.timing import LoaderStats, StepTimes, Waits, name_bottleneck
+from tokenloom.reader.feeding.devices import make_feed
+from tokenloom.reader.feeding.feed import Batch, Feed, Made
+from tokenloom.reader.feeding.prefetch import Prefetcher
+from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
+from tokenloom.reader.order.steps import Steps, stream_end
+from tokenloom.reader.producer import Producer
+from tokenloom.reader.ranks import Mesh, check_same_on_all_ranks, find_ranks
+from tokenloom.reader.resume import open_source
+from tokenloom.reader.state import LoaderState, check_state, make_state
+from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
 
 _CHUNK_BATCHES = 16
 _CHUNK_BYTES = 2**23
@@ -29,43 +31,65 @@ _AHEAD_BATCHES = 32
 _AHEAD_BYTES = 2**27
 
 
-class TokenLoader:
-    """Batches of this rank: {"input_ids", "labels"}, (batch_size, seq_len) int64, and the fields of the dataset.
+class _RankOptions(TypedDict, total=False):
+    rank: int | None
+    world_size: int | None
+    mesh: Mesh | None
+    device: str | int | torch.device | None
+    prefetch: int | None
+    io_threads: int
 
-    All ranks share one global stream of samples: rank r takes the positions g with g % world_size == r, so the
-    stream does not depend on the number of ranks, and one number says where it is. `cu_seqlens` is (runs + 1,) int32
-    over the flattened batch, `max_seqlen` a number.
+
+class EvaluationOptions(_RankOptions, OrderOptions, total=False):
+    """The keyword arguments of EvaluationPass."""
+
+
+class ResumeOptions(_RankOptions, total=False):
+    """The keyword arguments of TokenLoader.from_state."""
+
+    drop_last: bool
+    num_epochs: int | None
+
+
+class TokenLoader:
+    """The batches of this rank: {"input_ids", "labels"}, (batch_size, seq_len) int64, and the fields of the dataset.
+
+    All ranks share one global stream of samples. Rank r takes the positions g with g % world_size == r, so the stream
+    does not depend on the number of ranks, and one number says where a training run is. `cu_seqlens` is
+    (num_runs + 1,) int32 over the flattened batch, `max_seqlen` an int.
 
     Args:
         source: a TokenDataset or a Mixture.
-        batch_size: samples of a batch on this rank, at least 1.
-        seed: of the order, in [0, 2**56).
-        rank: data-parallel rank in [0, world_size), with world_size; None: see find_ranks.
-        world_size: data-parallel ranks.
-        mesh: a DeviceMesh instead of rank and world_size.
+        batch_size: samples in a batch on this rank, at least 1.
+        seed: the seed of the order, in [0, 2**56).
+        rank: the data-parallel rank, in [0, world_size), with world_size; None to find it as find_ranks does.
+        world_size: the number of data-parallel ranks.
+        mesh: a DeviceMesh in place of rank and world_size.
         device: where batches go; None for the CPU.
         order: "block": `lanes` runs of shards side by side, samples shuffled inside each shard; "full": all samples
-            shuffled; "sequential". Each epoch has an order of its own.
-        lanes: of "block", at least 1; None for min(64, number of shards).
-        drop_last: leave out the last step of the last epoch if it is short, else pad it (labels -100) on all ranks.
+            shuffled; "sequential". Each epoch has its own order.
+        lanes: the number of runs in the order "block", at least 1; None for min(64, number of shards).
+        drop_last: whether to drop the last step of the last epoch if it is short; else it is padded (labels -100) on
+            all ranks.
         num_epochs: at least 1; None for an endless stream.
-        prefetch: batches made ahead by a thread, which rests beside a consumer that never lets go of Python's lock;
-            0: no thread, they are made when one is asked for, up to eight together; None: 32, fewer of more than 4 MiB.
-        io_threads: threads that read cold files ahead; 0: none do. At least one opens coming shards.
+        prefetch: how many batches a thread makes ahead. The thread rests while the consumer never releases Python's
+            lock. 0: no thread; up to eight batches are made together when one is requested. None: 32, fewer if a batch
+            is larger than 4 MiB.
+        io_threads: how many threads read cold files ahead; 0 for none. At least one thread opens shards ahead.
 
     Raises:
-        ValueError: an argument out of range, or no sample.
+        ValueError: an argument is out of range, or there are no samples.
     """
 
     def __init__(
         self,
-        source: TokenDataset | Mixture,
+        source: SampleSource,
         batch_size: int,
         *,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
-        mesh: Any = None,
+        mesh: Mesh | None = None,
         device: str | int | torch.device | None = None,
         order: str = "block",
         lanes: int | None = None,
@@ -79,38 +103,39 @@ class TokenLoader:
         self.stream = make_stream(source, order, seed, lanes)
         self.device = torch.device("cpu" if device is None else device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {device}: torch sees no CUDA device here")
+            raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
         self.ranks = find_ranks(rank, world_size, mesh)
-        self.steps = Steps(self.ranks, batch_size, end_of(self.stream.num_samples, num_epochs), drop_last)
+        self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
         usual = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
         self.prefetch = usual if prefetch is None else whole("prefetch", prefetch)
         self.steps.check_from(0)
         self._io_threads = whole("io_threads", io_threads)
-        self._start, self._taken = 0, 0  # position of the stream, and steps since
+        self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
         self._finishes = self.device.type != "cpu"
         self._checked_ranks = False
-        self._times, self._waits = StepTimes(), Waits()
+        self._times, self._waits = PhaseTimes(), Waits()
         self._producer: Producer | None = None
-        self._prefetcher: Prefetcher[Any] | None = None
-        self._ready: list[Any] = []  # made, and no longer the thread's
+        self._prefetcher: Prefetcher[Made] | None = None
+        self._feed: Feed | None = None
+        self._ready: list[Made] = []  # made, and taken from the thread
 
     def __repr__(self) -> str:
         rank = f"rank {self.ranks.rank} of {self.ranks.world_size}"
         return f"TokenLoader({self.source!r}, batch_size={self.steps.batch_size}, {rank}, at sample {self._position:,})"
 
     def __len__(self) -> int:
-        """Return the batches of all epochs; TypeError if they have no end."""
+        """Return the number of batches in all epochs; raise TypeError if the loader is endless."""
         left = self.steps.left(0)
         if left is None:
-            raise TypeError("an endless loader has no length: give num_epochs")
+            raise TypeError("an endless loader has no length: pass num_epochs")
         return left
 
     def __iter__(self) -> TokenLoader:
-        """Go on from where the loader is; raises TokenloomError if its last epoch is over."""
+        """Continue from where the loader is; raise TokenloomError if its last epoch is over."""
         if self.steps.left(self._position) == 0 and self._position > 0:
             raise TokenloomError(
-                "the last epoch of this loader is over: make another, load a state, or use EvaluationPass, which "
-                "starts again each time"
+                "the last epoch of this loader is over: make another loader, load a state, or use EvaluationPass, "
+                "which starts from the beginning each time"
             )
         return self
 
@@ -121,21 +146,22 @@ class TokenLoader:
                 self._ready = self._take()
             batch: Batch = self._ready.pop(0)
             if self._finishes:
+                assert self._feed is not None  # it made the batch
                 batch = self._feed.finish(batch)
             self._waits.add(begin, time.perf_counter())
         except BaseException:
-            self.close()  # the next call makes the same batch again
+            self.close()  # so that the next call makes the same batch again
             raise
         self._taken += 1
         return batch
 
     @property
     def _position(self) -> int:
-        """Samples of the stream that all ranks have taken."""
+        """The number of samples of the stream that all ranks together have taken."""
         return self.steps.after(self._start, self._taken)
 
-    def _take(self) -> list[Any]:
-        """Return the next batches, in order; StopIteration at the end of the stream."""
+    def _take(self) -> list[Made]:
+        """Return the next batches, in order; raise StopIteration at the end of the stream."""
         self._check_ranks()
         self.start()
         assert self._producer is not None  # just started
@@ -145,10 +171,10 @@ class TokenLoader:
         return made
 
     def start(self) -> None:
-        """Make batches ahead from now on, before the first is asked for."""
+        """Begin to make batches ahead, before the first is requested."""
         if self._producer is not None and self._producer.is_mine:
             return
-        self._ready = []  # in a child of a fork they are made again
+        self._ready = []  # a forked child makes them again
         chunk_batches = self._chunk_batches()
         form, batch_size = self.stream.format, self.steps.batch_size
         self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
@@ -168,28 +194,27 @@ class TokenLoader:
     def _check_ranks(self) -> None:
         if not self._checked_ranks:
             steps = {"batch_size": self.steps.batch_size, "end": self.steps.end, "drop_last": self.steps.drop_last}
-            check_same_on_all_ranks(
-                self.ranks, json.dumps(self.state_dict() | steps, sort_keys=True), repr(self.source)
-            )
+            summary = json.dumps({**self.state_dict(), **steps}, sort_keys=True)
+            check_same_on_all_ranks(self.ranks, summary, repr(self.source))
             self._checked_ranks = True
 
     def close(self) -> None:
-        """End the thread; the loader can go on from where it is, with a new one."""
+        """End the thread; the next batch continues from where the loader is, with a new thread."""
         producer, prefetcher = self._producer, self._prefetcher
-        self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the waiting below
+        self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the wait below
         if prefetcher is not None:
             prefetcher.close()
         if producer is not None:
             self._close_producer()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is, as JSON: the fingerprint of its stream, and the samples all ranks have taken."""
+    def state_dict(self) -> LoaderState:
+        """Return where the loader is, as JSON: its stream's fingerprint, and the number of samples all ranks took."""
         return make_state(self.stream.fingerprint(), self._position)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; batch size and world size may have changed.
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Continue from a state; the batch size and the world size may differ.
 
-        Raises TokenloomError if the state is one of another stream; both are named.
+        Raises TokenloomError if the state is of another stream; the message names both.
         """
         position = check_state(state, self.stream.fingerprint())
         self.close()
@@ -197,28 +222,33 @@ class TokenLoader:
 
     @classmethod
     def from_state(
-        cls, store: str | Mapping[str, str], state: Mapping[str, Any], batch_size: int, **options: Any
+        cls,
+        store: str | Mapping[str, str],
+        state: Mapping[str, object],
+        batch_size: int,
+        *,
+        dataset: DatasetOptions | None = None,
+        **options: Unpack[ResumeOptions],
     ) -> TokenLoader:
-        """Open the version that a state names, and go on from there.
+        """Open the version that a state names, and continue from there.
 
         Args:
-            store: where its dataset lies; for a mixture, one store or {member: store}.
-            state: of state_dict().
-            batch_size: as in TokenLoader, and so are the options; order, seed and lanes come from the state, and
-                `dataset` holds options of TokenDataset (fields, cache, ...).
+            store: where the dataset lies; for a mixture, one store or {member: store}.
+            state: what state_dict() returned.
+            batch_size: as in TokenLoader.
+            dataset: options of TokenDataset (fields, cache, ...).
+            options: those of TokenLoader, except order, seed and lanes, which the state decides.
         """
-        source, choices = open_source(store, state, options.pop("dataset", {}))
-        if doubled := choices.keys() & options:
-            raise TypeError(
-                f"{', '.join(sorted(doubled))}: from the state, so that the order is the same; leave it out"
-            )
-        loader = cls(source, batch_size, **options, **choices)
+        source, order = open_source(store, state, dataset or {})
+        if doubled := order.keys() & options.keys():
+            raise TypeError(f"{', '.join(sorted(doubled))}: the state decides the order; leave it out")
+        loader = cls(source, batch_size, **options, **order)
         loader.load_state_dict(state)
         return loader
 
     def stats(self) -> LoaderStats:
-        """Return what has been done so far, and what holds it up."""
-        waits, steps = self._waits, dict(self._times.seconds)
+        """Return what the loader has done so far, and what limits it."""
+        waits, phases = self._waits, dict(self._times.seconds)
         elapsed = waits.elapsed or float("inf")
         idle_ratio = waits.total / elapsed
         tokens = waits.num_batches * self.steps.batch_size * self.stream.format.seq_len
@@ -230,11 +260,11 @@ class TokenLoader:
             wait_p50=waits.quantile(0.5),
             wait_p99=waits.quantile(0.99),
             idle_ratio=idle_ratio,
-            steps=steps,
+            steps=phases,
             memory=self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes},
-            bottleneck=name_bottleneck(waits.num_batches, idle_ratio, steps),
+            bottleneck=name_bottleneck(waits.num_batches, idle_ratio, phases),
         )
 
     def describe(self) -> str:
-        """Return the way of a batch as text: shards, order, packing, shapes and types at each step."""
-        return describe(self.stream, self.steps, self.device, self.prefetch)
+        """Return how a batch is made, as text: shards, packing, order, and the shapes and types on the way."""
+        return describe(self.stream, self.steps, str(self.device), self.prefetch)

@@ -1,21 +1,22 @@
-"""Attention within documents: a dense mask and a FlexAttention mask_mod; and cutting a batch for consecutive passes."""
+"""Attention within documents, as a dense mask or a FlexAttention mask_mod; and segments of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from tokenloom.reader.feeding.feed import Batch
+
 
 @dataclass(frozen=True)
 class DocumentMask:
-    """Who attends to whom: a token to those before it and itself, within its document; padding to padding alone.
+    """Which tokens attend to which: a token to itself and to those before it in its document; padding only to padding.
 
     Args:
-        document_ids: (B, T) int32 of a batch.
+        document_ids: those of a batch, (B, T) int32.
     """
 
     document_ids: Tensor
@@ -29,7 +30,7 @@ class DocumentMask:
 
     @property
     def mask_mod(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """For torch.nn.attention.flex_attention.create_block_mask(mask_mod, B, None, T, T, device)."""
+        """The argument of torch.nn.attention.flex_attention.create_block_mask(mask_mod, B, None, T, T, device)."""
         ids = self.document_ids
 
         def within_document(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -43,14 +44,14 @@ def document_mask(document_ids: Tensor) -> DocumentMask:
     return DocumentMask(document_ids)
 
 
-def segments(batch: dict[str, Any], num_segments: int) -> Iterator[dict[str, Any]]:
-    """Yield a batch in consecutive segments of T / num_segments tokens, for truncated backpropagation or updates.
+def segments(batch: Batch, num_segments: int) -> Iterator[Batch]:
+    """Yield consecutive segments of a batch, T / num_segments tokens each, for truncated backpropagation.
 
     Args:
-        batch: tensors (B, T); cu_seqlens and max_seqlen, which hold for whole rows, are left out.
-        num_segments: divides T.
+        batch: tensors (B, T); segments leave out cu_seqlens and max_seqlen, which hold for whole rows only.
+        num_segments: a divisor of T.
 
-    Raises ValueError if T is no multiple of num_segments.
+    Raises ValueError if num_segments does not divide T.
     """
     seq_len = batch["input_ids"].shape[1]
     if num_segments < 1 or seq_len % num_segments:

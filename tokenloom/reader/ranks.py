@@ -1,11 +1,12 @@
-"""Which data-parallel rank this process is, and of how many."""
+"""The data-parallel rank of this process, and the number of ranks."""
 
 from __future__ import annotations
 
 import logging
 import os
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Protocol, Self
 
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import whole
@@ -13,32 +14,51 @@ from tokenloom.reader.arguments import whole
 _log = logging.getLogger("tokenloom")
 
 
+class Mesh(Protocol):
+    """What this module needs of torch's DeviceMesh."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """The names of the dimensions."""
+
+    def __getitem__(self, name: str, /) -> Self: ...
+
+    def get_local_rank(self) -> int:
+        """Return the rank of this process in a mesh of one dimension."""
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+
+
 @dataclass(frozen=True)
 class Ranks:
-    """A data-parallel rank, in [0, world_size), and where it was read."""
+    """A data-parallel rank in [0, world_size), and where both numbers come from."""
 
     rank: int
     world_size: int
     origin: str
 
     def is_process_group(self) -> bool:
-        """Return whether these are rank and size of torch's default process group, and others are in it."""
+        """Return whether these are the rank and the size of torch's default process group."""
         distributed = _process_group()
-        return bool(distributed) and (self.rank, self.world_size) == (
-            distributed.get_rank(),
-            distributed.get_world_size(),
-        )
+        if distributed is None:
+            return False
+        return (self.rank, self.world_size) == (distributed.get_rank(), distributed.get_world_size())
 
 
-def find_ranks(rank: int | None, world_size: int | None, mesh: Any = None) -> Ranks:
-    """Return rank and world size from, in this order: mesh, arguments, torch.distributed, RANK and WORLD_SIZE, 0 of 1.
+def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = None) -> Ranks:
+    """Return the rank and the world size: of mesh, the arguments, torch.distributed, RANK and WORLD_SIZE, or 0 of 1.
 
     Args:
-        rank: in [0, world_size); None if not given, together with world_size.
+        rank: in [0, world_size), with world_size; None for neither.
         world_size: at least 1.
-        mesh: a one-dimensional DeviceMesh of data-parallel ranks, or one with a dimension "dp".
+        mesh: a DeviceMesh of one dimension, the data-parallel ranks, or with a dimension "dp".
 
-    Raises ValueError if they contradict each other.
+    Raises ValueError if they contradict each other, or the rank is out of range.
     """
     found = _of_mesh(mesh, rank, world_size) or _of_arguments(rank, world_size) or _of_torch() or _of_environment()
     if not 0 <= found.rank < found.world_size:
@@ -47,27 +67,30 @@ def find_ranks(rank: int | None, world_size: int | None, mesh: Any = None) -> Ra
     return found
 
 
-def _of_mesh(mesh: Any, rank: int | None, world_size: int | None) -> Ranks | None:
+def _of_mesh(mesh: Mesh | None, rank: int | None, world_size: int | None) -> Ranks | None:
     if mesh is None:
         return None
     if rank is not None or world_size is not None:
-        raise ValueError("give mesh, or rank and world_size, not both")
+        raise ValueError("pass mesh, or rank and world_size, not both")
     if mesh.ndim > 1:
         if "dp" not in (mesh.mesh_dim_names or ()):
-            raise ValueError(f'a mesh of dimensions {mesh.mesh_dim_names}: give the data-parallel one, mesh["dp"]')
+            raise ValueError(
+                f'the mesh has the dimensions {mesh.mesh_dim_names}: pass the data-parallel one, mesh["dp"]'
+            )
         mesh = mesh["dp"]
     return Ranks(mesh.get_local_rank(), mesh.size(), "mesh")
 
 
 def _of_arguments(rank: int | None, world_size: int | None) -> Ranks | None:
     if (rank is None) != (world_size is None):
-        raise ValueError("rank and world_size belong together: give both or none")
+        raise ValueError("rank and world_size belong together: pass both or neither")
     if rank is None or world_size is None:
         return None
     return Ranks(whole("rank", rank), whole("world_size", world_size, 1), "arguments")
 
 
-def _process_group() -> Any:
+def _process_group() -> ModuleType | None:
+    """Return torch.distributed if it has a default process group."""
     import torch.distributed as distributed
 
     return distributed if distributed.is_available() and distributed.is_initialized() else None
@@ -83,31 +106,32 @@ def _of_torch() -> Ranks | None:
 def _of_environment() -> Ranks:
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size is None:
-        return Ranks(0, 1, "nothing else: one process")
+        return Ranks(0, 1, "default: one process")
     if rank is None or world_size is None:
-        raise ValueError("only one of RANK and WORLD_SIZE is in the environment: set both or none")
+        raise ValueError("only one of RANK and WORLD_SIZE is set in the environment: set both or neither")
     try:
         return Ranks(int(rank), int(world_size), "RANK and WORLD_SIZE")
     except ValueError as error:
-        raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} of the environment are no numbers") from error
+        raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} in the environment must be integers") from error
 
 
 def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
-    """Raise TokenloomError if the ranks of the process group would read different streams; they must all call this.
+    """Raise TokenloomError if the ranks of the process group would read different streams; all of them must call this.
 
     Args:
-        ranks: nothing is checked unless they are those of the process group.
-        summary: what this rank reads; a difference is shown.
-        place: where it reads it; shown, and free to differ: each node may have a copy of its own.
+        ranks: not checked unless they are those of the process group.
+        summary: what this rank reads; the message shows a difference.
+        place: where it reads that. The message shows it, but it may differ: each node may have its own copy.
     """
-    if ranks.world_size == 1 or not ranks.is_process_group():
+    distributed = _process_group()
+    if distributed is None or ranks.world_size == 1 or not ranks.is_process_group():
         return
-    found: list[Any] = [None] * ranks.world_size
-    _process_group().all_gather_object(found, (summary, place))
+    found = [("", "")] * ranks.world_size
+    distributed.all_gather_object(found, (summary, place))
     for other, (theirs, their_place) in enumerate(found):
         if theirs != found[0][0]:
             raise TokenloomError(
                 f"ranks would read different streams: rank 0 reads {found[0][1]}: {found[0][0]}; rank {other} reads "
-                f"{their_place}: {theirs}. Give all of them one version, by its 16 digits and not by a tag that may "
-                "move, one state, and the same arguments"
+                f"{their_place}: {theirs}. Pass the same state and the same arguments to all of them, and name the "
+                "version by its 16 digits, because a tag may move"
             )

@@ -1,53 +1,152 @@
-"""The state of a loader: the fingerprint of its stream and one whole number, as JSON."""
+"""The state of a loader: the fingerprint of its stream, and the number of samples taken, as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TypedDict, TypeGuard, cast
 
 from tokenloom.errors import TokenloomError
-from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.mixture import Mixture
 
 STATE_VERSION = 1
 _VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
-_KEPT = ("packing", "labels", "mask_documents")  # options of a dataset that a state decides
-_OF_DATASET = ("dataset", "version", "split", "seq_len", *_KEPT, "order", "seed", "lanes")
-_OF_MIXTURE = ("names", "weights", "lanes")
 
 
-def make_state(fingerprint: dict[str, Any], samples: int) -> dict[str, Any]:
+class SamplesFingerprint(TypedDict):
+    """All that decides the samples of a split, their indices, and what a model learns from them."""
+
+    dataset: str
+    version: str
+    split: str
+    seq_len: int
+    packing: str
+    labels: str
+    mask_documents: bool
+
+
+class DatasetFingerprint(SamplesFingerprint):
+    """All that decides the sample at a position of the stream of a dataset."""
+
+    order: str
+    order_version: int
+    lanes: int | None  # None unless the order is "block"
+    seed: int
+
+
+class MixtureFingerprint(TypedDict):
+    """All that decides the sample at a position of the stream of a mixture."""
+
+    members: dict[str, DatasetFingerprint]
+    names: list[str]  # of the members, in order
+    weights: list[list[int | list[int]]]  # [from_sample, weights] of each stage
+    lanes: int | None  # as given for all members
+
+
+class LoaderState(TypedDict):
+    """Where a loader is."""
+
+    tokenloom_state: int
+    stream: DatasetFingerprint | MixtureFingerprint
+    samples: int  # taken by all ranks together
+
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "dataset": (str,),
+    "version": (str,),
+    "split": (str,),
+    "seq_len": (int,),
+    "packing": (str,),
+    "labels": (str,),
+    "mask_documents": (bool,),
+    "order": (str,),
+    "order_version": (int,),
+    "lanes": (int, type(None)),
+    "seed": (int,),
+}
+_MIXTURE_FIELDS: dict[str, tuple[type, ...]] = {
+    "members": (dict,),
+    "names": (list,),
+    "weights": (list,),
+    "lanes": (int, type(None)),
+}
+
+
+def make_state(fingerprint: DatasetFingerprint | MixtureFingerprint, samples: int) -> LoaderState:
     """Return the state of a stream of which all ranks together have taken `samples` samples."""
-    return {_VERSION: STATE_VERSION, _STREAM: fingerprint, _SAMPLES: samples}
+    return {"tokenloom_state": STATE_VERSION, "stream": fingerprint, "samples": samples}
 
 
-def check_state(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> int:
-    """Return the samples taken; raises TokenloomError if the state is not one of a stream with this fingerprint."""
-    theirs, samples = _parts(state)
-    if theirs != fingerprint:
-        raise TokenloomError(
-            "the state is of another stream than this loader's: " + "; ".join(_differences(theirs, fingerprint))
-        )
-    return samples
+def is_mixture(stream: DatasetFingerprint | MixtureFingerprint) -> TypeGuard[MixtureFingerprint]:
+    """Return whether a fingerprint is that of a mixture."""
+    return "members" in stream
 
 
-def _parts(state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def decode_state(state: object) -> LoaderState:
+    """Return `state` if it is the state of a loader; raise TokenloomError, which names the field, if it is not."""
     if not isinstance(state, Mapping):
-        raise TokenloomError(f"no loader state: a {type(state).__name__}, not an object; JSON must be read first")
+        raise TokenloomError(
+            f"not a loader state: a {type(state).__name__} instead of an object; decode the JSON text first"
+        )
     if _VERSION not in state:
-        raise TokenloomError(f"no loader state: it has no {_VERSION!r}")
+        raise TokenloomError(f"not a loader state: it has no {_VERSION!r}")
     if state[_VERSION] != STATE_VERSION:
         raise TokenloomError(
-            f"no loader state of version {STATE_VERSION}: {_VERSION} is {state.get(_VERSION)!r}; a newer one needs a "
-            "newer tokenloom"
+            f"not a loader state of version {STATE_VERSION}: {_VERSION} is {state[_VERSION]!r}; if it is newer, it "
+            "needs a newer tokenloom"
         )
     stream, samples = state.get(_STREAM), state.get(_SAMPLES)
     if not isinstance(stream, dict) or type(samples) is not int or not 0 <= samples < 2**62:
-        raise TokenloomError(f"no loader state: it needs {_STREAM!r}, an object, and {_SAMPLES!r}, a number from 0")
-    return stream, samples
+        raise TokenloomError(
+            f"not a loader state: {_STREAM!r} must be an object, and {_SAMPLES!r} an integer in [0, 2**62)"
+        )
+    _check_stream(stream)
+    return cast(LoaderState, state)
 
 
-def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any], path: str = "") -> list[str]:
+def _check_stream(stream: dict[str, object]) -> None:
+    if "members" not in stream:
+        return _check_fields(stream, _FIELDS, _STREAM)
+    _check_fields(stream, _MIXTURE_FIELDS, _STREAM)
+    members, names = stream["members"], stream["names"]
+    assert isinstance(members, dict) and isinstance(names, list)  # just checked
+    if not names or sorted(map(repr, members)) != sorted(map(repr, names)):
+        raise TokenloomError(f"not a loader state: 'names' of its {_STREAM!r} must be those of its 'members'")
+    weights = stream["weights"]
+    assert isinstance(weights, list)  # just checked
+    if not weights or not all(_is_stage(stage, len(names)) for stage in weights):
+        raise TokenloomError(
+            f"not a loader state: 'weights' of its {_STREAM!r} must be a list of [from_sample, weights of all members]"
+        )
+    for name, member in members.items():
+        _check_fields(member, _FIELDS, f"{_STREAM}.members.{name}")
+    return None
+
+
+def _is_stage(stage: object, num_members: int) -> bool:
+    if not isinstance(stage, list) or len(stage) != 2 or not isinstance(stage[1], list):
+        return False
+    return len(stage[1]) == num_members and all(type(number) is int for number in (stage[0], *stage[1]))
+
+
+def _check_fields(record: object, fields: Mapping[str, tuple[type, ...]], place: str) -> None:
+    if not isinstance(record, dict):
+        raise TokenloomError(f"not a loader state: its {place!r} must be an object, not {record!r}")
+    for name, types in fields.items():
+        if name not in record:
+            raise TokenloomError(f"not a loader state: its {place!r} has no {name!r}")
+        if type(record[name]) not in types:
+            names = " or ".join("null" if each is type(None) else each.__name__ for each in types)
+            raise TokenloomError(f"not a loader state: {name!r} of its {place!r} must be {names}, not {record[name]!r}")
+
+
+def check_state(state: object, fingerprint: DatasetFingerprint | MixtureFingerprint) -> int:
+    """Return the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
+    decoded = decode_state(state)
+    if differences := _differences(decoded["stream"], fingerprint):
+        raise TokenloomError("the state is of another stream than this loader's: " + "; ".join(differences))
+    return decoded["samples"]
+
+
+def _differences(theirs: Mapping[str, object], mine: Mapping[str, object], path: str = "") -> list[str]:
     found = []
     for name in sorted({*theirs, *mine}):
         a, b = theirs.get(name), mine.get(name)
@@ -56,47 +155,3 @@ def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any], path: str =
         elif a != b:
             found.append(f"{path}{name} is {a!r} in the state, {b!r} in the loader")
     return found
-
-
-def open_source(
-    store: str | Mapping[str, str], state: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[TokenDataset | Mixture, dict[str, Any]]:
-    """Open what a state names.
-
-    Args:
-        store: where the dataset lies; for a mixture, one store or {member: store}.
-        state: of a loader.
-        options: of TokenDataset, beyond what the state names.
-
-    Returns:
-        The dataset or mixture, and {"order", "seed", "lanes"} for its loader.
-    """
-    stream, _ = _parts(state)
-    members = stream.get("members")
-    _check_names(stream, _OF_DATASET if members is None else _OF_MIXTURE)
-    if members is None:
-        return _open_dataset(str(store), stream, options), _choices(stream)
-    for member in members.values():
-        _check_names(member, _OF_DATASET)
-    stages = stream["weights"]
-    stores = {name: store if isinstance(store, str) else store[name] for name in members}
-    opened = {name: _open_dataset(stores[name], member, options) for name, member in members.items()}
-    weights = [dict(zip(stream["names"], values, strict=True)) for _, values in stages]
-    later = [(start, weight) for (start, _), weight in zip(stages[1:], weights[1:], strict=True)]
-    mixture = Mixture({name: (opened[name], weights[0][name]) for name in stream["names"]}, later)
-    return mixture, _choices(next(iter(members.values()))) | {"lanes": stream["lanes"]}
-
-
-def _check_names(stream: Mapping[str, Any], needed: Sequence[str]) -> None:
-    if missing := [name for name in needed if name not in stream]:
-        raise TokenloomError(f"no loader state: its {_STREAM!r} has no {missing[0]!r}")
-
-
-def _open_dataset(store: str, stream: Mapping[str, Any], options: Mapping[str, Any]) -> TokenDataset:
-    reference = f"{store}/{stream['dataset']}@{stream['version']}"
-    kept = {name: stream[name] for name in _KEPT}
-    return TokenDataset(reference, stream["split"], stream["seq_len"], **kept | dict(options))
-
-
-def _choices(stream: Mapping[str, Any]) -> dict[str, Any]:
-    return {"order": stream["order"], "seed": stream["seed"], "lanes": stream["lanes"]}

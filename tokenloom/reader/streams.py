@@ -1,107 +1,137 @@
-"""Streams: the endless global sequence of samples that a loader's ranks share, of one dataset or of a mixture.
+"""Streams: the endless global sequence of samples that the ranks of a loader share, of a dataset or of a mixture.
 
-A position g of a stream names one sample, whatever the number of ranks; `plan` says where its tokens lie.
+A position of a stream is one sample, whatever the number of ranks. A window holds where its tokens lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
 
 import numpy as np
 
 from tokenloom.reader.arguments import whole
-from tokenloom.reader.assembly import BatchFormat, Block, Part
-from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import ORDER_VERSION, Int64s, Order
+from tokenloom.reader.arrays import Int64s
+from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
+from tokenloom.reader.ranks import Mesh
+from tokenloom.reader.shards.batch_format import BatchFormat
+from tokenloom.reader.shards.split_samples import SplitSamples
+from tokenloom.reader.shards.window import RowWindow, WindowPart
+from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
 
 
-class Stream(Protocol):
-    """What a loader needs from a dataset or a mixture."""
+class OrderOptions(TypedDict, total=False):
+    """The arguments of TokenLoader that decide the order."""
 
-    format: BatchFormat
-    num_samples: int | None  # of an epoch; None for a mixture, which has none
-    datasets: list[TokenDataset]
+    order: str
+    seed: int
+    lanes: int | None
+
+
+class StreamOptions(OrderOptions, total=False):
+    """The keyword arguments of SampleStream."""
+
+    batch_size: int | None
+    start: int
+    rank: int | None
+    world_size: int | None
+    mesh: Mesh | None
+    drop_last: bool
+    num_epochs: int | None
+
+
+class Stream(ABC):
+    """An endless sequence of samples.
+
+    Args:
+        form: what a batch holds.
+        num_samples: the samples of an epoch; None for a mixture, which has no epochs.
+        datasets: where the samples lie.
+    """
+
+    def __init__(self, form: BatchFormat, num_samples: int | None, datasets: list[SplitSamples]) -> None:
+        self.format, self.num_samples, self.datasets = form, num_samples, datasets
 
     @property
     def is_remote(self) -> bool:
-        """Whether a shard of it may have to be downloaded."""
-
-    @property
-    def opens_slowly(self) -> bool:
-        """Whether shards are better opened ahead of need."""
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return all that decides the sample at a position, as JSON."""
-
-    def plan(self, positions: Int64s, num_places: int) -> Block:
-        """Return where the samples at (n,) positions lie, padded to `num_places` rows."""
-
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[TokenDataset, list[int]]]:
-        """Yield the shards that the samples at (n,) positions lie in, by dataset, in order of first need."""
-
-    def epochs_at(self, position: int) -> dict[str, float]:
-        """Return how many epochs of each dataset lie before `position`."""
-
-    def memory(self) -> dict[str, int]:
-        """Return the bytes of the shards that are mapped."""
-
-
-class _OfDatasets:
-    """What follows from the datasets of a stream."""
-
-    datasets: list[TokenDataset]
-
-    @property
-    def is_remote(self) -> bool:
-        """See Stream."""
+        """Whether shards may have to be downloaded."""
         return any(dataset.files.is_remote for dataset in self.datasets)
 
     @property
     def opens_slowly(self) -> bool:
-        """See Stream."""
+        """Whether opening shards takes so long that it should begin ahead of need."""
         return self.is_remote or any(dataset.packing != "concat" for dataset in self.datasets)
 
     def memory(self) -> dict[str, int]:
-        """See Stream."""
+        """Return the number of bytes that are mapped."""
         return {"mapped": sum(dataset.shards.num_bytes for dataset in self.datasets)}
 
+    @abstractmethod
+    def fingerprint(self) -> DatasetFingerprint | MixtureFingerprint:
+        """Return all that decides the sample at a position, as JSON."""
 
-class DatasetStream(_OfDatasets):
-    """The stream of one dataset: epoch after epoch, each in an order of its own."""
+    @abstractmethod
+    def window(self, positions: Int64s, num_rows: int) -> RowWindow:
+        """Return the rows of the samples at (n,) positions, padded to `num_rows`."""
 
-    def __init__(self, dataset: TokenDataset, order: str, seed: int, lanes: int | None) -> None:
+    @abstractmethod
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
+        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
+
+    @abstractmethod
+    def epochs_at(self, position: int) -> dict[str, float]:
+        """Return the number of epochs of each dataset before `position`."""
+
+
+class SampleSource(ABC):
+    """What a loader reads: a TokenDataset or a Mixture."""
+
+    @abstractmethod
+    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
+        """Return the stream of samples in an order; raise ValueError if an argument is out of range."""
+
+
+def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) -> Stream:
+    """Return the stream of a source; raise TypeError if it is not one, ValueError if an argument is out of range."""
+    if not isinstance(source, SampleSource):
+        raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
+    return source.stream(order, seed, lanes)
+
+
+class DatasetStream(Stream):
+    """The stream of one dataset: epoch after epoch, each in its own order."""
+
+    def __init__(self, dataset: SplitSamples, order: str, seed: int, lanes: int | None) -> None:
         if not len(dataset):
             where = "shard" if dataset.packing == "concat" else "document"
             raise ValueError(
                 f"{dataset.reference}, split {dataset.split!r}, is empty: no {where} has "
-                f"seq_len + 1 = {dataset.seq_len + 1} tokens to give; choose a smaller seq_len, or another packing"
+                f"seq_len + 1 = {dataset.seq_len + 1} tokens; choose a smaller seq_len, or another packing"
             )
-        self.dataset, self.format = dataset, dataset.format
-        self.datasets = [dataset]
+        super().__init__(dataset.format, len(dataset), [dataset])
+        self.dataset = dataset
         self.order = Order(order, dataset.counts, seed, lanes)
-        self.num_samples: int | None = len(dataset)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> DatasetFingerprint:
         """See Stream."""
-        return self.dataset.fingerprint() | {
+        return {
+            **self.dataset.fingerprint(),
             "order": self.order.name,
             "order_version": ORDER_VERSION,
             "lanes": self.order.lanes if self.order.name == "block" else None,
             "seed": self.order.seed,
         }
 
-    def plan(self, positions: Int64s, num_places: int) -> Block:
+    def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """See Stream."""
-        part = self.part(positions, np.arange(len(positions)))
-        return Block([part], num_places, self.format)
+        return RowWindow([self.part(positions, np.arange(len(positions)))], num_rows, self.format)
 
-    def part(self, positions: Int64s, places: Int64s) -> Part:
-        """Return the rows of (n,) positions, which go to `places` of a block."""
-        return Part(self.dataset, places, self.dataset.plan(self.order.samples(positions)))
+    def part(self, positions: Int64s, places: Int64s) -> WindowPart:
+        """Return the rows of (n,) positions, as the rows `places` of a window."""
+        return WindowPart(self.dataset.shards, places, self.dataset.locate(self.order.samples(positions)))
 
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[TokenDataset, list[int]]]:
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """See Stream."""
         near = positions[positions < positions[:1].sum() + len(self.dataset)]  # later epochs have the same shards
         shards, first = np.unique(self.dataset.shards_of(self.order.samples(near)), return_index=True)
@@ -112,51 +142,48 @@ class DatasetStream(_OfDatasets):
         return {self.dataset.manifest["dataset"]: position / len(self.dataset)}
 
 
-class MixtureStream(_OfDatasets):
-    """The stream of a mixture: its table says whose turn it is, and each member's stream goes on from where it was."""
+class MixtureStream(Stream):
+    """The stream of a mixture: a schedule gives each position to a member, whose own stream continues there.
 
-    def __init__(self, mixture: Mixture, order: str, seed: int, lanes: int | None) -> None:
-        self.mixture, self._lanes = mixture, None if lanes is None else whole("lanes", lanes, 1)
-        self.members = [DatasetStream(data, order, seed, lanes) for data in mixture.datasets.values()]
-        self.format = self.members[0].format
-        self.datasets = list(mixture.datasets.values())
-        self.num_samples: int | None = None
+    Args:
+        members: the streams of the members by name, all of one batch format.
+        schedule: whose turn each position is.
+        lanes: as given for all members.
+    """
 
-    def fingerprint(self) -> dict[str, Any]:
+    def __init__(self, members: Mapping[str, DatasetStream], schedule: Schedule, lanes: int | None) -> None:
+        datasets = [member.dataset for member in members.values()]
+        super().__init__(datasets[0].format, None, datasets)
+        self.members, self.schedule = dict(members), schedule
+        self._lanes = None if lanes is None else whole("lanes", lanes, 1)
+
+    def fingerprint(self) -> MixtureFingerprint:
         """See Stream."""
-        names = list(self.mixture.datasets)
-        members = {name: member.fingerprint() for name, member in zip(names, self.members, strict=True)}
-        return {"members": members, "names": names, "weights": self.mixture.schedule.to_json(), "lanes": self._lanes}
+        return {
+            "members": {name: member.fingerprint() for name, member in self.members.items()},
+            "names": list(self.members),
+            "weights": self.schedule.to_json(),
+            "lanes": self._lanes,
+        }
 
-    def plan(self, positions: Int64s, num_places: int) -> Block:
+    def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """See Stream."""
-        members, ordinals = self.mixture.schedule.turns(positions)
+        members, ordinals = self.schedule.turns(positions)
         parts = []
-        for index, member in enumerate(self.members):
+        for index, member in enumerate(self.members.values()):
             places = np.flatnonzero(members == index)
             if len(places):
                 parts.append(member.part(ordinals[places], places))
-        return Block(parts, num_places, self.format)
+        return RowWindow(parts, num_rows, self.format)
 
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[TokenDataset, list[int]]]:
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """See Stream."""
-        members, ordinals = self.mixture.schedule.turns(positions)
-        for index, member in enumerate(self.members):
+        members, ordinals = self.schedule.turns(positions)
+        for index, member in enumerate(self.members.values()):
             yield from member.shards_of(ordinals[members == index])
 
     def epochs_at(self, position: int) -> dict[str, float]:
         """See Stream."""
-        counts = self.mixture.schedule.counts_before(position)
-        sizes = (len(data) for data in self.mixture.datasets.values())
-        return {name: n / size for name, n, size in zip(self.mixture.datasets, counts, sizes, strict=True)}
-
-
-def make_stream(
-    source: TokenDataset | Mixture, order: str, seed: int, lanes: int | None
-) -> DatasetStream | MixtureStream:
-    """Return the stream of a dataset or a mixture; ValueError if an option is out of range or there is no sample."""
-    if not isinstance(source, TokenDataset | Mixture):
-        raise TypeError(f"the source is a TokenDataset or a Mixture, not a {type(source).__name__}")
-    if isinstance(source, Mixture):
-        return MixtureStream(source, order, seed, lanes)
-    return DatasetStream(source, order, seed, lanes)
+        counts = self.schedule.counts_before(position)
+        members = self.members.items()
+        return {name: count / len(member.dataset) for (name, member), count in zip(members, counts, strict=True)}

@@ -1,6 +1,6 @@
-"""Rows: where the tokens of some samples lie, and where documents begin in them; no token is touched here.
+"""Rows: where the tokens of samples lie, and where documents begin in them. This module reads no token.
 
-A row is what a sample is cut from: at most T + 1 tokens, inputs row[:-1] and labels row[1:].
+A sample is cut from a row of at most T + 1 tokens: its inputs are row[:-1], its labels row[1:].
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from tokenloom.reader.arrays import Int64s
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The pieces of (n,) rows: piece k of row r is entry `row_offsets[r] + k` of the arrays below.
+    """The pieces of n rows: piece k of row r is entry `row_offsets[r] + k` of the arrays below.
 
-    `marks[mark_offsets[r]:mark_offsets[r + 1]]` are the places in row r, in [1, T], where a document or the padding
-    begins; both None if nobody asked.
+    A mark is the index of a token in a row, in [1, T], that begins a document or the padding. The marks of row r are
+    `marks[mark_offsets[r]:mark_offsets[r + 1]]`; both arrays are None if the batch format does not need them.
     """
 
     row_offsets: Int64s  # (n + 1,)
-    shards: Int64s  # (p,) index in the split
-    starts: Int64s  # (p,) tokens from the shard's start
+    shards: Int64s  # (p,) index of the shard in the split
+    starts: Int64s  # (p,) first token in the shard
     lengths: Int64s  # (p,) tokens
     mark_offsets: Int64s | None = None  # (n + 1,)
     marks: Int64s | None = None  # (m,)
@@ -34,7 +34,7 @@ class Rows:
 
 
 def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
-    """Return the whole numbers of [start, start + length) for each of (n,) ranges, one after the other.
+    """Return the integers of [start, start + length) for each of n ranges, concatenated.
 
     Example: [5, 9], [2, 3] -> [5, 6, 9, 10, 11]
     """
@@ -44,20 +44,19 @@ def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def offsets_of(lengths: Int64s) -> Int64s:
-    """Return the (n + 1,) offsets of parts of (n,) lengths: [2, 3] -> [0, 2, 5]."""
+    """Return the (n + 1,) offsets of parts with these (n,) lengths: [2, 3] -> [0, 2, 5]."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def joined(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
-    """Put the entries of groups of rows into the order of the rows.
+def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
+    """Return the entries of several groups of rows in the order of the rows.
 
     Args:
-        groups: (rows, offsets, *columns): entry k of row rows[i] is entry offsets[i] + k of each column; at least one
-            group.
-        num_rows: rows in all; each is in exactly one group.
+        groups: (rows, offsets, *columns), at least one; entry k of row rows[i] is entry offsets[i] + k of each column.
+        num_rows: the number of rows in all groups; each row is in exactly one.
 
     Returns:
-        offsets (num_rows + 1,), and the columns.
+        The offsets, (num_rows + 1,), and the columns.
     """
     rows, offsets, *columns = zip(*groups, strict=True)
     sizes = [len(first) for first in columns[0]]
@@ -72,14 +71,14 @@ def joined(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
 
 
 def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return where documents begin inside of rows that are cut from the stream of a shard, as one piece each.
+    """Return where documents begin inside rows of one piece each.
 
     Args:
-        offsets: document offsets of the shard.
-        starts, lengths: (n,) tokens of each row in the shard; quicker with ascending starts.
+        offsets: the document offsets of the shard.
+        starts, lengths: (n,) first token of each row in the shard, and number of tokens; ascending starts are faster.
 
     Returns:
-        (n + 1,) offsets and the marks, each in [1, length).
+        The offsets of the marks, (n + 1,), and the marks, each in [1, length).
     """
     first = np.searchsorted(offsets, (starts + 1).astype(np.uint64))
     counts = np.searchsorted(offsets, (starts + lengths).astype(np.uint64)) - first
@@ -88,15 +87,15 @@ def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -
 
 
 def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tuple[Int64s, Int64s]:
-    """Return where pieces end inside of rows that are made of whole pieces: there a document or the padding begins.
+    """Return where pieces end inside rows of whole pieces: a document or the padding begins there.
 
     Args:
-        row_offsets: (n + 1,) pieces of each row.
+        row_offsets: (n + 1,) offsets of each row's pieces.
         lengths: (p,) tokens of each piece.
-        row_tokens: T + 1; a mark there would be outside of the row, and is left out.
+        row_tokens: T + 1; there is no mark at or after the end of a row.
 
     Returns:
-        (n + 1,) offsets and the marks, each in [1, row_tokens).
+        The offsets of the marks, (n + 1,), and the marks, each in [1, row_tokens).
     """
     ends = np.cumsum(lengths)
     before = offsets_of(lengths)[row_offsets[:-1]]

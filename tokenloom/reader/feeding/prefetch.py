@@ -1,13 +1,13 @@
 """A background thread that makes items ahead of a consumer.
 
-The thread knows only what makes the items, never the consumer: it ends when its Prefetcher is dropped, at the
-interpreter's exit, and after an exception, which the consumer gets with its traceback. A child of a fork has no
-such thread and must make a Prefetcher of its own.
+The thread holds a reference to what makes the items, but not to the consumer. It ends when its Prefetcher is dropped,
+when the interpreter exits, and after an exception, which the consumer gets with its traceback. A forked child has no
+such thread and must make its own Prefetcher.
 
-The thread rests beside a consumer that never lets go of Python's lock: a batch of 8 x 2,048 tokens took 20 to 36 us
-through the thread where it is asked for at once, and 17 without; docs/decisions.md has more.
+The thread rests while the consumer never releases Python's lock: a batch of 8 x 2,048 tokens that is requested at once
+took 20 to 36 us through the thread, and 17 without it; docs/decisions.md has more.
 
-Both sides talk over queues of the standard library's C code, which an interrupt can't leave locked.
+Both sides communicate through queues of the standard library's C code, which an interrupt can't leave locked.
 """
 
 from __future__ import annotations
@@ -20,51 +20,54 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0
-_TIGHT_SECONDS = 50e-6  # a consumer that takes less for an item does not compute meanwhile
+_TIGHT_SECONDS = 50e-6  # a consumer that takes less time for an item does not compute in between
 _KEPT_SHARE = 0.5  # of the lock's switch interval
-_KEPT_TIMES = 2  # a busy machine may be slow once
-_NAP_SECONDS = 2e-4  # in which a waiting thread wakes up and takes the lock
-_REST_SECONDS = 20.0  # then the thread tries again
-_STOP = 0  # instead of a number of items that there is room for
+_KEPT_TIMES = 2  # a busy machine may be slow once in a while
+_NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
+_REST_SECONDS = 20.0  # after which the thread tries again
+_STOP = 0  # sent in place of the number of items that there is room for
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Made(Generic[Item]):
     """Items, and whether the consumer kept Python's lock."""
 
-    items: list[Any]
+    items: list[Item]
     lock_is_kept: bool
 
 
 @dataclass(frozen=True)
 class _Raised:
-    """Instead of items: what the thread raised."""
+    """What the thread raised, in place of items."""
 
     error: BaseException
 
 
-class Prefetcher(Generic[Item]):
-    """Items made ahead by a thread, handed over several at a time: each hand-over costs both sides Python's lock.
+_Queue: TypeAlias = "SimpleQueue[_Made[Item] | _Raised]"
 
-    Against a consumer that never lets go of that lock, as it asks for the next items at once or computes in Python,
-    the thread would only make it wait: then the consumer makes items itself, and the thread rests.
+
+class Prefetcher(Generic[Item]):
+    """Items that a thread makes ahead, and hands over several at a time: each handover costs both sides Python's lock.
+
+    A consumer that never releases that lock, because it requests the next items at once or computes in Python, would
+    only wait for the thread. It makes the items itself then, and the thread rests.
 
     Args:
-        make: returns up to that many next items, at least one; none at the end of the stream.
-        ahead: items that may wait to be taken at most, at least 1.
+        make: returns the next items, at least one and at most as many as its argument; none at the end of the stream.
+        ahead: how many items may wait to be taken, at least 1.
     """
 
     def __init__(self, make: Callable[[int], list[Item]], ahead: int) -> None:
         self._make, self._ahead = make, ahead
-        self._made: SimpleQueue[Any] = SimpleQueue()
+        self._made: _Queue[Item] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
-        self._num_asked = ahead  # of the thread, and not taken yet; with none, it rests
-        self._num_taken, self._left = 0, 0.0  # items of the last time, and when it was
-        self._num_kept = 0  # times in a row that the thread found the lock kept
+        self._num_asked = ahead  # requested of the thread and not taken yet; the thread rests at 0
+        self._num_taken, self._left = 0, 0.0  # of the last call: how many items it returned, and when
+        self._num_kept = 0  # how many times in a row the thread found the lock kept
         self._rests_until = 0.0
         self._room.put(ahead)
         thread = threading.Thread(
@@ -74,7 +77,7 @@ class Prefetcher(Generic[Item]):
         thread.start()
 
     def take(self) -> list[Item]:
-        """Return the next items, as many as were made together; none at the end of the stream.
+        """Return the next items, those that were made together; none at the end of the stream.
 
         Raises what the thread raised.
         """
@@ -82,7 +85,7 @@ class Prefetcher(Generic[Item]):
         computes = now - self._left > self._num_taken * _TIGHT_SECONDS
         if self._num_asked:
             items = self._take_made(now)
-        else:  # who computes waits often for a little, not seldom for more
+        else:  # a consumer that computes had better wait briefly and often than long and seldom
             items = self._make(max(1, self._ahead // 8) if computes else self._ahead)
         room = self._ahead - self._num_asked
         if computes and now >= self._rests_until and 2 * room >= self._ahead:  # so that it makes several at a time
@@ -94,21 +97,21 @@ class Prefetcher(Generic[Item]):
     def _take_made(self, now: float) -> list[Item]:
         made = self._made.get()
         if isinstance(made, _Raised) or not made.items:
-            self._made.put(made)  # it stays the last
+            self._made.put(made)  # later calls get it again
         if isinstance(made, _Raised):
             raise made.error
         self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
         if self._num_kept == _KEPT_TIMES:
             self._num_kept, self._rests_until = 0, now + _REST_SECONDS
         self._num_asked -= len(made.items)
-        return made.items  # type: ignore[no-any-return]  # the thread makes what `make` makes
+        return made.items
 
 
-def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQueue[Any]) -> None:
+def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue[Item]) -> None:
     try:
         free = 0
         while (free := _free(room, free)) != _STOP:
-            is_kept = _lock_is_kept()  # now, as the consumer may wait for these items when they are made
+            is_kept = _lock_is_kept()  # checked now: once the items are made, the consumer may be waiting for them
             num_made = _put(_Made(make(free), is_kept), made)
             if not num_made:
                 return
@@ -118,14 +121,14 @@ def _run(make: Callable[[int], list[Any]], room: SimpleQueue[int], made: SimpleQ
 
 
 def _lock_is_kept() -> bool:
-    """Return whether another thread lets Python's lock go only when it must."""
+    """Return whether another thread releases Python's lock only when it must."""
     begin = time.perf_counter()
     time.sleep(_NAP_SECONDS)
     return time.perf_counter() - begin > _KEPT_SHARE * sys.getswitchinterval()
 
 
 def _free(room: SimpleQueue[int], free: int) -> int:
-    """Return how many items there is room for, once there is some; _STOP to end."""
+    """Wait until there is room, and return for how many items; _STOP to end."""
     while not free or not room.empty():
         more = room.get()
         if more == _STOP:
@@ -134,8 +137,8 @@ def _free(room: SimpleQueue[int], free: int) -> int:
     return free
 
 
-def _put(items: _Made, made: SimpleQueue[Any]) -> int:
-    """Hand items over, and keep none: the consumer may be done with their memory before the thread goes on."""
+def _put(items: _Made[Item], made: _Queue[Item]) -> int:
+    """Hand items over and keep no reference: the consumer may be done with their memory before the thread continues."""
     count = len(items.items)
     made.put(items)
     return count
@@ -146,4 +149,4 @@ def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
         return
     room.put(_STOP)
     if thread.ident is not None and thread is not threading.current_thread():  # an interrupt may come before its start
-        thread.join(_JOIN_SECONDS)  # it ends by itself when what it makes is made
+        thread.join(_JOIN_SECONDS)  # past this time, it ends by itself after the items that it is making

@@ -1,35 +1,37 @@
-"""Where the shards of a split lie: in a local store, or in the cache that a remote one is read through."""
+"""Where the shards of a split lie: in a local store, or in the cache of a remote store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader.shards.open_shards import OpenShard
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import check_listed, version_path
 
-if TYPE_CHECKING:
-    from tokenloom.reader.open_shards import OpenShard
+#: a manifest or an entry of it
+JsonValue: TypeAlias = Any  # type: ignore[explicit-any]
+Json: TypeAlias = dict[str, JsonValue]
 
 
 class ShardFiles:
     """The shard files of a split.
 
     Args:
-        store: of the dataset.
-        manifest: of the version.
-        split: of the version.
-        cache: for a remote store; None for the default one.
+        store: the store of the dataset.
+        manifest: the manifest of the version.
+        split: the name of the split.
+        cache: the cache of a remote store; None for the default one.
     """
 
-    def __init__(self, store: Store, manifest: dict[str, Any], split: str, cache: ShardCache | None) -> None:
-        self.store, self._version, self._split = store, manifest["version"], split
+    def __init__(self, store: Store, manifest: Json, split: str, cache: ShardCache | None) -> None:
+        self.store, self.manifest, self.split, self._version = store, manifest, split, manifest["version"]
         self._dtype = token_dtype(manifest["tokenizer"]["vocab_size"])
-        self.entries: list[dict[str, Any]] = manifest["splits"][split]["shards"]
+        self.entries: list[Json] = manifest["splits"][split]["shards"]
         self.cache = (cache or ShardCache.default()) if self.is_remote else None
 
     @property
@@ -38,11 +40,11 @@ class ShardFiles:
         return not self.store.is_local
 
     def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
-        """Open a shard; a copy in the cache that is damaged, or was removed meanwhile, is fetched again, once.
+        """Open a shard. A copy in the cache that is damaged, or was removed meanwhile, is downloaded once more.
 
         Raises:
-            StoreError: the shard is missing or can't be read or fetched.
-            FormatError: it is damaged, or another one than the manifest lists.
+            StoreError: the shard is missing, or can't be read or downloaded.
+            FormatError: the shard is damaged, or is not the one that the manifest lists.
         """
         path = self.path(index)
         try:
@@ -56,7 +58,7 @@ class ShardFiles:
                 raise
         try:
             return self._open(index, self.path(index), open_path)
-        except FormatError as error:  # it names the copy alone
+        except FormatError as error:  # it names only the copy
             place = self.store.place(version_path(self._version, self.entries[index]["name"]))
             raise FormatError(f"{place}, in the cache: {error}") from error
 
@@ -69,8 +71,8 @@ class ShardFiles:
         return shard
 
     def fetch_ahead(self, indices: list[int]) -> None:
-        """Begin to download shards of a remote store, in that order, as many as take half of the cache."""
-        assert self.cache is not None  # only asked of a remote store
+        """Begin to download shards of a remote store, in this order, as many as fit into half of the cache."""
+        assert self.cache is not None  # called for remote stores only
         room = (self.cache.limit_bytes or 2**63) // 2
         requests = []
         for index in indices:
@@ -83,20 +85,20 @@ class ShardFiles:
         self.cache.ahead(requests)
 
     def is_here(self, index: int) -> bool:
-        """Return whether a shard of a remote store lies in the cache."""
-        assert self.cache is not None  # only asked of a remote store
+        """Return whether a shard of a remote store is in the cache."""
+        assert self.cache is not None  # called for remote stores only
         return self.cache.holds(self.entries[index]["sha256"], self.entries[index]["bytes"])
 
     def path(self, index: int) -> Path:
-        """Return the local path of a shard, which is downloaded first if the store is remote."""
+        """Return the local path of a shard; a shard of a remote store is downloaded first."""
         entry = self.entries[index]
         name = version_path(self._version, entry["name"])
         if (path := self.store.local(name)) is not None:
             return path
-        assert self.cache is not None  # a remote store has one
+        assert self.cache is not None  # a remote store has a cache
         return self.cache.fetch(self.store, name, entry["sha256"], entry["bytes"])
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:
         check_listed(header, self.entries[index], str(path))
         if header.dtype != self._dtype:
-            raise FormatError(f"{path}: it is not the shard that the manifest lists; restore it")
+            raise FormatError(f"{path}: not the shard that the manifest lists; restore it")

@@ -1,7 +1,7 @@
-"""Batches on a CUDA device: rows are gathered into pinned buffers, copied on a side stream, widened on the device.
+"""Batches on a CUDA device: rows are gathered in pinned buffers, copied on a side stream, and widened on the device.
 
-A token travels in its stored width: two bytes of a uint16 shard. The consumer's stream waits for the copy, never the
-consumer; a buffer is filled again once the widening that read it is done.
+A token travels in its stored type: two bytes for a uint16 shard. The consumer's stream waits for the copy; the consumer
+never does. A buffer is refilled once the widening that reads it is done.
 """
 
 from __future__ import annotations
@@ -10,44 +10,46 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tokenloom.reader.assembly import IGNORED, BatchFormat, Block
-from tokenloom.reader.feeds import Batch, sequence_lengths
-from tokenloom.reader.timing import StepTimes
+from tokenloom.reader.feeding.feed import Batch, sequence_lengths
+from tokenloom.reader.feeding.timing import PhaseTimes
+from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
+from tokenloom.reader.shards.window import RowWindow
 
-_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # kernels for unsigned types beyond uint8 are few
+_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # torch has few kernels for unsigned types other than uint8
 
 
 @dataclass
 class _Slot:
-    """A pinned buffer for each array and its twin on the device."""
+    """A pinned buffer for each array, and a buffer on the device."""
 
     host: dict[str, torch.Tensor]
     device: dict[str, torch.Tensor]
     copied: torch.cuda.Event
-    used: list[torch.cuda.Event] = field(default_factory=list)  # the widening of each batch taken
+    used: list[torch.cuda.Event] = field(default_factory=list)  # the widening of each batch that was taken
     batches_left: int = 0
 
 
 @dataclass
 class _Made:
-    """One batch of a slot, not widened yet."""
+    """A batch of a slot that is not widened yet."""
 
     slot: _Slot
     index: int
-    ignored: torch.Tensor | None = None  # flat places of labels to leave out, pinned
+    ignored: torch.Tensor | None = None  # positions of ignored labels in the flattened batch, pinned
     cu_seqlens: torch.Tensor | None = None
     max_seqlen: int = 0
 
 
 class CudaFeed:
-    """Feed for a CUDA device; see Feed.
+    """Makes batches on a CUDA device; see Feed.
 
     Args:
-        form, batch_size: of the batches.
-        chunk_batches: made at a time, at most.
-        num_chunks: that may be on their way at once; each has buffers of its own.
-        device: without an index it is the current one.
-        times: gets the seconds of each step.
+        form: what a batch holds.
+        batch_size: B.
+        chunk_batches: how many batches are made at a time, at most.
+        num_chunks: how many chunks may be under way at once; each has its own buffers.
+        device: the current device if it has no index.
+        times: adds up the seconds of each phase.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class CudaFeed:
         chunk_batches: int,
         num_chunks: int,
         device: torch.device,
-        times: StepTimes,
+        times: PhaseTimes,
     ) -> None:
         device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
@@ -71,46 +73,46 @@ class CudaFeed:
         for name in self._form.row_fields:
             shapes[name] = ((num_rows, self._form.seq_len), torch.int32)
         host = {name: torch.empty(shape, dtype=dtype, pin_memory=True) for name, (shape, dtype) in shapes.items()}
-        with torch.cuda.stream(self._stream):  # so that their memory is given back after the copies into them
+        with torch.cuda.stream(self._stream):  # so that their memory is freed only after the copies into them
             device = {name: torch.empty_like(tensor, device=self._device) for name, tensor in host.items()}
         return _Slot(host, device, torch.cuda.Event())  # type: ignore[no-untyped-call]
 
-    def make(self, block: Block, first: int, num_batches: int) -> list[_Made]:
+    def make(self, window: RowWindow, first: int, num_batches: int) -> list[_Made]:
         """See Feed."""
-        with torch.cuda.device(self._device):  # the thread's own: pinned memory belongs to the current device
-            return self._make(block, first, num_batches)
+        with torch.cuda.device(self._device):  # set in each thread: pinned memory belongs to the current device
+            return self._make(window, first, num_batches)
 
-    def _make(self, block: Block, first: int, num_batches: int) -> list[_Made]:
+    def _make(self, window: RowWindow, first: int, num_batches: int) -> list[_Made]:
         slot = self._free_slot()
         slot.batches_left = num_batches
         slot.copied.synchronize()  # the pinned buffer is free again
         num_rows = num_batches * self._batch_size
         end = first + num_rows
-        with self._times.step("gather"):
-            slot.host["tokens"].numpy().view(self._form.dtype)[:num_rows] = block.tokens(first, end)
+        with self._times.phase("gather"):
+            slot.host["tokens"].numpy().view(self._form.dtype)[:num_rows] = window.tokens(first, end)
         batches = [_Made(slot, index) for index in range(num_batches)]
-        if self._form.needs_marks or block.has_padding:
-            with self._times.step("pack"):
+        if self._form.needs_marks or window.has_padding:
+            with self._times.phase("pack"):
                 for name in self._form.row_fields:
-                    block.boundaries.write(name, first, end, slot.host[name].numpy()[:num_rows])
+                    window.boundaries.write(name, first, end, slot.host[name].numpy()[:num_rows])
                 for batch in batches:
-                    self._add_boundaries(batch, block, first + batch.index * self._batch_size)
-        with self._times.step("copy"):
+                    self._add_boundaries(batch, window, first + batch.index * self._batch_size)
+        with self._times.phase("copy"):
             self._copy(slot, num_rows)
         return batches
 
     def _free_slot(self) -> _Slot:
         place = self._next % len(self._slots)
         self._next += 1
-        if self._slots[place].batches_left:  # the consumer has not taken all of it: leave it to it
+        if self._slots[place].batches_left:  # the consumer still needs it: leave it and make another
             self._slots[place] = self._make_slot(len(self._slots[place].host["tokens"]))
         return self._slots[place]
 
-    def _add_boundaries(self, made: _Made, block: Block, first: int) -> None:
-        ignored = block.boundaries.ignored_labels(first, first + self._batch_size)
+    def _add_boundaries(self, made: _Made, window: RowWindow, first: int) -> None:
+        ignored = window.boundaries.ignored_labels(first, first + self._batch_size)
         made.ignored = torch.from_numpy(ignored).pin_memory()
         if "cu_seqlens" in self._form.fields:
-            cu_seqlens, made.max_seqlen = sequence_lengths(block, first, self._batch_size)
+            cu_seqlens, made.max_seqlen = sequence_lengths(window, first, self._batch_size)
             made.cu_seqlens = torch.from_numpy(cu_seqlens).pin_memory()
 
     def _copy(self, slot: _Slot, rows: int) -> None:
@@ -128,18 +130,19 @@ class CudaFeed:
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(slot.copied)
         for buffer in slot.device.values():
-            buffer.record_stream(stream)  # it must outlive what reads it there
+            buffer.record_stream(stream)  # it must outlive the work on that stream
         rows = slice(made.index * self._batch_size, (made.index + 1) * self._batch_size)
         tokens = slot.device["tokens"][rows].to(torch.int64)
         if self._form.dtype.itemsize > 1:
             tokens &= 2 ** (8 * self._form.dtype.itemsize) - 1
         shifted = tokens[:, 1:] if self._form.labels == "shifted" else tokens[:, :-1]
-        own = torch.contiguous_format  # of a batch of one row, contiguous() would give both the same memory
+        own = torch.contiguous_format  # for a batch of one row, contiguous() would return the same memory twice
         batch: Batch = {
             "input_ids": tokens[:, :-1].clone(memory_format=own),
             "labels": shifted.clone(memory_format=own),
         }
-        batch |= {name: x[rows].clone() for name, x in slot.device.items() if name != "tokens"}
+        for name in self._form.row_fields:
+            batch[name] = slot.device[name][rows].clone()
         if made.ignored is not None:
             places = made.ignored.to(self._device, non_blocking=True)
             batch["labels"].view(-1).index_fill_(0, places, IGNORED)

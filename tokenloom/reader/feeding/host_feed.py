@@ -1,0 +1,111 @@
+"""Batches in host memory; the memory of a chunk is reused once no tensor over it is alive."""
+
+from __future__ import annotations
+
+import sys
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tokenloom.reader.arrays import Int32s, Int64s
+from tokenloom.reader.feeding.feed import Batch, sequence_lengths
+from tokenloom.reader.feeding.timing import PhaseTimes
+from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
+from tokenloom.reader.shards.window import RowWindow, widen
+
+Number = TypeVar("Number", np.int32, np.int64)
+
+
+class ArrayPool(Generic[Number]):
+    """Arrays of one shape; each is handed out again once nothing else refers to it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: type[Number], max_arrays: int) -> None:
+        self._shape, self._max_arrays = shape, max_arrays
+        self._dtype: type[Number] = dtype
+        self._arrays: list[NDArray[Number]] = []
+
+    def take(self) -> NDArray[Number]:
+        """Return an array with arbitrary values."""
+        for index in range(len(self._arrays)):
+            if sys.getrefcount(self._arrays[index]) == 2:  # this list and the argument of getrefcount
+                return self._arrays[index]
+        array = np.empty(self._shape, self._dtype)
+        if len(self._arrays) < self._max_arrays:
+            self._arrays.append(array)
+        return array
+
+
+class HostFeed:
+    """Makes batches in host memory; batches for a device other than CUDA are copied there when they are taken.
+
+    Each tensor is made from an array and not cut from another tensor: otherwise torch would take a change of the labels
+    of one batch for a change of all batches that wait for their backward pass.
+
+    Args:
+        form: what a batch holds.
+        batch_size: B.
+        chunk_batches: how many batches are made at a time, at most.
+        num_chunks: how many chunks of memory are kept for reuse.
+        device: where batches go.
+        times: adds up the seconds of each phase.
+    """
+
+    def __init__(
+        self,
+        form: BatchFormat,
+        batch_size: int,
+        chunk_batches: int,
+        num_chunks: int,
+        device: torch.device,
+        times: PhaseTimes,
+    ) -> None:
+        self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
+        self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
+        shape = (chunk_batches * batch_size, form.seq_len)
+        self._field_pools = {name: ArrayPool(shape, np.int32, num_chunks) for name in form.row_fields}
+
+    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Batch]:
+        """See Feed."""
+        end = first + num_batches * self._batch_size
+        with self._times.phase("gather"):
+            tokens = window.tokens(first, end)
+        with self._times.phase("copy"):
+            ids_and_labels = self._pool.take()[:num_batches]
+            widen(self._form, tokens, ids_and_labels)
+        with torch.inference_mode(False):  # the consumer may be in that mode, and use some of the batches outside of it
+            tensors = self._tensors(ids_and_labels, 2 * num_batches)
+            batches: list[Batch] = [
+                {"input_ids": ids, "labels": labels} for ids, labels in zip(tensors[::2], tensors[1::2], strict=True)
+            ]
+            if self._form.needs_marks or window.has_padding:
+                with self._times.phase("pack"):
+                    self._ignore_labels(window, first, end, ids_and_labels)
+                    self._add_fields(window, first, end, batches)
+        return batches
+
+    def _tensors(self, array: Int32s | Int64s, count: int) -> list[Tensor]:
+        return list(map(torch.from_numpy, array.reshape(count, self._batch_size, self._form.seq_len)))
+
+    def _ignore_labels(self, window: RowWindow, first: int, end: int, ids_and_labels: Int64s) -> None:
+        flat = window.boundaries.ignored_labels(first, end)
+        batch, position = np.divmod(flat, self._batch_size * self._form.seq_len)
+        ids_and_labels.reshape(len(ids_and_labels), 2, -1)[batch, 1, position] = IGNORED
+
+    def _add_fields(self, window: RowWindow, first: int, end: int, batches: list[Batch]) -> None:
+        for name, pool in self._field_pools.items():
+            field = pool.take()[: end - first]
+            window.boundaries.write(name, first, end, field)
+            for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
+                batch[name] = tensor
+        if "cu_seqlens" in self._form.fields:
+            for index, batch in enumerate(batches):
+                start = first + index * self._batch_size
+                cu_seqlens, batch["max_seqlen"] = sequence_lengths(window, start, self._batch_size)
+                batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
+
+    def finish(self, made: Batch) -> Batch:
+        """See Feed."""
+        return {name: value.to(self._device) if hasattr(value, "to") else value for name, value in made.items()}

@@ -1,0 +1,39 @@
+"""What a batch holds, and in which form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenloom.reader.arrays import TokenType
+
+IGNORED = -100  # the label that loss functions ignore
+FIELDS = ("cu_seqlens", "document_ids", "position_ids")
+LABELS = ("shifted", "same")
+
+
+@dataclass(frozen=True)
+class BatchFormat:
+    """What a batch holds, and in which form; TokenDataset documents the arguments."""
+
+    seq_len: int
+    labels: str
+    fields: tuple[str, ...]
+    mask_documents: bool  # whether the label of a token that begins another document is ignored
+    short_rows: bool  # whether a row may be shorter than T + 1
+    eot_id: int
+    dtype: TokenType
+
+    @property
+    def row_tokens(self) -> int:
+        """The number of tokens in a row, T + 1."""
+        return self.seq_len + 1
+
+    @property
+    def row_fields(self) -> tuple[str, ...]:
+        """The fields of shape (B, T)."""
+        return tuple(name for name in self.fields if name != "cu_seqlens")
+
+    @property
+    def needs_marks(self) -> bool:
+        """Whether a batch depends on where documents begin in its rows."""
+        return bool(self.fields) or self.mask_documents or self.short_rows

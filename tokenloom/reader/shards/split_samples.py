@@ -1,0 +1,159 @@
+"""The samples of a split under a packing: how many there are, and where their tokens lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tokenloom.errors import FormatError
+from tokenloom.reader.arrays import Int64s
+from tokenloom.reader.shards.batch_format import BatchFormat
+from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
+from tokenloom.reader.shards.rows import Rows, join_groups, marks_between, marks_inside
+from tokenloom.reader.shards.shard_files import ShardFiles
+from tokenloom.reader.state import SamplesFingerprint
+from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.packing.packing import PackingShares, ShardPlan, sample_key, shares_of
+from tokenloom.storage.packing.sample_counts import sample_counts
+from tokenloom.words import counted
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How shards are opened, and how many stay open; TokenDataset documents the arguments."""
+
+    max_open_shards: int
+    verify: str
+    access: str
+
+
+class SplitSamples:
+    """The samples of one split, in natural order: those of shard 0, then those of shard 1, and so on.
+
+    Args:
+        files: the shard files of the split.
+        packing: how the tokens of a shard become rows.
+        form: what a batch holds.
+        options: how shards are opened.
+    """
+
+    def __init__(self, files: ShardFiles, packing: str, form: BatchFormat, options: OpenOptions) -> None:
+        self.files, self.manifest, self.split = files, files.manifest, files.split
+        self.packing, self.seq_len, self.format = packing, form.seq_len, form
+        self.num_tokens: int = self.manifest["splits"][self.split]["tokens"]
+        #: (num_shards,) samples in each shard
+        self.counts = sample_counts(
+            files.store, self.manifest, self.split, packing, self.seq_len, default_cache_folder()
+        )
+        self._ends = np.cumsum(self.counts, dtype=np.int64)
+        self._options = options
+        self.shards = self._open_shards()
+
+    @property
+    def reference(self) -> str:
+        """STORE/DATASET@VERSION, which names this version for ever, whatever its tags."""
+        return f"{self.files.store.root}@{self.manifest['version']}"
+
+    def fingerprint(self) -> SamplesFingerprint:
+        """Return all that decides the samples, their indices, and what a model learns from them, as JSON."""
+        return {
+            "dataset": self.manifest["dataset"],
+            "version": self.manifest["version"],
+            "split": self.split,
+            "seq_len": self.seq_len,
+            "packing": self.packing,
+            "labels": self.format.labels,
+            "mask_documents": self.format.mask_documents,
+        }
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def shards_of(self, indices: Int64s) -> Int64s:
+        """Return the shard of each of (n,) samples."""
+        return np.searchsorted(self._ends, indices, side="right")
+
+    def locate(self, indices: Int64s) -> Rows:
+        """Return where the tokens of (n,) samples lie; each index is in [0, len)."""
+        shards = self.shards_of(indices)
+        local = indices - (self._ends[shards] - self.counts[shards])
+        lengths = np.full(len(indices), self.seq_len + 1, dtype=np.int64)
+        if not len(indices) or (self.packing == "concat" and not self.format.needs_marks):
+            return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
+        starts = local * self.seq_len
+        # One shard at a time: all of them together may be more than may stay open.
+        if self.packing == "concat":
+            marks = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
+            return Rows(np.arange(len(indices) + 1), shards, starts, lengths, *marks)
+        groups = [(rows, *self._shard_plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
+        row_offsets, starts, lengths = join_groups(groups, len(indices))
+        ends = marks_between(row_offsets, lengths, self.seq_len + 1)
+        return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *ends)
+
+    def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
+        for rows, shard in _by_shard(indices, shards):
+            offsets = self.shards[shard].document_offsets
+            yield rows, *marks_inside(offsets, starts[rows], lengths[rows])
+
+    def _shard_plan(self, index: int) -> ShardPlan:
+        for _ in range(2):  # the first shard may have been opened ahead, long ago
+            shard = self.shards[index]
+            if len(shard.plan) == self.counts[index]:
+                return shard.plan
+            self.shards.drop(index)
+        raise FormatError(
+            f"{shard.path}: the shard has {counted(len(shard.plan), 'sample')} of "
+            f"{sample_key(self.packing, self.seq_len)}, but {self.counts[index]:,} were counted: the shard or the "
+            f"manifest was replaced; restore it, or remove {default_cache_folder()}/counts"
+        )
+
+    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor) -> None:
+        """Begin to download shards that will be used, in this order, and to open those that are on this machine."""
+        coming = [index for index in indices if not self.shards.is_known(index)]
+        if self.files.cache is not None:
+            self.files.fetch_ahead(coming)
+            coming = [index for index in coming if self.files.is_here(index)]
+        if self.packing != "concat":
+            self.shards.prepare(coming[: self.shards.room_ahead], pool)
+
+    def packing_shares(self) -> PackingShares:
+        """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
+        total = PackingShares(0, 0, 0, 0, 0, 0)
+        for index in range(len(self.counts)):
+            shard = self.shards[index]
+            total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
+        return total
+
+    def _open_shards(self) -> OpenShards:
+        # The function holds no reference to self: in a cycle, maps would stay until the garbage collector runs.
+        files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
+        needs_offsets = packing != "concat" or self.format.needs_marks
+
+        def open_path(path: Path) -> OpenShard:
+            shard = OpenShard(path, options.verify, options.access, packing, seq_len)
+            if needs_offsets:
+                _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
+            return shard
+
+        return OpenShards(lambda index: files.open(index, open_path), options.max_open_shards)
+
+    def __getstate__(self) -> dict[str, object]:
+        state = dict(self.__dict__)
+        del state["shards"]
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__ |= state
+        self.shards = self._open_shards()
+
+
+def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
+    """Yield, for each shard, the positions in `indices` of its samples, by ascending sample; and the shard."""
+    order = np.argsort(indices)
+    firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
+    for rows in np.split(order, firsts[1:]):
+        yield rows, int(shards[rows[0]])

@@ -1,0 +1,177 @@
+"""From rows to tokens: a window of consecutive rows, whose tokens are copied in their stored type and then widened.
+
+A copy joins memoryviews. For some kilobytes each, that is faster than an array operation, which would also release
+Python's lock, and wait 5 ms to get it back where another thread computes in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from tokenloom.reader.arrays import Int64s, Tokens
+from tokenloom.reader.shards.batch_format import BatchFormat
+from tokenloom.reader.shards.boundaries import Boundaries
+from tokenloom.reader.shards.open_shards import OpenShards, TokenBytes
+from tokenloom.reader.shards.rows import Rows, offsets_of
+
+
+class PieceSource(Protocol):
+    """What holds the token bytes of pieces: the open shards of a split, or padding."""
+
+    @property
+    def bytes(self) -> Mapping[int, TokenBytes]:
+        """The token bytes of the shards that are open."""
+
+    def bytes_of(self, shard: int) -> TokenBytes:
+        """Return the token bytes of a shard, which is opened if need be."""
+
+    def read_ahead(self, shard: int, start: int, end: int) -> None:
+        """Read token bytes [start, end) of a shard into the system's cache."""
+
+
+#: (source, shard, start, end): the bytes [start, end) of a shard's tokens
+Piece: TypeAlias = tuple[PieceSource, int, int, int]
+
+
+@dataclass(frozen=True)
+class WindowPart:
+    """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
+
+    shards: OpenShards
+    places: Int64s  # (n,) ascending
+    rows: Rows
+
+    def lengths(self) -> Int64s:
+        """Return the number of tokens in each row, (n,)."""
+        return np.diff(offsets_of(self.rows.lengths)[self.rows.row_offsets])
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The pieces of all rows, in order; those of row r are [row_starts[r], row_starts[r + 1])."""
+
+    sources: list[PieceSource]
+    shards: list[int]
+    starts: list[int]  # bytes
+    ends: list[int]
+    row_starts: Int64s  # (num_rows + 1,)
+
+    def of_rows(self, first: int, end: int) -> Iterator[Piece]:
+        part = slice(int(self.row_starts[first]), int(self.row_starts[end]))
+        return zip(self.sources[part], self.shards[part], self.starts[part], self.ends[part], strict=True)
+
+
+class RowWindow:
+    """Consecutive rows of a stream, from one or several splits; rows that no part holds are padding.
+
+    Args:
+        parts: the rows; each is in at most one part.
+        num_rows: how many rows the window has, with padding.
+        form: what becomes of the rows.
+    """
+
+    def __init__(self, parts: Sequence[WindowPart], num_rows: int, form: BatchFormat) -> None:
+        self.parts, self.num_rows, self.form = parts, num_rows, form
+        #: (num_rows,) tokens in each row; padding follows them
+        self.lengths = np.zeros(num_rows, dtype=np.int64)
+        for part in parts:
+            self.lengths[part.places] = part.lengths()
+        self.has_padding = bool((self.lengths < form.row_tokens).any())
+        # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
+        self._known_pieces: _Pieces | None = None
+        self._known_boundaries: Boundaries | None = None
+
+    def touch(self) -> None:
+        """Mark the shards of the rows as used, so that other shards are closed before them."""
+        for part in self.parts:
+            part.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist())
+
+    def _pieces(self) -> _Pieces:
+        width, columns = self.form.dtype.itemsize, []
+        for index, part in enumerate(self.parts):
+            rows = part.rows
+            place, start = np.repeat(part.places, np.diff(rows.row_offsets)), rows.starts * width
+            columns.append([place, np.full(len(start), index), rows.shards, start, start + rows.lengths * width])
+        if self.has_padding:
+            columns.append(self._padding())  # last: the sort is stable, and padding follows the tokens of its row
+        place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
+        order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
+        # np.array would take an OpenShards for a sequence.
+        sources = np.fromiter([*(part.shards for part in self.parts), _Padding(self.form)], dtype=object)
+        shards, starts, ends = (column[order].tolist() for column in bounds)
+        row_starts = offsets_of(np.bincount(place, minlength=self.num_rows))
+        return _Pieces(sources[source[order]].tolist(), shards, starts, ends, row_starts)
+
+    def _padding(self) -> list[Int64s]:
+        short = np.flatnonzero(self.lengths < self.form.row_tokens)
+        zero = np.zeros(len(short), dtype=np.int64)
+        missing = (self.form.row_tokens - self.lengths[short]) * self.form.dtype.itemsize
+        return [short, zero - 1, zero, zero, missing]
+
+    def pieces(self, first: int, end: int) -> Iterator[Piece]:
+        """Yield the pieces of rows [first, end), in order."""
+        self._known_pieces = self._known_pieces or self._pieces()
+        return self._known_pieces.of_rows(first, end)
+
+    def tokens(self, first: int, end: int) -> Tokens:
+        """Return rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
+        found: list[memoryview | bytes]
+        try:
+            found = [source.bytes[shard][a:b] for source, shard, a, b in self.pieces(first, end)]
+        except KeyError:  # a shard is not open
+            found = _read_one_by_one(self.pieces(first, end))
+        return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
+
+    @property
+    def boundaries(self) -> Boundaries:
+        """Where documents and padding begin in the rows."""
+        self._known_boundaries = self._known_boundaries or self._boundaries()
+        return self._known_boundaries
+
+    def _boundaries(self) -> Boundaries:
+        places, marks = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for part in self.parts:
+            if part.rows.marks is not None and part.rows.mark_offsets is not None:
+                places.append(np.repeat(part.places, np.diff(part.rows.mark_offsets)))
+                marks.append(part.rows.marks)
+        place, mark = np.concatenate(places), np.concatenate(marks)
+        order = np.argsort(place, kind="stable") if len(self.parts) > 1 else slice(None)
+        return Boundaries(self.form, self.lengths, place[order], mark[order])
+
+
+def _read_one_by_one(pieces: Iterable[Piece]) -> list[memoryview | bytes]:
+    """Return the bytes of pieces, copied before each shard is opened: a view of a closed shard would keep its map."""
+    copied: list[memoryview | bytes] = []
+    views: list[memoryview | bytes] = []
+    for source, shard, start, end in pieces:
+        if shard not in source.bytes:
+            copied.append(b"".join(views))
+            views.clear()
+        views.append(source.bytes_of(shard)[start:end])
+    return copied + views
+
+
+class _Padding:
+    """A source of pieces that consist of end-of-text alone."""
+
+    def __init__(self, form: BatchFormat) -> None:
+        self.bytes: dict[int, TokenBytes] = {0: np.full(form.row_tokens, form.eot_id, form.dtype).data.cast("B")}
+
+    def bytes_of(self, shard: int) -> TokenBytes:
+        """See PieceSource."""
+        return self.bytes[shard]
+
+    def read_ahead(self, shard: int, start: int, end: int) -> None:
+        """Do nothing: padding is in memory."""
+
+
+def widen(form: BatchFormat, tokens: Tokens, out: Int64s) -> None:
+    """Write the inputs and labels of n batches to `out`, (n, 2, B, T), from their rows, (n * B, T + 1)."""
+    row, token = tokens.strides
+    shift = token if form.labels == "shifted" else 0
+    strides = (out.shape[2] * row, shift, row, token)
+    np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=strides))  # one call for all of them
