@@ -1,8 +1,8 @@
 """Where the tasks of a step run: processes of this machine, or a Dask or Ray cluster.
 
-All three run the same steps with the same jobs, several jobs to a Prefect task. Processes are leased by threads of the
-flow (tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it needs a way to the
-store and to Prefect's server. A lost worker or a network error is tried again, bad input is not.
+All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow lease processes
+(tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it must reach the
+store and Prefect's server. A lost worker or a network error is tried again, bad input is not.
 """
 
 from __future__ import annotations

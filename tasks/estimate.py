@@ -22,7 +22,7 @@ from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.quarantine import first_message
 from tokenloom.tasks.sources import Rows
-from tokenloom.tasks.sources.files import following_position
+from tokenloom.tasks.sources.files.opening import following_position
 from tokenloom.tasks.tokenization import TokenizeJob, job_tokenizer, read_documents
 from tokenloom.tokenizers.base import text_bytes
 
@@ -105,7 +105,7 @@ def sample_partition(job: TokenizeJob) -> Sample:
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _SAMPLE_SECONDS:
-                share, is_whole = _share(job, num_rows, position() or job.start + num_bytes), False
+                share, is_whole = _share(job, num_rows, position() or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
     record = tally.record(num_documents) if is_whole else None
@@ -123,7 +123,7 @@ class _Tally:
 
     def add(self, rows: Rows) -> None:
         self._num_read, self._num_filtered = self._num_read + rows.num_read, self._num_filtered + rows.num_filtered
-        self._unseen = rows.unseen
+        self._unseen = rows.missing_keys
         for bad in rows.bad:
             self._reasons[bad.reason] += bad.num_rows
             self._first = self._first or first_message(bad)
@@ -138,9 +138,9 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
     """Return about which part of a partition was read: by rows where their number is known, else by bytes."""
     if take := job.file.options.get("take"):
         return min(1.0, num_rows / float(take))
-    if job.num_rows:
-        return min(1.0, num_rows / job.num_rows)
-    return min(1.0, max(1, position - job.start) / max(1, job.num_bytes))
+    if job.part.num_rows:
+        return min(1.0, num_rows / job.part.num_rows)
+    return min(1.0, max(1, position - job.part.start) / max(1, job.part.num_bytes))
 
 
 def estimate_build(plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, Sample]], num_workers: int) -> Estimate:
@@ -208,7 +208,7 @@ class _Rates:
         found = [sample for _, sample in samples]
         text = sum(sample.text_bytes for sample in found)
         encoded = sum(sample.encoded_bytes for sample in found)
-        self.text_bytes = ratio(text, sum(job.num_bytes * sample.share for job, sample in samples))
+        self.text_bytes = ratio(text, sum(job.part.num_bytes * sample.share for job, sample in samples))
         self.amount = _Amount(
             documents=ratio(sum(sample.num_documents for sample in found), text),
             tokens=ratio(sum(sample.num_tokens for sample in found), encoded),

@@ -13,7 +13,8 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
-from tokenloom.tasks.sources.files import PINNED, info_of
+from tokenloom.tasks.sources.files.finding import PINNED
+from tokenloom.tasks.sources.files.opening import info_of
 from tokenloom.words import counted
 
 LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it

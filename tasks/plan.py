@@ -35,14 +35,10 @@ LATEST, TRYOUT = "latest", "tryout"
 
 
 @dataclass(frozen=True)
-class Partition:
-    """A part of an input file, and the name of its spills; see PartitionRange for the other fields."""
+class Partition(PartitionRange):
+    """A part of the input file at `input_index`, and the name of its spills."""
 
     input_index: int
-    start: int
-    end: int
-    num_bytes: int
-    num_rows: int | None
     spill: str
 
 
@@ -164,7 +160,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
     partitions = [
-        Partition(index, part.start, part.end, part.num_bytes, part.num_rows, _spill_name(plan, file, part))
+        Partition(**vars(part), input_index=index, spill=_spill_name(plan, file, part))
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]

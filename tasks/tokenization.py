@@ -27,7 +27,7 @@ from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
-from tokenloom.tasks.sources import Rows, make_reader
+from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -36,7 +36,7 @@ _SPILL_TEXT_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class TokenizeJob:
-    """One partition to encode: where it is, and under which name its spills go; `num_bytes` is its weight.
+    """One partition to encode: where it is, and under which name its spills go.
 
     With a `limit` only the first documents of the partition are kept, and it is read no further.
     """
@@ -44,10 +44,7 @@ class TokenizeJob:
     store: str
     spill: str
     file: InputFile
-    start: int
-    end: int
-    num_bytes: int
-    num_rows: int | None
+    part: PartitionRange
     rules: RulesJob
     definition: dict[str, Any]
     tokenizer_fingerprint: str
@@ -88,9 +85,9 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
     """
     store = open_store(job.store)
     if record := read_record(store, job.spill):
-        progress.report(progress.Reused(1, job.num_bytes))
+        progress.report(progress.Reused(1, job.part.num_bytes))
         return record
-    progress.report(progress.Working(f"encoding {job.file.url}, [{job.start}, {job.end})"))
+    progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
     tokenizer = job_tokenizer(job.definition, job.tokenizer_fingerprint)
     with of_source(job.file.source):
         with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
@@ -104,13 +101,13 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
 def _encode_partition(
     store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
 ) -> dict[str, Any]:
-    pending, tally = _Pending(), _Tally(job.num_bytes)
+    pending, tally = _Pending(), _Tally(job.part.num_bytes)
     record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "unseen": [], "spills": []}
     for rows in read_documents(job, tokenizer):
         record["read"] += rows.num_read
         record["filtered"] += rows.num_filtered
         record["not_read"] += rows.num_not_read
-        record["unseen"] = list(rows.unseen)
+        record["unseen"] = list(rows.missing_keys)
         quarantine.add(rows.bad)
         if len(rows.rows):
             pending.add(*_encode(rows, job, tokenizer), tally)
@@ -132,8 +129,8 @@ def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
         return keep_documents(rows, job.rules, partial(reader.place, job.file.url), tokenizer)
 
     # `map` keeps nothing of what went through, which may be large; a generator's frame would.
-    place = f"{job.file.url}, [{job.start}, {job.end})"
-    batches = each_bounded(reader.read(job.file.url, job.start, job.end), job.file.options["max_bytes"], place)
+    place = f"{job.file.url}, [{job.part.start}, {job.part.end})"
+    batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], place)
     documents = map(keep, batches)
     return documents if job.limit is None else _first(documents, job.limit)
 

@@ -21,7 +21,7 @@ from tokenloom.storage.versions.fingerprints import stamp
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import PINNED
+from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 from tokenloom.tokenizers import load_tokenizer
 
@@ -90,10 +90,7 @@ def main() -> None:
     totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
     try:
         for i, part in enumerate(make_reader(options).partitions(url)):
-            job = TokenizeJob(
-                case["store"], f"part{i}", file, part.start, part.end, part.num_bytes, part.num_rows, rules, tokenizer,
-                fingerprint,
-            )  # fmt: skip
+            job = TokenizeJob(case["store"], f"part{i}", file, part, rules, tokenizer, fingerprint)
             record = tokenize_partition(job)
             totals["read"] += record["read"]
             totals["filtered"] += record["filtered"]

@@ -96,7 +96,7 @@ def _batches(case: Case) -> Iterator[Rows]:
     file = InputFile("source", Path(case.path).name, case.path, 1, "xxh3_128:0", options, {})
     rules = RulesJob(0, None, options["max_bytes"], options["on_error"], None, True, 0, [("train", 1.0)])
     for part in cut_file(file):
-        job = TokenizeJob("", "", file, part.start, part.end, 1, part.num_rows, rules, {"kind": "byte"}, "")
+        job = TokenizeJob("", "", file, part, rules, {"kind": "byte"}, "")
         yield from read_documents(job, load_tokenizer({"kind": "byte"}))
 
 

@@ -40,7 +40,7 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.versions import load_manifest, version_path
 from tokenloom.tasks import shuffle
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.sources import files
+from tokenloom.tasks.sources.files import opening
 
 Row = dict[str, Any]
 
@@ -133,7 +133,7 @@ def test_a_filter_on_a_sorted_column_reads_only_the_row_groups_that_it_must(
         return io.BufferedReader(_Counting(url))
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", spying)
-    monkeypatch.setattr(files, "open_file", counting)
+    monkeypatch.setattr(opening, "open_file", counting)
     _Counting.num_bytes = 0
     spec = make_spec(tmp_path / "store", [source(path, filter="score >= 0.8")])
     result = build(spec)

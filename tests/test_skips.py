@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,8 +37,9 @@ from tokenloom.storage.formats.manifest import QUARANTINE as NAME
 from tokenloom.storage.versions.versions import load_manifest, version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.sources import files, jsonl, make_reader, text
+from tokenloom.tasks.sources import FileRange, jsonl, make_reader, text
 from tokenloom.tasks.sources.base import REASONS
+from tokenloom.tasks.sources.files import opening
 
 GOOD = [f"good text {i} " + "ab" * (i % 7) for i in range(20)]
 Bad = tuple[int, int, str]  # row, number of rows, reason
@@ -362,15 +363,13 @@ def test_mixtures_of_csv_rows_are_accounted_for(values: list[str | bytes]) -> No
 sizes = st.lists(st.integers(0, 400), min_size=1, max_size=12)
 
 
-def read_parts(
-    kind: str, path: Path, parts: Sequence[tuple[int, int]], **options: Any
-) -> tuple[dict[int, int], set[int]]:
+def read_parts(kind: str, path: Path, parts: Sequence[FileRange], **options: Any) -> tuple[dict[int, int], set[int]]:
     """Return {row: length of its text} and the bad rows of ranges; fails if a row comes twice."""
     reader = make_reader({"kind": kind, "text": "text", "on_error": "skip", **options})
     good: dict[int, int] = {}
     bad: set[int] = set()
-    for start, end in parts:
-        for batch in reader.read(str(path), start, end):
+    for part in parts:
+        for batch in reader.read(str(path), part):
             for row, one in zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True):
                 assert row not in good
                 good[row] = len(one)
@@ -379,10 +378,10 @@ def read_parts(
     return good, bad
 
 
-def ranges(bounds: Sequence[int], size: int) -> list[tuple[int, int]]:
+def ranges(bounds: Sequence[int], size: int) -> list[FileRange]:
     """Return the ranges between bounds, from 0 to `size`."""
     ends = [*sorted(bound for bound in bounds if 0 < bound < size), size]
-    return list(zip([0, *ends[:-1]], ends, strict=True))
+    return [FileRange(start, end) for start, end in pairwise([0, *ends])]
 
 
 @settings(max_examples=count(150, 3000), deadline=None)
@@ -434,7 +433,7 @@ def test_documents_between_separators_are_the_same_whatever_the_cut_and_the_bloc
         parts = ranges([] if overlaps_itself else cuts, len(content)) if content else []
         found = read_parts("text", path, parts, max_bytes=100, separator=separator)
         (tmp := Path(folder, "b.txt.gz")).write_bytes(gzip.compress(content.encode()))
-        zipped = read_parts("text", tmp, [(0, 1)], max_bytes=100, separator=separator)
+        zipped = read_parts("text", tmp, [FileRange(0, 1)], max_bytes=100, separator=separator)
     assert found == zipped == (good, bad)
 
 
@@ -756,7 +755,7 @@ class _Failing:
 @contextmanager
 def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
     """Let reads of input files fail, those behind the first of each time that one is opened."""
-    opened = files.open_file
+    opened = opening.open_file
 
     @contextmanager
     def open_failing(url: str) -> Iterator[IO[bytes]]:
@@ -764,7 +763,7 @@ def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
             yield _Failing(file, error, num_reads)  # type: ignore[misc]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "open_file", open_failing)
+        patch.setattr(opening, "open_file", open_failing)
         yield
 
 
@@ -808,7 +807,7 @@ def test_a_read_that_fails_inside_a_row_group_is_no_bad_page(error: Exception, t
         batches = []
         try:
             with failing_reads(error, num_reads):
-                batches += list(reader.read(str(path), 0, 4))
+                batches += list(reader.read(str(path), FileRange(0, 4)))
         except InputError as told:
             assert not isinstance(told, BadRow)
             assert "can't be read" in str(told)

@@ -70,7 +70,7 @@ def _has(file: InputFile, reason: str) -> bool | None:
         with bounded(file.options["max_bytes"], file.url):
             reader = make_reader({**file.options, "on_error": "skip"})
             part = next(iter(reader.partitions(file.url)), None)
-            rows = next(reader.read(file.url, part.start, part.end), None) if part else None
+            rows = next(reader.read(file.url, part), None) if part else None
             return rows is not None and any(bad.reason == reason for bad in rows.bad)
     except TokenloomError:
         return None

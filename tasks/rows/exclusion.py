@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tokenloom.errors import InputError, WorkError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.assignment import candidate_path
-from tokenloom.tasks.sources.compressed import open_decompressed
-from tokenloom.tasks.sources.files import input_bytes
+from tokenloom.tasks.sources.files.compressed import open_decompressed
+from tokenloom.tasks.sources.files.opening import input_bytes
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16

@@ -1,14 +1,12 @@
-"""Kinds of sources; each is one module with a `Reader` (see base.py), imported when first used."""
+"""Kinds of sources: each is a module with a `Reader` (see base.py), imported on first use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
-from tokenloom.tasks.sources.base import PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, Rows, SourceReader
 
-__all__ = ["PartitionRange", "Rows", "SourceReader", "make_reader"]
+__all__ = ["FileRange", "Options", "PartitionRange", "Rows", "SourceReader", "make_reader"]
 
 _MODULES = {
     "parquet": "tokenloom.tasks.sources.parquet",
@@ -21,11 +19,11 @@ _MODULES = {
 }
 
 
-def make_reader(options: Mapping[str, Any]) -> SourceReader:
-    """Return the reader of a kind of source.
+def make_reader(options: Options) -> SourceReader:
+    """Return the reader of a source.
 
     Args:
-        options: `kind` and what decides how a file is read, such as the text column.
+        options: `kind`, and how a file is read, such as the text column.
     """
     reader: SourceReader = import_module(_MODULES[options["kind"]]).Reader(options)
     return reader

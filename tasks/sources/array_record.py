@@ -1,24 +1,26 @@
-"""ArrayRecord: a document is one record of UTF-8 text, or the text of one record's JSON object.
+"""ArrayRecord: a document is one record of UTF-8 text, or the text of the JSON object in one record.
 
-`row` is the number of the record. Files are cut into ranges of records. Records are read one at a time, without read
-ahead: 5,000 small records and 8 of 60 MB peak at 255 MB, with the library's default at 619 MB, and no slower.
+`row` is the number of the record; partitions are ranges of records. Records are read one at a time, without read-ahead:
+5,000 small records and 8 records of 60 MB take 255 MB of memory, against 619 MB with the library's default, at the same
+speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import FoundFile, find_files, input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.json_values import parse_json
-from tokenloom.tasks.sources.records import RecordReader
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.json_values import parse_json
+from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
-_ESCAPE_BYTES = 2**22  # what a JSON record may hold beside its document, written twice as long by escapes
+_ESCAPE_BYTES = 2**22  # for the other fields of a JSON record; escapes may double the document
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 _REPAIR = "repair the file, make it again or leave it out"
 
@@ -27,17 +29,17 @@ class Reader(RecordReader):
     """Reads ArrayRecord files.
 
     Args:
-        options: see SourceReader; `text` is None where a record is the text itself.
+        options: see SourceReader; `text` is None if a record is the text itself.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__(options, Fields({"text": None, **options}))
         self._is_json = options.get("text") is not None
         max_bytes = int(options["max_bytes"])
         self._max_record_bytes = 2 * max_bytes + _ESCAPE_BYTES if self._is_json else max_bytes
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files; raises InputError for a URL, which the library can't read."""
+        """See SourceReader.files; raises InputError for a URL, since the library can't read one."""
         _check_local(path)
         return find_files(path, leave_out)
 
@@ -48,18 +50,19 @@ class Reader(RecordReader):
             num_records = file.num_records()
         return cut_evenly(num_records, size, num_records)
 
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` count records."""
         with _open(url) as file:
             num_records = file.num_records()
             if end > num_records:
-                raise InputError(f"{url}: {num_records} records where {end} were planned; it changed: build again")
+                raise InputError(f"{url}: {num_records} records, but {end} were planned; the file changed: build again")
             if start < end:
                 file.seek(start)
             for row in range(start, end):
                 record = _read(file, url, row)
                 large = len(record) > self._max_record_bytes
-                yield row, self.too_large(url, row, self._max_record_bytes) if large else record, len(record)
+                value = self.too_large(url, row, self._max_record_bytes) if large else record
+                yield RawRow(row, value, len(record))
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
@@ -71,26 +74,24 @@ class Reader(RecordReader):
             return parse_json(place, row, self.decode(place, row, raw))
         return self.decode(place, row, raw)
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """See SourceReader.locate: the runs of neighbours among `rows`."""
-        ranges: list[tuple[int, int]] = []
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See SourceReader.locate: the runs of consecutive numbers in `rows`."""
+        ranges: list[FileRange] = []
         for row in rows:
-            if ranges and ranges[-1][1] == row:
-                ranges[-1] = (ranges[-1][0], row + 1)
-            else:
-                ranges.append((row, row + 1))
+            start = ranges.pop().start if ranges and ranges[-1].end == row else row
+            ranges.append(FileRange(start, row + 1))
         return ranges
 
 
 def _check_local(url: str) -> str:
     if not is_local(url):
-        raise InputError(f"{url}: array_record reads files of this machine only; copy the files, and give their path")
+        raise InputError(f"{url}: array_record reads only files on this machine; copy the files, and set their path")
     return url
 
 
 @contextmanager
 def _open(url: str) -> Iterator[Any]:
-    """Open a file with the library, which tells a missing or foreign file only when asked."""
+    """Open a file with the library, which reports a missing or foreign file only when asked."""
     try:
         from array_record.python import array_record_module
     except ModuleNotFoundError as error:
@@ -98,7 +99,7 @@ def _open(url: str) -> Iterator[Any]:
             f"{url}: ArrayRecord files need a package that is not installed: pip install 'tokenloom[arrayrecord]'"
         ) from error
     with open_input(_check_local(url)):
-        pass  # says why a file can't be opened
+        pass  # reports why a file can't be opened
     file = array_record_module.ArrayRecordReader(local_path(url), _RANDOM_ACCESS)
     if not file.ok():
         try:
@@ -109,7 +110,7 @@ def _open(url: str) -> Iterator[Any]:
     try:
         yield file
     finally:
-        with suppress(RuntimeError):  # what reading has told already
+        with suppress(RuntimeError):  # reported by the read that failed
             file.close()
 
 

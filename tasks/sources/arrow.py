@@ -1,42 +1,34 @@
-"""Arrow IPC files, streams or files with a footer, and folders of them that datasets.save_to_disk wrote.
+"""Arrow IPC: streams, files with a footer, and folders of them that datasets.save_to_disk wrote.
 
-`row` is the number of the row in its file; partitions are runs of record batches. Local files are mapped into memory,
-so that batches that are not wanted cost next to nothing, but for compressed ones: those are decompressed to be gone
-over. Nothing of a batch is looked at before its offsets are checked.
+`row` is the number of the row in its file; partitions are runs of record batches. A partition is read from its own
+first batch on: a file with a footer finds it by its number, a stream by its first byte. Only a stream with
+dictionaries is decoded from its beginning each time, since any batch may add to them. Local files are mapped into
+memory. No value of a batch is used before the batch's offsets are checked.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import PurePosixPath
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
-from tokenloom.tasks.sources.base import PartitionRange, Rows, cut_groups, groups_of
-from tokenloom.tasks.sources.checks import check_batch
-from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import (
-    FoundFile,
-    filesystem_of,
-    found_file,
-    input_bytes,
-    is_local,
-    local_path,
-    match,
-    open_input,
-)
+from tokenloom.tasks.sources.base import FileRange, Group, Options, PartitionRange, Rows, cut_groups, locate_groups
+from tokenloom.tasks.sources.files.finding import FoundFile
+from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.rows.arrow_checks import check_batch
+from tokenloom.tasks.sources.rows.columns import Columns
+from tokenloom.tasks.sources.saved_datasets import find_arrow_files
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_STATE, _DICT = "state.json", "dataset_dict.json"
-_NO_DATA = (_STATE, _DICT, "dataset_info.json")  # what save_to_disk writes beside the data
+_WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
 _REPAIR = "repair the file, make it again or leave it out"
 
 
@@ -47,7 +39,7 @@ class Reader:
         options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         self._columns = Columns(options)
         self._max_bytes = int(options.get("max_bytes", 0))
 
@@ -58,97 +50,56 @@ class Reader:
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files, in its order.
 
-        Raises InputError if nothing matches, or a folder that is no saved dataset.
+        Raises InputError if nothing matches, or if a folder is not a saved dataset.
         """
-        pattern = path.rstrip("/")
-        root, found = match(pattern, leave_out)
-        files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
-        for name, info in found:
-            is_folder = info["type"] == "directory"
-            if not is_folder and PurePosixPath(name).name in _NO_DATA:
-                continue
-            for data in _saved(name, pattern) if is_folder else [name]:
-                if is_folder and leave_out and leave_out.takes(data.removeprefix(root)):
-                    continue
-                files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
-        if not files:
-            raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
-        return list(files.values())
+        return find_arrow_files(path, leave_out)
 
     @contextmanager
-    def _open(self, url: str) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Open a file: its record batches, with the top columns that are needed."""
+    def _open(self, url: str, part: FileRange) -> Iterator[Iterator[_Batch]]:
+        """Open a file; provides its record batches from the first of `part` on."""
         with _open_source(url) as source:
-            is_file = _has_footer(source, url)
-            names = self._columns.needed(_reader(source, url, is_file).schema, url)
-            yield _batches(source, url, is_file, names, self._max_bytes)
+            batches = _file_batches if _has_footer(source, url) else _stream_batches
+            yield batches(source, url, part, self._columns, self._max_bytes)
 
-    def _num_rows(self, url: str) -> tuple[list[int], list[int]]:
-        """Return the rows and the bytes of each record batch."""
-        with self._open(url) as batches:
-            counts = [(batch.num_rows, sum(map(_num_bytes, batch.columns))) for batch in batches]
-        return [num_rows for num_rows, _ in counts], [num_bytes for _, num_bytes in counts]
+    def _groups(self, url: str) -> list[Group]:
+        """Return the size of each record batch, and the first byte of each in a stream."""
+        with self._open(url, _WHOLE) as batches:
+            return [Group(_num_bytes(batch), batch.num_rows, first_byte) for _, batch, first_byte in batches]
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count record batches."""
-        num_rows, num_bytes = self._num_rows(url)
-        return cut_groups(list(zip(num_bytes, num_rows, strict=True)))
+        return cut_groups(self._groups(url))
 
-    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count record batches."""
-        with self._open(url) as batches:
-            row = index = 0
-            for index, batch in enumerate(batches, start=1):
-                if index > start:
-                    try:
-                        check_batch(batch)
-                    except pa.ArrowException as error:
-                        raise InputError(
-                            f"{url}, record batch {index - 1}: damaged: {said(error)}; {_REPAIR}"
-                        ) from error
-                    yield from self._columns.rows(batch, row, url)
-                row += batch.num_rows
-                if index == end:
+        assert part.first_row is not None or part.start == 0
+        row, next_index = part.first_row or 0, part.start
+        with self._open(url, part) as batches:
+            for index, batch, _ in batches:
+                try:
+                    check_batch(batch)
+                except pa.ArrowException as error:
+                    raise InputError(f"{url}, record batch {index}: damaged: {said(error)}; {_REPAIR}") from error
+                yield from self._columns.rows(batch, row, url)
+                row, next_index = row + batch.num_rows, index + 1
+                if next_index == part.end:
                     return
-            if index < end:
-                raise InputError(f"{url}: {index} record batches where {end} were planned; it changed: build again")
+        if next_index < part.end:
+            raise InputError(
+                f"{url}: no record batch {next_index}, but {part.end} were planned; the file changed: build again"
+            )
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the record batches that hold `rows`."""
-        return groups_of(rows, self._num_rows(url)[0])
+        return locate_groups(rows, self._groups(url))
 
 
-def _saved(folder: str, pattern: str) -> list[str]:
-    """Return the data files of a saved dataset, none for another folder where a wildcard matched it."""
-    filesystem, _ = filesystem_of(pattern)
-    if filesystem.exists(f"{folder}/{_DICT}"):
-        splits = _json(filesystem, f"{folder}/{_DICT}").get("splits") or ["?"]
-        raise InputError(
-            f"{folder}: several splits, saved by datasets: {', '.join(map(str, splits))}; give one: "
-            f"path: {folder}/{splits[0]}"
-        )
-    if not filesystem.exists(f"{folder}/{_STATE}"):
-        if any(c in pattern for c in "*?["):
-            return []
-        raise InputError(
-            f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "
-            "to mean its files"
-        )
-    state = _json(filesystem, f"{folder}/{_STATE}")
-    if state.get("_indices_data_files"):
-        raise InputError(f"{folder}: saved with indices, by an old release of datasets; load it and save it again")
-    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
-    if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
-        raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")
-    return [f"{folder}/{name}" for name in names]
+class _Batch(NamedTuple):
+    """The needed columns of a record batch, with its number, and its first byte if a reader may begin there."""
 
-
-def _json(filesystem: Any, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(filesystem.cat_file(name))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}: can't be read: {said(error)}; save the dataset again") from error
-    return value if isinstance(value, dict) else {}
+    number: int
+    batch: pa.RecordBatch
+    first_byte: int | None
 
 
 @contextmanager
@@ -159,86 +110,140 @@ def _open_source(url: str) -> Iterator[Any]:
             yield pa.PythonFile(file, "r")
             return
         if input_bytes(url) == 0:
-            raise InputError(f"{url}: the file is empty, which no Arrow file is; {_REPAIR}")
+            raise InputError(f"{url}: the file is empty, so it is not an Arrow file; {_REPAIR}")
     with pa.memory_map(local_path(url)) as source:
         yield source
 
 
 def _has_footer(source: Any, url: str) -> bool:
-    """Return whether a file is one with a footer; else it is a stream."""
+    """Return whether a file has a footer; otherwise it is a stream."""
     magic = source.read(len(_FILE_MAGIC))
     if magic.startswith(_FEATHER_1):
         raise InputError(f"{url}: Feather version 1, which Arrow no longer reads; write it again with version 2")
     return bool(magic == _FILE_MAGIC)
 
 
-def _reader(source: Any, url: str, is_file: bool, included: list[int] | None = None) -> Any:
-    """Return pyarrow's reader of a file with all columns, or with the `included` ones."""
+def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: list[int] | None = None) -> Any:
+    """Return pyarrow's reader of a file with the `included` top columns, with all of them by default.
+
+    Args:
+        open_it: pyarrow's function for the form of the file.
+        source: the open file.
+        url: for messages.
+        included: positions of top columns.
+    """
     source.seek(0)
-    options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
     try:
-        reader = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source, options=options)
+        reader = open_it(source, options=pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
         _check_names(reader.schema)
         return reader
     except InputError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is no UTF-8
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
         raise InputError(f"{url}: not a readable Arrow file: {said(error)}; {_REPAIR}") from error
 
 
 def _check_names(fields: pa.Schema | pa.StructType) -> None:
-    """Look at the name of each column, also inside of structs: one that is no UTF-8 raises ValueError."""
+    """Raise ValueError if the name of a column, or of a field in a struct, is not UTF-8."""
     for field in fields:
         if isinstance(field.name, str) and pa.types.is_struct(field.type):
             _check_names(field.type)
 
 
-def _batches(source: Any, url: str, is_file: bool, names: list[str], max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches with the columns that hold the dotted `names`; checks the end of a stream."""
-    reader = _reader(source, url, is_file)
-    fields = reader.schema.names
-    tops = list(dict.fromkeys(name if name in fields else name.split(".")[0] for name in names))
-    included = [i for i, field in enumerate(fields) if field in tops]
-    has_all = is_file and _lies_mapped(source, reader)
-    if not has_all:
-        reader = _reader(source, url, is_file, included)
-    index = 0
-    while not is_file or index < reader.num_record_batches:
-        try:
-            batch = reader.get_batch(index) if is_file else reader.read_next_batch()
-        except StopIteration:
-            _check_end(source, url)
-            return
-        except pa.ArrowMemoryError as error:
-            raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
-        except (pa.ArrowException, OSError) as error:
-            if has_all:  # another column may be what is damaged
-                reader, has_all = _reader(source, url, is_file, included), False
-                continue
-            raise InputError(f"{url}, record batch {index}: can't be read: {said(error)}; {_REPAIR}") from error
-        yield batch.select(tops)
-        index += 1
+def _needed_columns(schema: pa.Schema, columns: Columns, url: str) -> tuple[list[str], list[int]]:
+    """Return the names and the positions of the top columns that hold what is needed."""
+    names = columns.needed(schema, url)
+    tops = list(dict.fromkeys(name if name in schema.names else name.split(".")[0] for name in names))
+    return tops, [i for i, name in enumerate(schema.names) if name in tops]
 
 
-def _lies_mapped(source: Any, reader: Any) -> bool:
-    """Return whether the batches of a file with a footer are used where they are mapped.
+def _file_batches(source: Any, url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
+    """Yield the record batches of a file with a footer, from the first of `part` on."""
+    whole = _open_reader(pa.ipc.open_file, source, url)
+    names, included = _needed_columns(whole.schema, columns, url)
+    open_narrow = partial(_open_reader, pa.ipc.open_file, source, url, included)
+    reader = whole if _is_mapped(source, whole, part.start) else open_narrow()
+    for index in range(part.start, whole.num_record_batches):
+        with _naming_batch(url, index, max_bytes):
+            try:
+                batch = reader.get_batch(index)
+            except (pa.ArrowException, OSError):
+                if reader is not whole:
+                    raise
+                reader = open_narrow()  # another column may be the damaged one
+                batch = reader.get_batch(index)
+        yield _Batch(index, batch.select(names), None)
 
-    Then all columns cost nothing, while pyarrow copies those that it is asked for: 450 MB for a batch of that size.
+
+def _is_mapped(source: Any, reader: Any, index: int) -> bool:
+    """Return whether the batches of a file with a footer are used in place, in the mapped file.
+
+    Then all columns cost nothing, while pyarrow copies the columns that it is asked for: 450 MB for a batch of that
+    size.
+
+    Args:
+        source: the open file.
+        reader: of all columns.
+        index: the batch to look at.
     """
-    if not isinstance(source, pa.MemoryMappedFile) or not reader.num_record_batches:
+    if not isinstance(source, pa.MemoryMappedFile) or index >= reader.num_record_batches:
         return False
     try:
-        columns = reader.get_batch(0).columns
+        columns = reader.get_batch(index).columns
     except (pa.ArrowException, OSError):
-        return False  # told where the batch is read
+        return False  # reported when the batch is read
     source.seek(0)
     mapped = source.read_buffer()
     buffers = [buffer for column in columns for buffer in column.buffers() if buffer is not None and buffer.size]
     return all(mapped.address <= buffer.address < mapped.address + mapped.size for buffer in buffers)
 
 
+def _stream_batches(source: Any, url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
+    """Yield the record batches of a stream, from the first of `part` on; checks the end of the stream."""
+    schema = _open_reader(pa.ipc.open_stream, source, url).schema
+    names, included = _needed_columns(schema, columns, url)
+    reader = _open_reader(pa.ipc.open_stream, source, url, included)
+    can_begin_anywhere = not any(map(_has_dictionary, schema.types))
+    index = 0
+    if part.first_byte is not None:
+        source.seek(part.first_byte)  # pyarrow's reader reads on from there
+        index = part.start
+    while True:
+        first_byte = source.tell() if can_begin_anywhere else None
+        with _naming_batch(url, index, max_bytes):
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                _check_end(source, url)
+                return
+        if index >= part.start:
+            yield _Batch(index, batch.select(names), first_byte)
+        index += 1
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Return whether a type is a dictionary, or holds one."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+@contextmanager
+def _naming_batch(url: str, index: int, max_bytes: int) -> Iterator[None]:
+    """Translate errors of pyarrow in the block into InputErrors that name the record batch."""
+    try:
+        yield
+    except pa.ArrowMemoryError as error:
+        raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{url}, record batch {index}: can't be read: {said(error)}; {_REPAIR}") from error
+
+
 def _check_end(source: Any, url: str) -> None:
-    """Check that a stream ends where its file does: one that is cut between two batches reads like a shorter one."""
+    """Check that a stream ends where its file ends: a stream that is cut between two batches reads like a shorter one.
+
+    Raises InputError.
+    """
     end, size = source.tell(), source.size()
     source.seek(max(0, end - len(_END_OF_STREAM)))
     if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
@@ -247,9 +252,13 @@ def _check_end(source: Any, url: str) -> None:
         raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {_REPAIR}")
 
 
-def _num_bytes(column: pa.Array) -> int:
-    """Return the bytes of a column by its buffers alone, which are not checked yet."""
+def _num_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch by its buffers alone, which are not checked yet."""
+    return sum(map(_column_bytes, batch.columns))
+
+
+def _column_bytes(column: pa.Array) -> int:
     num_bytes = sum(int(buffer.size) for buffer in column.buffers() if buffer is not None)
     if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
-        num_bytes += len(column) * _num_bytes(column.dictionary) // len(column.dictionary)
+        num_bytes += len(column) * _column_bytes(column.dictionary) // len(column.dictionary)
     return num_bytes

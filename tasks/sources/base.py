@@ -1,11 +1,11 @@
-"""What every kind of source offers: its files, their cut into partitions, and their rows in batches."""
+"""What every kind of source offers: its files, their partitions, and their rows in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,80 +13,149 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.files import FoundFile
+from tokenloom.tasks.sources.files.finding import FoundFile
 
-PARTITION_BYTES = 64_000_000  # of text, about; part of every spill's name through the cut itself
+PARTITION_BYTES = 64_000_000  # of text, about; decides the cut, and through the cut the name of every spill
 BATCH_BYTES = 4_000_000  # of text, about, in memory at a time
 
-
-@dataclass(frozen=True)
-class PartitionRange:
-    """A part of one file: row groups, record batches, rows or bytes [start, end).
-
-    `num_bytes` is its text or file bytes, for balancing work; `num_rows` is known for formats that say it.
-    """
-
-    start: int
-    end: int
-    num_bytes: int
-    num_rows: int | None
-
+Options = Mapping[str, Any]  # how a file is read; each kind knows its own keys
 
 REASONS = {
-    "bad_page": "rows of a parquet row group, from the first batch on that can't be decoded",
-    "bad_id": "an id that is no string or integer, or longer than 1,024 bytes",
+    "bad_page": "rows of a parquet row group, from the first batch that can't be decoded",
+    "bad_id": "an id that is not a string or an integer, or is longer than 1,024 bytes",
     "bad_filter": "a value that the filter can't compare",
-    "fields": "a CSV row with more or fewer fields than the header, or than `columns` names",
-    "invalid_json": "no JSON, or nested too deep",
-    "invalid_utf8": "bytes that are not UTF-8, or not of the source's `encoding`, or a lone surrogate",
-    "missing_key": "no object, or one without the key of the text",
-    "not_text": "a value of the text that is neither text nor a list of texts",
-    "too_large": "more bytes than documents.max_bytes, or than the tokenizer can take",
+    "fields": "a CSV row with more or fewer fields than the header or `columns`",
+    "invalid_json": "invalid JSON, or JSON that is nested too deep",
+    "invalid_utf8": "bytes that are not UTF-8 or not in the source's `encoding`, or a lone surrogate",
+    "missing_key": "not an object, or an object without the key of the text",
+    "not_text": "a value of the text that is neither a string nor a list of strings",
+    "too_large": "more bytes than documents.max_bytes, or than the tokenizer accepts",
 }
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A batch of rows: n with their texts, and what was left out between them.
+class FileRange:
+    """A part of one file: row groups, record batches, records or bytes [start, end).
 
-    Shapes: texts (n,) large_string, null where there is none; rows (n,) uint64, numbers in the file; ids (n,)
-    large_string, null where there is none, or None if the source names no id.
+    Attributes:
+        start: the first of them.
+        end: the one after the last.
+        first_row: number of the part's first row in the file, if whoever cut the file counted the rows.
+        first_byte: where the part begins, for formats that don't say it themselves.
+    """
+
+    start: int
+    end: int
+    first_row: int | None = field(default=None, kw_only=True)
+    first_byte: int | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class PartitionRange(FileRange):
+    """A part of one file that a worker encodes at a time.
+
+    Attributes:
+        num_bytes: bytes of its text, or of the file; balances the work.
+        num_rows: None for formats that don't say it.
+    """
+
+    num_bytes: int
+    num_rows: int | None
+
+
+class Group(NamedTuple):
+    """A row group or record batch, the least that can be read of a file; `first_byte` as in FileRange."""
+
+    num_bytes: int
+    num_rows: int
+    first_byte: int | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of n rows with their texts, and the rows between them that were left out.
+
+    Attributes:
+        texts: (n,) large_string; null for a row without a text.
+        rows: (n,) uint64, the numbers of the rows in the file.
+        ids: (n,) large_string, null for a row without an id; None if the source names no id.
+        num_filtered: rows that the filter left out.
+        num_not_read: those of them whose bytes were not read.
+        bad: bad rows that were left out.
+        missing_keys: keys of the filter and the id that no row of the partition has had so far.
     """
 
     texts: pa.Array
     rows: NDArray[np.uint64]
     ids: pa.Array | None = None
-    num_filtered: int = 0  # rows that the filter left out
-    num_not_read: int = 0  # those of them that were never read
+    num_filtered: int = 0
+    num_not_read: int = 0
     bad: tuple[BadRow, ...] = ()
-    unseen: tuple[str, ...] = ()  # keys of filter and id that no row of the partition had, up to here
+    missing_keys: tuple[str, ...] = ()
 
     @property
     def num_read(self) -> int:
-        """Rows of the file that the batch speaks for."""
+        """Rows of the file that the batch accounts for."""
         return len(self.rows) + self.num_filtered + sum(bad.num_rows for bad in self.bad)
 
     def head(self, count: int) -> Rows:
-        """Return the batch with its first `count` texts alone."""
+        """Return the batch with only its first `count` texts."""
         ids = None if self.ids is None else self.ids.slice(0, count)
         return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids)
 
 
-def cut_groups(sizes: Sequence[tuple[int, int]]) -> list[PartitionRange]:
-    """Return runs of neighbouring groups of about PARTITION_BYTES, a larger group alone.
+class SourceReader(Protocol):
+    """Reads the files of one source. Every error is an InputError that names the file and the row group, row or byte.
+
+    A reader is made from its options: the fields of the source in the spec, and `max_bytes`, `on_error` and
+    `encoding_errors` of its document rules. With `on_error: skip`, bad rows are in `Rows.bad`; otherwise the first is
+    raised as a BadRow.
+    """
+
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """Return the files that the source's `path` means, in order, without those to leave out.
+
+        The path of a source that has none is "".
+        """
+
+    def place(self, url: str, row: int) -> str:
+        """Return how a message names a row of a file."""
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends on the file alone."""
+
+    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
+        """Yield the rows of a part in order, in batches of about BATCH_BYTES.
+
+        Args:
+            url: of the file.
+            part: from `partitions` or `locate` of the same file.
+        """
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """Return the parts to read for these rows (ascending), with as few other rows as possible."""
+
+
+def cut_groups(groups: Sequence[Group]) -> list[PartitionRange]:
+    """Return runs of neighbouring groups of about PARTITION_BYTES; a larger group is a run of its own.
 
     Args:
-        sizes: (bytes of text, rows) of every row group or record batch of a file.
+        groups: all row groups or record batches of a file.
     """
+    starts, run_bytes = [0], 0
+    for i, group in enumerate(groups):
+        if run_bytes and run_bytes + group.num_bytes > PARTITION_BYTES:
+            starts.append(i)
+            run_bytes = 0
+        run_bytes += group.num_bytes
     cuts: list[PartitionRange] = []
-    start, num_bytes, num_rows = 0, 0, 0
-    for i, (group_bytes, group_rows) in enumerate(sizes):
-        if num_bytes and num_bytes + group_bytes > PARTITION_BYTES:
-            cuts.append(PartitionRange(start, i, num_bytes, num_rows))
-            start, num_bytes, num_rows = i, 0, 0
-        num_bytes, num_rows = num_bytes + group_bytes, num_rows + group_rows
-    if start < len(sizes):
-        cuts.append(PartitionRange(start, len(sizes), num_bytes, num_rows))
+    first_row = 0
+    for start, end in pairwise([*starts, len(groups)] if groups else []):
+        run = groups[start:end]
+        num_bytes, num_rows = sum(group.num_bytes for group in run), sum(group.num_rows for group in run)
+        at = {"first_row": first_row, "first_byte": run[0].first_byte}
+        cuts.append(PartitionRange(start, end, num_bytes, num_rows, **at))
+        first_row += num_rows
     return cuts
 
 
@@ -96,7 +165,7 @@ def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[
     Args:
         count: bytes or records of a file.
         num_bytes: bytes of the file.
-        num_rows: rows of the file if they are what is counted.
+        num_rows: rows of the file if `count` counts rows.
     """
     num_parts = min(count, -(-num_bytes // PARTITION_BYTES))
     bounds = [i * count // num_parts for i in range(num_parts)] + [count]
@@ -106,33 +175,10 @@ def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[
     ]
 
 
-def groups_of(rows: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the groups [i, i + 1) that hold `rows`, where group i has counts[i] rows."""
-    groups = np.unique(np.searchsorted(np.cumsum(counts), np.array(rows), side="right"))
-    return [(int(group), int(group) + 1) for group in groups]
-
-
-class SourceReader(Protocol):
-    """Reads the files of one source. Every error is an InputError that names file and row group, row or byte.
-
-    A reader is made from its options: the fields of the source in the spec, and `max_bytes`, `on_error` and
-    `encoding_errors` of its document rules. With `on_error: skip` bad rows come in `Rows.bad`; else BadRow is raised.
-    """
-
-    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """Return the files that the source's `path` means, in order, without those to leave out.
-
-        A source that has no `path` is asked for "".
-        """
-
-    def place(self, url: str, row: int) -> str:
-        """Return how a message names a row of a file."""
-
-    def partitions(self, url: str) -> list[PartitionRange]:
-        """Cut a file into partitions of about PARTITION_BYTES of text; a function of the file alone."""
-
-    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
-        """Yield the rows of a partition in order, in batches of about BATCH_BYTES."""
-
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Return ranges [start, end) for `read` that hold `rows` (ascending) and as little else as can be."""
+def locate_groups(rows: Sequence[int], groups: Sequence[Group]) -> list[FileRange]:
+    """Return the groups that hold `rows`, each as a range of its own."""
+    ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
+    found = np.unique(np.searchsorted(ends, np.array(rows, np.int64), side="right")).tolist()
+    return [
+        FileRange(i, i + 1, first_row=int(ends[i]) - groups[i].num_rows, first_byte=groups[i].first_byte) for i in found
+    ]

@@ -1,4 +1,4 @@
-"""The first row of a CSV file: is it a header, and what a message says if it lacks a column."""
+"""The first row of a CSV file: is it a header, and what to report if it lacks a column."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.shown_names import shown_names
+from tokenloom.tasks.sources.rows.shown_names import shown_names
 
-_MOST_ROWS = 100  # to compare with a header
-_MOST_CHARS = 1_000_000  # of those rows
+_MOST_ROWS = 100  # compared with the header
+_MOST_CHARS = 1_000_000  # in those rows
 _DELIMITERS = "\t;|,"
 USED_AS_NAMES = "its first row is used as names of columns; if it is data, set header: false"
 _LIKE_DATA = (
@@ -20,7 +20,7 @@ _LIKE_DATA = (
 
 
 def skip_blank(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Return rows without those at the start that are a line of blanks."""
+    """Return the rows without blank lines at the start."""
     for row in rows:
         if len(row) > 1 or row[0].strip():
             yield row
@@ -29,7 +29,7 @@ def skip_blank(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
-    """Return about the first hundred rows; fewer if a row before can't be read, which whoever reads it reports."""
+    """Return about the first hundred rows, or those before a row that can't be read; whoever reads it reports it."""
     found: list[list[str]] = []
     num_chars = 0
     try:
@@ -44,24 +44,24 @@ def first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
 
 
 def may_be_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a header may be a row of data: one of its cells looks like a value.
+    """Return whether a header may be a row of data, since one of its cells looks like a value.
 
     Args:
         names: the cells of the header.
-        rows: some rows that follow it.
+        rows: some of the rows after it.
     """
     return any(_is_number(name) or _has_words(name) for name in names) or is_likely_data(names, rows)
 
 
 def is_likely_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a header is rather a row of data.
+    """Return whether a header is probably a row of data.
 
-    A cell is a number, all are texts of several words ("Review Text" alone may be a name), two are equal, or one is a
-    value of its own column as well. The header itself may stand among the rows: files that are joined repeat it.
+    It is if a cell is a number, all cells are texts of several words ("Review Text" alone may be a name), two cells are
+    equal, or a cell is also a value in its own column. Rows that repeat the header don't count: joined files have them.
 
     Args:
         names: the cells of the header.
-        rows: some rows that follow it.
+        rows: some of the rows after it.
     """
     if len(set(names)) < len(names) or any(map(_is_number, names)) or all(map(_has_words, names)):
         return True
@@ -87,15 +87,15 @@ def missing_column(
     delimiter: str,
     has_header: bool,
 ) -> InputError:
-    """Return the error for a column that a file does not have once.
+    """Return the error for a column that a file does not have exactly once.
 
     Args:
         url: of the file.
-        key: of the spec, which names the column: text, id or filter.
-        column: its name, or its position.
+        key: of the spec that names the column: text, id or filter.
+        column: its name or position.
         first: the first row.
-        rows: some rows that follow it.
-        delimiter: the one that separated the fields.
+        rows: some of the rows after it.
+        delimiter: between the fields.
         has_header: whether the first row names the columns.
     """
     if not first:
@@ -112,7 +112,7 @@ def missing_column(
 
 
 def _delimiter_hint(first: Sequence[str], delimiter: str) -> str:
-    """Return what leads to another delimiter, "" if none stands in the first row or it has several fields."""
+    """Return a hint at another delimiter, "" if the first row has none or has several fields."""
     found = max(_DELIMITERS.replace(delimiter, ""), key=first[0].count)
     if len(first) > 1 or found not in first[0]:
         return ""

@@ -1,6 +1,6 @@
 """CSV (RFC 4180), plain or compressed: a document is the text of one row.
 
-`row` is its number after the header, or in the file if that has none. A line end may stand in a quoted field, so a
+`row` is the number of the row after the header, or in a file without one. A quoted field may contain a line end, so a
 file can't be cut: it is one partition, read as a stream.
 """
 
@@ -8,37 +8,40 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import IO, Any
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
-from tokenloom.tasks.sources.base import PartitionRange
-from tokenloom.tasks.sources.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import input_bytes
-from tokenloom.tasks.sources.text_files import TextFileReader
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.records import RawRow
+from tokenloom.tasks.sources.rows.text_files import TextFileReader
 from tokenloom.words import counted
 
-_MAX_FIRST_LINE = 1_000_000  # characters of a line that is only read for a warning
-_MAX_FIELD = 64_000_000  # characters: the parser holds a field in some 12 bytes for each
+_MAX_FIRST_LINE = 1_000_000  # characters in a line that is read only for a warning
+_MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each
 
 
 class Reader(TextFileReader):
     """Reads CSV files.
 
     Args:
-        options: see SourceReader; `delimiter` is one character. Without a `header`, `columns` names the fields, and
-            without those each has its position as a name, from "0" on.
+        options: see SourceReader; `delimiter` is one character. Without a `header`, `columns` names the fields; without
+            `columns`, a field's name is its position, from "0" on.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__(options, Fields(options, parses_numbers=True))
         compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
         named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
-        self._needed = {str(column): key for key, column in named if column is not None}  # the key that names each
+        self._needed = {
+            str(column): key for key, column in named if column is not None
+        }  # column -> the key that names it
         self._delimiter = str(options["delimiter"])
         self._has_header = bool(options.get("header", True))
         self._columns: list[str] = options.get("columns") or []
@@ -50,9 +53,9 @@ class Reader(TextFileReader):
         return [PartitionRange(0, size, size, None)]
 
     def header_warning(self, url: str) -> str | None:
-        """Return a warning if the first row of a file is used as names of columns and looks like data, else None.
+        """Return a warning if the first row of a file names the columns but looks like data, else None.
 
-        Reads the start of the file. What can't be read gives no warning: the build reports it.
+        Reads the start of the file. A file that can't be read gives no warning: the build reports it.
         """
         if not self._has_header:
             return None
@@ -60,7 +63,7 @@ class Reader(TextFileReader):
             with open_decompressed(url) as file:
                 if self.contradiction(url, file):
                     return None
-                text = io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
+                text = self._text(url, file)
                 lines = csv.reader(self._lines(url, text, _MAX_FIRST_LINE), delimiter=self._delimiter, strict=True)
                 first, *rows = first_rows(skip_blank(row for row in lines if row)) or [[]]
                 text.detach()
@@ -68,26 +71,30 @@ class Reader(TextFileReader):
             return None
         return f"{url}: {USED_AS_NAMES}" if first and is_likely_data(first, rows) else None
 
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
-        csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
+        csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # only for the whole process
         with open_decompressed(url) as file:
             if bad := self.contradiction(url, file):
-                yield 0, bad, 0
+                yield RawRow(0, bad, 0)
                 return
-            text = io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
+            text = self._text(url, file)
             lines = csv.reader(self._lines(url, text), delimiter=self._delimiter, strict=True)
             try:
-                names, rows = self._named(url, (row for row in lines if row))  # a blank line is no row
+                names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
                 for number, row in enumerate(rows):
                     value = dict(zip(names, row, strict=False)) if len(row) == len(names) else row
-                    yield number, value, sum(map(len, row))
+                    yield RawRow(number, value, sum(map(len, row)))
             except csv.Error as error:
                 raise InputError(
                     f"{url}, line {lines.line_num}: not valid CSV: {error}; repair the file, or set delimiter"
                 ) from error
             finally:
                 text.detach()
+
+    def _text(self, url: str, file: IO[bytes]) -> io.TextIOWrapper:
+        """Return a file as text; bytes that can't be decoded become lone surrogates (PEP 383)."""
+        return io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
 
     def _lines(self, url: str, text: io.TextIOWrapper, most: int = _MAX_FIELD) -> Iterator[str]:
         while line := text.readline(most):
@@ -96,7 +103,7 @@ class Reader(TextFileReader):
             yield line
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
-        """Return the names of the fields, and the rows that hold data; raises InputError if a name is missing."""
+        """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
         if self._has_header:
             rows = skip_blank(rows)
             names = next(rows, [])
@@ -130,6 +137,6 @@ class Reader(TextFileReader):
             message = f"{found}, unlike {'the header' if self._has_header else 'the first row'}; repair the row"
         raise BadRow(f"{place}: {message}", row, "fields")
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file."""
-        return [(0, input_bytes(url))]
+        return [FileRange(0, input_bytes(url))]

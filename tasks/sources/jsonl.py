@@ -1,23 +1,23 @@
 """JSON lines, or one JSON array of objects; plain or compressed. A document is the text of one object.
 
-`row` is the byte offset of the line, of the decompressed bytes; in an array the position in it. A plain file of lines
-is cut into byte ranges; a range owns the lines that start in it. Anything else is one partition, read as a stream; so
-is a file whose encoding has other newlines (text_files.py).
+`row` is the byte offset of the line in the decompressed file; in an array, the position of the object. A plain file of
+lines is cut into byte ranges, and a range owns the lines that start in it. Any other file is one partition, read as a
+stream, also a file whose encoding has other newlines (rows/text_files.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import PartitionRange, cut_evenly
-from tokenloom.tasks.sources.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.fields import Fields
-from tokenloom.tasks.sources.files import expect, input_bytes
-from tokenloom.tasks.sources.json_values import array_values, parse_json, starts_array
-from tokenloom.tasks.sources.text_encoding import UTF8, to_utf8
-from tokenloom.tasks.sources.text_files import TextFileReader
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
+from tokenloom.tasks.sources.files.opening import expect, input_bytes
+from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, starts_array
+from tokenloom.tasks.sources.rows.records import RawRow
+from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
 _READ_BYTES = 2**22
 _BOM = b"\xef\xbb\xbf"
@@ -30,10 +30,10 @@ class Reader(TextFileReader):
         options: see SourceReader; `text`, `id` and the columns of `filter` are keys, dotted for nested objects.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__(options, Fields(options))
         self._forms: dict[str, str] = {}
-        # A line holds its document, perhaps escaped, and other keys: far more than that is no line.
+        # A line holds its document, perhaps with escapes, and other keys. Far more than that is not a line.
         self._max_line_bytes = 2 * int(options["max_bytes"]) + _READ_BYTES
 
     def partitions(self, url: str) -> list[PartitionRange]:
@@ -42,7 +42,7 @@ class Reader(TextFileReader):
         return cut_evenly(size, size) if self._is_cut(url) else [PartitionRange(0, size, size, None)]
 
     def _form(self, url: str) -> str:
-        """Return what stands in a file: "array", "lines", or "other" if it is plainly in another encoding."""
+        """Return the form of a file: "array", "lines", or "other" if it is clearly in another encoding."""
         if url not in self._forms:
             with open_decompressed(url) as file:
                 if self.contradiction(url, file):
@@ -54,38 +54,33 @@ class Reader(TextFileReader):
     def _is_cut(self, url: str) -> bool:
         return compression(url) is None and self._form(url) == "lines" and self.keeps_bytes(url)
 
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
-        """See RecordReader.raw_rows; `start` and `end` are not used for a file that is one partition."""
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
+        """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
         form = self._form(url)
         with open_decompressed(url) as file:
             if form == "array":
                 values = array_values(self.as_utf8(url, file), url, self._max_line_bytes)
                 for row, (value, num_chars) in enumerate(values):
-                    yield row, value, num_chars
+                    yield RawRow(row, value, num_chars)
                 return
             if form == "other" and (bad := self.contradiction(url, file)):
-                yield 0, bad, 0
+                yield RawRow(0, bad, 0)
                 return
-            for offset, line, num_bytes in self._lines(url, file, start, end):
-                if isinstance(line, BadRow) or not (line.isspace() or not line):  # a blank line is no row
-                    yield offset, line, num_bytes
+            for raw in self._lines(url, file, start, end):
+                if isinstance(raw.value, BadRow) or not (raw.value.isspace() or not raw.value):  # a blank line
+                    yield raw
 
-    def _lines(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes | BadRow, int]]:
-        """Return (offset, line as UTF-8, its bytes) of a partition."""
+    def _lines(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[RawRow]:
+        """Return the lines of a partition, as UTF-8."""
         if not self.keeps_bytes(url):
             return self._split(url, self.as_utf8(url, file), 0, None)
         lines = self._range(url, file, start, end) if self._is_cut(url) else self._split(url, file, 0, None)
-        if (encoding := self.encoding_of(url)) == UTF8:
-            return lines
-        return (
-            (offset, line if isinstance(line, BadRow) else to_utf8(line, encoding, replaces=self._replaces), num_bytes)
-            for offset, line, num_bytes in lines
-        )
+        return self.rows_as_utf8(url, lines)
 
-    def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes | BadRow, int]]:
+    def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[RawRow]:
         offset = start
         expect(file, [(max(0, start - 1), end)])
-        if start > 0:  # a line that begins before `start` belongs to the range before
+        if start > 0:  # a line that begins before `start` belongs to the previous range
             offset = start - 1
             file.seek(offset)
             while offset < end and (piece := file.readline(_READ_BYTES)):
@@ -93,11 +88,11 @@ class Reader(TextFileReader):
                 if piece.endswith(b"\n"):
                     break
             else:
-                return  # the line goes on behind this range
+                return  # the line continues after this range
         yield from self._split(url, file, offset, end)
 
     def _read_line(self, url: str, file: IO[bytes], offset: int) -> tuple[bytes | BadRow, int]:
-        """Return the line at `offset` and its bytes; one that is far too long is read over and is a BadRow."""
+        """Return the line at `offset` and its length; a line that is far too long is skipped and becomes a BadRow."""
         line = file.readline(self._max_line_bytes + 1)
         num_bytes = len(line)
         if num_bytes <= self._max_line_bytes:
@@ -108,17 +103,15 @@ class Reader(TextFileReader):
             num_bytes += len(line)
         return bad, num_bytes
 
-    def _split(
-        self, url: str, file: IO[bytes], offset: int, end: int | None
-    ) -> Iterator[tuple[int, bytes | BadRow, int]]:
-        """Yield (offset, line, its bytes) of the lines that start in [offset, end)."""
+    def _split(self, url: str, file: IO[bytes], offset: int, end: int | None) -> Iterator[RawRow]:
+        """Yield the lines that start in [offset, end)."""
         while end is None or offset < end:
             line, num_bytes = self._read_line(url, file, offset)
             if not num_bytes:
                 return
             if offset == 0 and isinstance(line, bytes):
                 line = line.removeprefix(_BOM)
-            yield offset, line, num_bytes
+            yield RawRow(offset, line, num_bytes)
             offset += num_bytes
 
     def place(self, url: str, row: int) -> str:
@@ -128,9 +121,9 @@ class Reader(TextFileReader):
         return f"{url}, line at byte {row}" + ("" if self.keeps_bytes(url) else " of its UTF-8")
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
-        """See RecordReader.parse; a value of an array comes parsed."""
+        """See RecordReader.parse; the values of an array are parsed already."""
         return parse_json(place, row, self.decode(place, row, raw)) if isinstance(raw, bytes) else raw
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """See SourceReader.locate: a line each, or all of a file that is one partition."""
-        return [(row, row + 1) for row in rows] if self._is_cut(url) else [(0, input_bytes(url))]
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See SourceReader.locate: one line for each row, or the whole file if it is one partition."""
+        return [FileRange(row, row + 1) for row in rows] if self._is_cut(url) else [FileRange(0, input_bytes(url))]

@@ -48,8 +48,8 @@ def sharing_blocks(file: InputFile, num_rows: int) -> AbstractContextManager[Non
 
 def _located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:
     """Yield the parts of a file that hold these rows."""
-    for start, end in reader.locate(url, rows):
-        yield from reader.read(url, start, end)
+    for part in reader.locate(url, rows):
+        yield from reader.read(url, part)
 
 
 def _block_bytes(num_bytes: int, num_rows: int) -> int:

@@ -1,6 +1,6 @@
-"""What every kind of source must do, as one class of tests: a kind's tests are a small subclass of it.
+"""The tests that every kind of source must pass, as one class; the tests of a kind are a small subclass.
 
-Rows are written by the subclass, then read through nothing but the protocol SourceReader.
+The subclass writes rows. They are read only through the protocol SourceReader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import Rows, SourceReader, base, make_reader
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, base, make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, REASONS
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ FILTERS: list[tuple[str, Keeps]] = [
 
 
 def make_rows(texts: Sequence[str | None]) -> list[Row]:
-    """Return rows with these texts, and an id, a score and a language that their position gives."""
+    """Return rows with these texts, and an id, a score and a language derived from their position."""
     return [
         {"text": text, "id": f"id-{i}", "score": i % 7 / 7, "lang": ("en", "de", "fr")[i % 3]}
         for i, text in enumerate(texts)
@@ -65,16 +65,16 @@ def texts_of(batches: Sequence[Rows]) -> list[str | None]:
 
 
 class SourceConformance:
-    """The tests of one kind; a subclass says how its files are written and what it can't hold."""
+    """The tests of one kind; a subclass defines how its files are written and what they can't hold."""
 
     kind: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
     has_columns = True  # ids, filters, a name for the text
     has_nulls = True
-    holds_empty_file = False  # no bytes at all are no rows
-    tells_truncation = True  # a file that is cut off anywhere is an error
-    is_cut = False  # into several partitions a file, if it is large
-    num_located = 1000  # rows that are looked for one by one
+    holds_empty_file = False  # a file without bytes has no rows, and is not an error
+    reports_truncation = True  # a file that is cut off anywhere is an error
+    is_cut = False  # a large file is cut into several partitions
+    num_located = 1000  # rows that are located one by one
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         """Write rows, return the path for SourceReader.files."""
@@ -88,10 +88,10 @@ class SourceConformance:
         """Return the texts that must be read."""
         return [row["text"] for row in rows]
 
-    # What the tests are written with
+    # Helpers
 
     def options_for(self, path: Path) -> dict[str, Any]:
-        """Return what the source's spec says beside its path."""
+        """Return the options of the source beside its path."""
         return {}
 
     def reader(self, path: Path, **options: Any) -> SourceReader:
@@ -110,7 +110,7 @@ class SourceConformance:
             batch
             for url in self.urls(reader, path)
             for part in reader.partitions(url)
-            for batch in reader.read(url, part.start, part.end)
+            for batch in reader.read(url, part)
         ]
 
     @pytest.fixture
@@ -132,7 +132,7 @@ class SourceConformance:
         for url in self.urls(reader, path):
             numbers: list[int] = []
             for part in reader.partitions(url):
-                for batch in reader.read(url, part.start, part.end):
+                for batch in reader.read(url, part):
                     numbers += batch.rows.tolist()
                     texts += batch.texts.to_pylist()
                     assert batch.rows.dtype.name == "uint64"
@@ -152,7 +152,7 @@ class SourceConformance:
             assert all(a.end == b.start for a, b in pairwise(parts))
             for part in parts:
                 if part.num_rows is not None:
-                    assert part.num_rows == sum(b.num_read for b in reader.read(url, part.start, part.end))
+                    assert part.num_rows == sum(b.num_read for b in reader.read(url, part))
 
     def test_a_null_text_is_null(self, tmp_path: Path) -> None:
         if not self.has_nulls:
@@ -172,22 +172,20 @@ class SourceConformance:
         path = self.write(tmp_path, make_rows([f"text number {i} " * (i % 5 + 1) for i in range(40)]))
         reader = self.reader(path)
         for url in self.urls(reader, path):
-            texts = dict(self._read(reader, url, [(p.start, p.end) for p in reader.partitions(url)]))
+            texts = dict(self._read(reader, url, reader.partitions(url)))
             numbers = list(texts)
             chosen = random.Random(0).sample(numbers, min(self.num_located, len(numbers)))
             subsets = [sorted(random.Random(i).sample(numbers, 1 + i % len(numbers))) for i in range(8)]
             for wanted in [[row] for row in chosen] + subsets:
                 ranges = reader.locate(url, wanted)
-                assert all(a[1] <= b[0] for a, b in pairwise(ranges))
+                assert all(a.end <= b.start for a, b in pairwise(ranges))
                 found = list(self._read(reader, url, ranges))
                 assert {row: text for row, text in found if row in wanted} == {row: texts[row] for row in wanted}
                 assert all(texts[row] == text for row, text in found)
 
-    def _read(
-        self, reader: SourceReader, url: str, ranges: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[int, str | None]]:
-        for start, end in ranges:
-            for batch in reader.read(url, start, end):
+    def _read(self, reader: SourceReader, url: str, ranges: Sequence[FileRange]) -> Iterator[tuple[int, str | None]]:
+        for part in ranges:
+            for batch in reader.read(url, part):
                 yield from zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
 
     # Columns
@@ -220,12 +218,12 @@ class SourceConformance:
         assert ids == [str(row["id"]) for row in rows if row["lang"] == "en"]
         assert all(batch.ids is None for batch in self.batches(self.write(tmp_path, rows)))
 
-    def test_a_text_column_that_is_missing_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_text_column_is_reported(self, tmp_path: Path) -> None:
         self._needs_columns()
         path = self.write(tmp_path, make_rows(["one", "two"]))
-        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*Set text:") as told:
+        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*Set text:") as raised:
             self.batches(path, text="body")
-        assert str(tmp_path) in str(told.value)
+        assert str(tmp_path) in str(raised.value)
 
     # Bad files
 
@@ -233,7 +231,7 @@ class SourceConformance:
         path = self.write(tmp_path, make_rows([f"text number {i} " * 20 for i in range(200)]))
         return path, Path(self.urls(self.reader(path), path)[0])
 
-    def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="missing"):
             self.batches(tmp_path / "missing")
         path, file = self._first_file(tmp_path)
@@ -243,9 +241,9 @@ class SourceConformance:
         with pytest.raises(InputError, match=file.name):
             reader.partitions(str(file))
         with pytest.raises(InputError, match=file.name):
-            list(reader.read(str(file), part.start, part.end))
+            list(reader.read(str(file), part))
 
-    def test_an_empty_file_is_told_or_has_no_rows(self, tmp_path: Path) -> None:
+    def test_an_empty_file_is_reported_or_has_no_rows(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)
         file.write_bytes(b"")
         if self.holds_empty_file:
@@ -254,8 +252,8 @@ class SourceConformance:
         with pytest.raises(InputError, match=file.name):
             self.batches(path)
 
-    def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path) -> None:
-        if not self.tells_truncation:
+    def test_a_truncated_file_is_reported(self, tmp_path: Path) -> None:
+        if not self.reports_truncation:
             pytest.skip("a part of such a file is such a file")
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
@@ -265,14 +263,14 @@ class SourceConformance:
             with pytest.raises(InputError, match=file.name):
                 self.batches(path)
 
-    def test_random_bytes_are_told(self, tmp_path: Path) -> None:
+    def test_random_bytes_are_reported(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)
         for seed in range(10):
             file.write_bytes(random.Random(seed).randbytes(100_000))
             with pytest.raises(InputError, match=file.name):
                 self.batches(path)
 
-    def test_damaged_bytes_are_told_or_texts_come(self, tmp_path: Path) -> None:
+    def test_damaged_bytes_are_reported_or_read(self, tmp_path: Path) -> None:
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
         for seed in range(15):
@@ -287,7 +285,7 @@ class SourceConformance:
             else:
                 assert sum(batch.num_read for batch in batches) > 0
 
-    # Bytes that are no UTF-8
+    # Invalid UTF-8
 
     def _invalid(self, folder: Path) -> Path:
         path = self.write_invalid(folder, [b"good one", b"bad \xff\xfe one", "good tóo".encode()])
@@ -297,16 +295,16 @@ class SourceConformance:
 
     def test_invalid_utf8_fails(self, tmp_path: Path) -> None:
         path = self._invalid(tmp_path)
-        with pytest.raises(BadRow, match="invalid UTF-8") as told:
+        with pytest.raises(BadRow, match="invalid UTF-8") as raised:
             self.batches(path)
-        assert told.value.reason == "invalid_utf8"
-        assert str(tmp_path) in str(told.value)
+        assert raised.value.reason == "invalid_utf8"
+        assert str(tmp_path) in str(raised.value)
 
-    def test_invalid_utf8_is_replaced_where_asked(self, tmp_path: Path) -> None:
+    def test_invalid_utf8_is_replaced_with_encoding_errors_replace(self, tmp_path: Path) -> None:
         batches = self.batches(self._invalid(tmp_path), encoding_errors="replace")
         assert texts_of(batches) == ["good one", "bad \ufffd\ufffd one", "good tóo"]
 
-    def test_invalid_utf8_is_left_out_where_asked(self, tmp_path: Path) -> None:
+    def test_invalid_utf8_is_skipped_with_on_error_skip(self, tmp_path: Path) -> None:
         batches = self.batches(self._invalid(tmp_path), on_error="skip")
         assert texts_of(batches) == ["good one", "good tóo"]
         bad = [one for batch in batches for one in batch.bad]

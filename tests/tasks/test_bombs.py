@@ -1,4 +1,4 @@
-"""Small files that claim, or hold, far more than memory: read in pieces, or refused by name, within a worker's limit.
+"""Small files that claim, or hold, far more than memory: a worker reads or refuses them within its limit.
 
 The limit is 1 GB and four times the largest document, here of 1 MB; each file is read in a worker process as a build
 reads it, with a minute's time.
@@ -49,7 +49,7 @@ def outcome(children: Children, path: Path, data: bytes, max_bytes: int = MAX_BY
 
 
 def refused(children: Children, path: Path, data: bytes, *parts: str, **options: Any) -> None:
-    """A file is refused by an error that holds `parts`."""
+    """Check that a file is refused, with an error that contains `parts`."""
     found = outcome(children, path, data, **options)
     assert found.texts is None, found
     assert [part for part in parts if part not in found.said] == [], found.said
@@ -74,7 +74,7 @@ def test_references_to_one_text_are_rows(tmp_path: Path, children: Children) -> 
 def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_says(
     claimed: int | None, tmp_path: Path, children: Children
 ) -> None:
-    """1 MB a row in a file of 1 MB, which may claim to be of rows of 200 bytes each."""
+    """Rows of 1 MB each in a file of 1 MB, whose footer may claim rows of 200 bytes."""
     num_rows, text = count(1300, 20_000), b"x" * MILLION
     pages = [
         raw.page(raw.DICTIONARY_PAGE, 1, raw.plain([text]), raw.PLAIN),
@@ -86,7 +86,7 @@ def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_says(
 
 
 def _true_claims() -> dict[str, bytes]:
-    """Files whose claims cost nothing, since two rows are all that is asked for."""
+    """Claims cost nothing, since only two rows are requested."""
     few, most = raw.plain([b"hello", b"world"]), raw.MOST
     return {
         "bytes of a page": raw.file_of([raw.page(raw.DATA_PAGE, 2, few, raw.PLAIN, most)], 2),
@@ -119,7 +119,7 @@ def _claims() -> dict[str, bytes]:
         "values of a dictionary": raw.file_of([raw.page(dictionary, most, few, raw.PLAIN), references], 10),
         "length of a text": raw.file_of([raw.page(data, 1, struct.pack("<I", most) + b"x", raw.PLAIN)], 1),
         "rows": raw.file_of([ONE, references], 2**60),
-        **({"items of a list": items} if count(0, 1) else {}),  # ten seconds until they are too many
+        **({"items of a list": items} if count(0, 1) else {}),  # takes ten seconds to reach the limit
     }
 
 
@@ -153,7 +153,7 @@ def test_a_page_of_more_than_the_limit_is_refused_and_one_of_less_is_read(
 
 
 def _large(num_rows: int) -> pa.Table:
-    """Return a table of texts of 1 MB each that lie one behind the other."""
+    """Return a table of texts of 1 MB each, one after the other in memory."""
     offsets = pa.py_buffer(MILLION * np.arange(num_rows + 1, dtype=np.int64))
     texts = pa.py_buffer(np.full(num_rows * MILLION, ord("x"), np.uint8))
     return pa.table({"text": pa.LargeStringArray.from_buffers(num_rows, offsets, texts)})
@@ -178,18 +178,18 @@ def test_a_buffer_that_claims_what_it_does_not_hold_is_refused(
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     data = sink.getvalue()
-    length = struct.pack("<q", 60_000)  # stands before the packed texts
+    length = struct.pack("<q", 60_000)  # comes before the compressed texts
     assert data.count(length + b"\x28\xb5\x2f\xfd") == 1
     refused(children, tmp_path / "a.arrow", data.replace(length, struct.pack("<q", claimed)), "record batch 0")
 
 
-# Compressed text without end
+# Endless compressed text
 
 PACKED: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstd}
 
 
 def _packed(suffix: str, head: bytes, piece: bytes, gigabytes: float) -> bytes:
-    """Return a file of `head` and as many `piece`s as make gigabytes, in members of 10 MB."""
+    """Return a file of `head` and gigabytes of `piece`, in members of 10 MB."""
     member = piece * (10 * MILLION // len(piece))
     return PACKED[suffix](head) + PACKED[suffix](member) * int(gigabytes * 100)
 
@@ -233,7 +233,7 @@ def test_depth_is_refused(name: str, opening: str, tmp_path: Path, children: Chi
 
 
 def test_a_line_whose_values_take_many_times_its_bytes_is_refused(tmp_path: Path, children: Children) -> None:
-    """Three bytes of JSON are a list of 64: a line of them that max_bytes allows is more than memory."""
+    """Three bytes of JSON become a list of 64 bytes, so a line within max_bytes takes more than the memory limit."""
     max_bytes = count(24 * MILLION, 2**28)
     for name, end in [("a.jsonl.zst", b"]}\n"), ("a.json.zst", b"]}]")][: count(1, 2)]:
         head = (b"[" if "json." in name else b"") + b'{"text": "a", "b": [[]'

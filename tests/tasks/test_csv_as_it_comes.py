@@ -1,4 +1,4 @@
-"""CSV files without a header, with a blank first line, or with a first row that is taken for a header."""
+"""CSV files without a header, with a blank first line, or with a first row of data that is taken for a header."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_columns_can_be_filtered_and_carried(tmp_path: Path) -> None:
 
 def test_a_row_of_another_length_is_a_bad_row(tmp_path: Path) -> None:
     path = news(tmp_path, "1,a,b\n1,two\n2,c,d\n")
-    with pytest.raises(BadRow, match=r"row 1: 2 fields, unlike the first row") as told:
+    with pytest.raises(BadRow, match=r"row 1: 2 fields, unlike the first row") as raised:
         read(path, text="2")
-    assert told.value.reason == "fields"
+    assert raised.value.reason == "fields"
     with pytest.raises(BadRow, match=r"row 0: 3 fields, but columns names 2; name every field in columns, or"):
         read(path, columns=["text", "n"])
     with pytest.raises(BadRow, match=r"row 0: 1 field, unlike the header"):
@@ -81,13 +81,13 @@ def test_a_source_of_one_bad_row_is_counted_so(tmp_path: Path) -> None:
     assert_refused(spec, "no document, and 1 bad row (1 fields)", "1 field, unlike the header")
 
 
-def test_a_position_behind_the_last_field_is_named(tmp_path: Path) -> None:
+def test_a_position_after_the_last_field_is_reported(tmp_path: Path) -> None:
     assert_refused(
         spec_of(news(tmp_path), header=False, text=7), "a.csv: no column '7'; its columns are: 0, 1, 2. Set text:"
     )
 
 
-def test_a_file_of_no_rows_without_a_header_has_none(tmp_path: Path) -> None:
+def test_an_empty_file_without_a_header_has_no_rows(tmp_path: Path) -> None:
     assert read(news(tmp_path, ""), text="2") == read(news(tmp_path, "\n\n"), columns=["text"]) == []
 
 
@@ -178,7 +178,7 @@ def warned(spec: BuildSpec) -> list[str]:
 def test_a_build_warns_of_a_header_that_looks_like_data(data: str, text: str, tmp_path: Path) -> None:
     path = news(tmp_path, data)
     (tmp_path / "b.csv").write_text(data + "9,last\n", encoding="utf-8")
-    assert warned(spec_of(tmp_path / "*.csv", text=text)) == [f"{path}: {WARNING}"]  # once for a source
+    assert warned(spec_of(tmp_path / "*.csv", text=text)) == [f"{path}: {WARNING}"]  # one message for the source
 
 
 def test_a_build_does_not_warn_of_a_header_of_names(tmp_path: Path) -> None:
@@ -201,10 +201,10 @@ def test_a_plan_warns_of_a_header_that_looks_like_data(
 
 
 @pytest.mark.parametrize("start", ["\n", "\r\n", "\n\r\n\n", "\ufeff\n", "  \n\n \t\n"])
-def test_blank_lines_before_the_header_are_no_header(start: str, tmp_path: Path) -> None:
+def test_blank_lines_before_the_header_are_skipped(start: str, tmp_path: Path) -> None:
     path = news(tmp_path, f"{start}text,n\none,1\n\ntwo,2\n")
     assert read(path, header=True) == [(0, "one"), (1, "two")]
-    if " " not in start:  # without a header a blank may be the only field of a row
+    if " " not in start:  # without a header, a blank may be the only field of a row
         assert read(news(tmp_path, start + NEWS), text="2")[0] == (0, "Short-sellers, again")
 
 

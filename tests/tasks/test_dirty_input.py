@@ -1,4 +1,4 @@
-"""What becomes of dirty input: the table of docs/input.md, and the tests it names that stand nowhere else."""
+"""Dirty input: the table of docs/input.md, and the tests that it names and that are in no other file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.refusals import assert_nothing_visible, assert_refused, spec_of
 from tests.support import build, count, write_jsonl, write_parquet
 from tests.tasks import test_sources
 from tokenloom.errors import BadRow, InputError, TokenloomError
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.tokenization import tokenize_partition
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def bad_rows(path: Path, kind: str = "jsonl", **options: Any) -> list[tuple[int,
         {"kind": kind, "text": "text", "max_bytes": 2**28, "delimiter": ",", "on_error": "skip"} | options
     )
     parts = reader.partitions(str(path))
-    return [(bad.row, bad.reason) for p in parts for rows in reader.read(str(path), p.start, p.end) for bad in rows.bad]
+    return [(bad.row, bad.reason) for p in parts for rows in reader.read(str(path), p) for bad in rows.bad]
 
 
 # The table
@@ -68,7 +68,7 @@ def _rows_of_the_table() -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[1:]]
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     rows = _rows_of_the_table()
     assert len(rows) > 40
     for row in rows:
@@ -79,7 +79,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
             assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (file, name)
 
 
-def test_every_test_of_this_file_stands_in_the_table() -> None:
+def test_every_test_of_this_file_is_in_the_table() -> None:
     named = {name for row in _rows_of_the_table() for name in re.findall(r"test_dirty_input\.py::(test_\w+)", row[2])}
     tests = set(re.findall(r"^def (test_\w+)\(", Path(__file__).read_text(encoding="utf-8"), re.MULTILINE))
     assert named == {name for name in tests if "_page_" not in name and "_table" not in name}
@@ -100,7 +100,7 @@ MARK = b"\xef\xbb\xbf"
         ("a.csv.zst", b'"text","n"\none,1\ntwo,2\n'),
     ],
 )
-def test_a_byte_order_mark_at_the_head_is_read_over(name: str, data: bytes, tmp_path: Path) -> None:
+def test_a_byte_order_mark_at_the_start_is_skipped(name: str, data: bytes, tmp_path: Path) -> None:
     compress = COMPRESS.get(Path(name).suffix, bytes)
     path = written(tmp_path / name, compress(MARK + data))
     assert texts_of(path, "csv" if ".csv" in name else "jsonl") == ["one", "two"]
@@ -114,7 +114,7 @@ def test_a_byte_order_mark_is_text_in_a_text_file_and_in_a_field(tmp_path: Path)
 
 
 def test_a_byte_order_mark_before_a_later_line_is_bad_json(tmp_path: Path) -> None:
-    """As it stands there when files with a mark each are joined by `cat`."""
+    """`cat` puts it there when it joins files that begin with a mark."""
     path = written(tmp_path / "a.jsonl", 2 * (MARK + b'{"text": "one"}\n'))
     assert texts_of(path, on_error="skip") == ["one"]
     assert bad_rows(path) == [(19, "invalid_json")]
@@ -145,20 +145,20 @@ def test_control_characters_come_back_exactly(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", ["{}\n", "[{}]"])
-def test_what_is_no_utf8_is_replaced_where_asked(form: str, tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced_in_every_form(form: str, tmp_path: Path) -> None:
     values = {
         b'"a\xffb"': "a\ufffdb",
         b'"a\xe2\x82b"': "a\ufffdb",
         b'"a\\ud800b"': "a\ufffdb",
         b'"\\udc80"': "\ufffd",
-        b'"\\ud83d\\ude00"': "\U0001f600",  # a pair is a character
+        b'"\\ud83d\\ude00"': "\U0001f600",  # a surrogate pair is one character
     }
     for value, wanted in values.items():
         line = form.replace("{}", '{"text": VALUE}').encode().replace(b"VALUE", value)
         assert texts_of(written(tmp_path / "a", line), encoding_errors="replace") == [wanted], value
 
 
-def test_bytes_that_are_no_utf8_count_anywhere_in_a_line_but_only_in_the_text_of_a_value(tmp_path: Path) -> None:
+def test_invalid_utf8_counts_anywhere_in_a_line_but_only_in_the_text_of_an_array_value(tmp_path: Path) -> None:
     value = b'{"other": "\xff", "text": "one"}'
     assert bad_rows(written(tmp_path / "a.jsonl", value)) == [(0, "invalid_utf8")]
     assert texts_of(written(tmp_path / "a.json", b"[" + value + b"]")) == ["one"]
@@ -172,12 +172,12 @@ def test_bytes_that_are_no_utf8_count_anywhere_in_a_line_but_only_in_the_text_of
 
 @pytest.mark.parametrize("form", ["{}\n", "[{}]"])
 @pytest.mark.parametrize("key", [r"\ud800", "k" * 100_000])
-def test_keys_that_can_not_be_shown_are_told_so_that_they_can(key: str, form: str, tmp_path: Path) -> None:
-    """A message that no log can encode would hide the error that it tells."""
+def test_keys_that_can_not_be_printed_are_reported_in_printable_form(key: str, form: str, tmp_path: Path) -> None:
+    """A message that no log can encode would hide the error."""
     path = written(tmp_path / "a", form.replace("{}", f'{{"{key}": "one"}}'))
-    with pytest.raises(BadRow, match=r"no key 'text'; its keys are: [^ ]+\. Set text:") as told:
+    with pytest.raises(BadRow, match=r"no key 'text'; its keys are: [^ ]+\. Set text:") as raised:
         texts_of(path)
-    assert len(str(told.value).encode()) < 1000
+    assert len(str(raised.value).encode()) < 1000
 
 
 def test_line_ends_other_than_newlines_do_not_end_a_json_line(tmp_path: Path) -> None:
@@ -187,11 +187,11 @@ def test_line_ends_other_than_newlines_do_not_end_a_json_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", ["{}\n", "[{}]"])
-def test_of_equal_keys_the_last_counts(form: str, tmp_path: Path) -> None:
+def test_the_last_of_equal_keys_counts(form: str, tmp_path: Path) -> None:
     value = '{"text": "first", "id": 1, "text": "last", "id": 2}'
     path = written(tmp_path / "a", form.replace("{}", value))
     reader = make_reader({"kind": "jsonl", "text": "text", "id": "id", "max_bytes": 100})
-    (rows,) = reader.read(str(path), 0, 10**6)
+    (rows,) = reader.read(str(path), FileRange(0, 10**6))
     assert rows.texts.to_pylist() == ["last"]
     assert rows.ids is not None
     assert rows.ids.to_pylist() == ["2"]
@@ -199,7 +199,7 @@ def test_of_equal_keys_the_last_counts(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["{}\n", "[{}]"])
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-0", "9" * 4000, "1." + "3" * 9000])
-def test_odd_numbers_beside_the_text_are_no_error(number: str, form: str, tmp_path: Path) -> None:
+def test_odd_numbers_beside_the_text_are_accepted(number: str, form: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a", form.replace("{}", '{"n": ' + number + ', "text": "one"}'))
     assert texts_of(path) == ["one"]
 
@@ -263,21 +263,21 @@ def test_a_line_of_100_mb_is_read_right_with_a_few_times_its_size(large_line: Pa
 
 def test_a_line_of_100_mb_above_the_limit_costs_no_memory_and_is_named_or_skipped(large_line: Path) -> None:
     tracemalloc.start()
-    with pytest.raises(BadRow, match=r"line at byte 18: more than .*documents\.max_bytes") as told:
+    with pytest.raises(BadRow, match=r"line at byte 18: more than .*documents\.max_bytes") as raised:
         texts_of(large_line, max_bytes=1000)
     assert texts_of(large_line, max_bytes=1000, on_error="skip") == ["first", "last"]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (told.value.row, told.value.reason) == (18, "too_large")
+    assert (raised.value.row, raised.value.reason) == (18, "too_large")
     assert bad_rows(large_line, max_bytes=1000) == [(18, "too_large")]
     assert peak < 30_000_000
 
 
 def test_a_value_of_an_array_far_above_the_limit_is_refused_by_name(tmp_path: Path) -> None:
     path = written(tmp_path / "a.json", '[{"text": "one"}, {"text": "' + "x" * 10_000_000 + '"}]')
-    with pytest.raises(InputError, match=r"value 1 of its JSON array: more than 4,194,504 bytes.*max_bytes") as told:
+    with pytest.raises(InputError, match=r"value 1 of its JSON array: more than 4,194,504 bytes.*max_bytes") as raised:
         texts_of(path, max_bytes=100, on_error="skip")
-    assert not isinstance(told.value, BadRow)
+    assert not isinstance(raised.value, BadRow)
 
 
 # CSV
@@ -299,7 +299,7 @@ def test_fields_with_quotes_line_ends_and_delimiters_come_back(
     assert found == [(i, one) for i, (_, one) in enumerate(rows)]
 
 
-def test_line_ends_of_csv_may_be_mixed_blank_lines_are_no_rows_and_the_last_may_be_missing(tmp_path: Path) -> None:
+def test_csv_with_mixed_line_ends_blank_lines_and_no_last_newline_is_read(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", b"text,n\r\none,1\n\n\r\ntwo,2\rthree,3\n,4\nfive,5")
     assert test_sources.read_file("csv", path, delimiter=",") == [
         (0, "one"),
@@ -332,10 +332,10 @@ def test_a_header_that_does_not_fit_is_named_with_its_columns(
     data: bytes, options: dict[str, str], parts: str, tmp_path: Path
 ) -> None:
     for on_error in ("fail", "skip"):
-        with pytest.raises(InputError, match=rf"a\.csv: {parts}") as told:
+        with pytest.raises(InputError, match=rf"a\.csv: {parts}") as raised:
             texts_of(written(tmp_path / "a.csv", data), "csv", on_error=on_error, **options)
-        assert not isinstance(told.value, BadRow)
-        str(told.value).encode()  # can be shown
+        assert not isinstance(raised.value, BadRow)
+        str(raised.value).encode()  # can be printed
 
 
 @pytest.mark.parametrize("data", [b'text\n"open\n', b'text\n"a"b\n', b'"text\na\n'])
@@ -344,7 +344,7 @@ def test_quotes_that_do_not_fit_are_named_by_their_line(data: bytes, tmp_path: P
         texts_of(written(tmp_path / "a.csv", data), "csv", on_error="skip")
 
 
-def test_a_quote_inside_a_field_that_does_not_begin_with_one_is_text(tmp_path: Path) -> None:
+def test_a_quote_inside_an_unquoted_field_is_text(tmp_path: Path) -> None:
     assert texts_of(written(tmp_path / "a.csv", b'text,n\nan 11" disk,1\n'), "csv") == ['an 11" disk']
 
 
@@ -379,7 +379,7 @@ def test_several_compressed_members_are_one_file(suffix: str, cuts: list[int], t
 @pytest.mark.parametrize(
     "damage", ["garbage behind", "nothing in it", "not compressed", "half", "another codec", "no bytes"]
 )
-def test_what_is_not_compressed_as_its_name_says_is_refused(suffix: str, damage: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_compressed_as_its_name_says_is_refused(suffix: str, damage: str, tmp_path: Path) -> None:
     data = COMPRESS[suffix](CONTENT)
     other = COMPRESS[".bz2" if suffix == ".gz" else ".gz"]
     damaged = {
@@ -394,7 +394,7 @@ def test_what_is_not_compressed_as_its_name_says_is_refused(suffix: str, damage:
     assert_refused(spec_of(path, "jsonl", documents={"on_error": "skip"}), str(path))
 
 
-def test_members_without_content_are_read_over_or_named(tmp_path: Path) -> None:
+def test_compressed_members_without_content_are_skipped_or_reported(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         members = [b"", CONTENT[:5000], b"", b"", CONTENT[5000:], b""]
         path = written(tmp_path / f"a.jsonl{suffix}", b"".join(map(compress, members)))
@@ -458,12 +458,12 @@ def test_rows_of_null_type_have_no_text(tmp_path: Path) -> None:
 # Several files, and files that change
 
 
-def test_a_file_whose_name_is_no_utf8_is_named_so_that_it_can_be_shown(tmp_path: Path) -> None:
+def test_a_file_whose_name_is_not_utf8_is_reported_in_printable_form(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     write_jsonl(tmp_path / os.fsdecode(b"b\xff.jsonl"), ["two"])
-    with pytest.raises(InputError, match=r"b\\udcff\.jsonl': its name is not UTF-8.*rename it") as told:
+    with pytest.raises(InputError, match=r"b\\udcff\.jsonl': its name is not UTF-8.*rename it") as raised:
         build(spec_of(tmp_path / "*.jsonl", "jsonl"))
-    str(told.value).encode()
+    str(raised.value).encode()
 
 
 def test_a_column_that_changes_its_type_from_file_to_file_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Text files in other encodings: read where the spec names one, else one bad row that does not stop the others."""
+"""Text files in other encodings: read if the spec names one, otherwise one bad row that does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.versions.versions import load_manifest
 from tokenloom.tasks.inputs import find_inputs
-from tokenloom.tasks.sources import make_reader, text_encoding
+from tokenloom.tasks.sources import FileRange, make_reader
+from tokenloom.tasks.sources.files import encodings
 
 TEXTS = ["plain", "été – „zwölf“", "last"]
 ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "cp1252", "cp037", "gb18030"]
@@ -41,7 +42,7 @@ def encoded(kind: str, texts: list[str], encoding: str) -> bytes:
 
 
 def read(kind: str, path: Path, *encodings: str, **options: Any) -> list[tuple[int, str | None]]:
-    """Return (row, text) of a file in one of some encodings."""
+    """Return (row, text) of a file in one of several encodings."""
     name = "jsonl" if kind == "array" else kind
     separator = "<|next|>" if kind == "text" else None
     return read_file(name, path, delimiter=",", separator=separator, encoding=list(encodings), **options)
@@ -71,7 +72,7 @@ def mixed_files(folder: Path, num_good: int = 12) -> list[str]:
 # One file among many
 
 
-def test_a_utf16_file_among_many_is_quarantined_where_asked(tmp_path: Path) -> None:
+def test_a_utf16_file_among_many_is_quarantined_with_on_error_skip(tmp_path: Path) -> None:
     texts = mixed_files(tmp_path)
     spec = folder_spec(tmp_path, documents={"on_error": "skip"})
     result = build(spec)
@@ -84,7 +85,7 @@ def test_a_utf16_file_among_many_is_quarantined_where_asked(tmp_path: Path) -> N
     assert result.rows["read"] == len(texts) + 2
 
 
-def test_a_utf16_file_among_many_is_replaced_where_asked(tmp_path: Path) -> None:
+def test_a_utf16_file_among_many_is_read_with_encoding_errors_replace(tmp_path: Path) -> None:
     texts = mixed_files(tmp_path)
     spec = folder_spec(tmp_path, documents={"encoding_errors": "replace"})
     data = [(tmp_path / name).read_bytes() for name in ("004b.txt", "005b.txt")]
@@ -149,7 +150,7 @@ def test_a_file_of_rows_in_utf16_is_one_bad_row(
     )
     parts = reader.partitions(str(tmp_path / name))
     assert len(parts) == 1
-    batches = list(reader.read(str(tmp_path / name), parts[0].start, parts[0].end))
+    batches = list(reader.read(str(tmp_path / name), parts[0]))
     assert [(bad.row, bad.num_rows, bad.reason) for batch in batches for bad in batch.bad] == [(0, 1, "invalid_utf8")]
     assert sum(batch.num_read for batch in batches) == 1
 
@@ -159,11 +160,11 @@ def test_a_large_separated_file_in_utf16_is_one_bad_row(tmp_path: Path, monkeypa
     (tmp_path / "a.txt").write_bytes(encoded("text", TEXTS * 9, "utf-16"))
     reader = make_reader({"kind": "text", "separator": "<|next|>", "max_bytes": 1000, "on_error": "skip"})
     (part,) = reader.partitions(str(tmp_path / "a.txt"))
-    (rows,) = reader.read(str(tmp_path / "a.txt"), part.start, part.end)
+    (rows,) = reader.read(str(tmp_path / "a.txt"), part)
     assert [(bad.row, bad.reason) for bad in rows.bad] == [(0, "invalid_utf8")]
 
 
-# Encodings that are named
+# Encodings that the spec names
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -197,8 +198,8 @@ def test_every_row_of_an_encoded_file_is_found_again(
     for row, text in rows:
         found = [
             pair
-            for start, end in reader.locate(str(path), [row])
-            for batch in reader.read(str(path), start, end)
+            for part in reader.locate(str(path), [row])
+            for batch in reader.read(str(path), part)
             for pair in zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
         ]
         assert (row, text) in found
@@ -232,7 +233,7 @@ def test_a_build_of_encoded_files_is_checked_against_them(tmp_path: Path, monkey
         assert find_inputs(spec, store)[1] == []
 
 
-def test_of_several_encodings_the_first_that_decodes_the_whole_file_counts(tmp_path: Path) -> None:
+def test_the_first_encoding_that_decodes_the_whole_file_is_used(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 3_000_000 + "é".encode())
     assert read_file("text", path, encoding=["cp1252", "utf-8"])[0][1] == "x" * 3_000_000 + "Ã©"
@@ -248,13 +249,13 @@ def test_a_file_is_read_once_to_choose_its_encoding_however_often_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    decodes = text_encoding._decodes
+    decodes = encodings._decodes
 
     def counted(url: str, encoding: str) -> bool:
         tried.append(encoding)
         return decodes(url, encoding)
 
-    monkeypatch.setattr(text_encoding, "_decodes", counted)
+    monkeypatch.setattr(encodings, "_decodes", counted)
     monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 100)
     path = tmp_path / "a.jsonl"
     path.write_bytes(encoded("jsonl", ["é"] * 100, "cp1252"))
@@ -268,7 +269,7 @@ def test_a_file_is_read_once_to_choose_its_encoding_however_often_it_is_cut(
 @pytest.mark.parametrize(
     ("encoding", "bad"), [("cp1252", b"\x81"), ("utf-16-le", b"\x00\xd8"), ("gb18030", b"\x81\x20")]
 )
-def test_what_an_encoding_can_not_decode_is_a_bad_row_or_replaced(
+def test_bytes_that_an_encoding_can_not_decode_are_a_bad_row_or_replaced(
     kind: str, encoding: str, bad: bytes, tmp_path: Path
 ) -> None:
     path = tmp_path / "a"
@@ -276,9 +277,9 @@ def test_what_an_encoding_can_not_decode_is_a_bad_row_or_replaced(
     path.write_bytes(data)
     with pytest.raises(
         BadRow, match=f"invalid {encoding}.*on_error: skip.*encoding_errors: replace.*encoding: "
-    ) as told:
+    ) as raised:
         read(kind, path, encoding)
-    assert told.value.reason == "invalid_utf8"
+    assert raised.value.reason == "invalid_utf8"
     assert [text for _, text in read(kind, path, encoding, on_error="skip")] == ["one", "three"]
     replaced = [str(text) for _, text in read(kind, path, encoding, encoding_errors="replace")]
     assert replaced[0] == "one" and replaced[1].startswith("two\ufffd") and replaced[2] == "three"
@@ -312,10 +313,10 @@ def test_a_broken_compressed_file_stays_an_error_in_any_encoding(tmp_path: Path)
     whole = gzip.compress(encoded("jsonl", TEXTS * 1000, "utf-16"))
     for data in (whole[: len(whole) // 2], b"", b"no gzip", whole[:-4]):
         (tmp_path / "a.jsonl.gz").write_bytes(data)
-        for encodings in (["utf-16"], ["utf-8", "utf-16"]):
-            with pytest.raises(InputError, match=r"a\.jsonl\.gz") as told:
-                read("jsonl", tmp_path / "a.jsonl.gz", *encodings, on_error="skip")
-            assert not isinstance(told.value, BadRow)
+        for names in (["utf-16"], ["utf-8", "utf-16"]):
+            with pytest.raises(InputError, match=r"a\.jsonl\.gz") as raised:
+                read("jsonl", tmp_path / "a.jsonl.gz", *names, on_error="skip")
+            assert not isinstance(raised.value, BadRow)
 
 
 @settings(max_examples=count(100, 2000), deadline=None)
@@ -352,7 +353,7 @@ def test_an_encoded_file_is_never_in_memory_whole(tmp_path: Path) -> None:
             file.write(json.dumps({"text": f"{i} " + "x" * 1000}) + "\n")
     reader = make_reader({"kind": "jsonl", "text": "text", "max_bytes": 2**28, "encoding": ["utf-8", "utf-16"]})
     tracemalloc.start()
-    num_rows = sum(batch.num_read for batch in reader.read(str(path), 0, path.stat().st_size))
+    num_rows = sum(batch.num_read for batch in reader.read(str(path), FileRange(0, path.stat().st_size)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert num_rows == 25_000

@@ -1,4 +1,4 @@
-"""Damaged and hostile input: an error that says where and what to do, and nothing visible."""
+"""Damaged and hostile input: an error says where and what to do next, and no version becomes visible."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from tokenloom.tasks.validate import validate_build
     ("name", "kind"),
     [("a.parquet", "parquet"), ("a.jsonl.gz", "jsonl"), ("a.jsonl", "jsonl"), ("a.txt", "text")],
 )
-def test_a_file_of_no_bytes_is_refused(name: str, kind: str, tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(b"")
     assert_refused(spec_of(path, kind), str(path))
 
 
-def test_an_input_of_no_rows_is_refused(tmp_path: Path) -> None:
+def test_an_input_without_rows_is_refused(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", [])
     assert_refused(spec_of(path), str(path), "no document", "0 rows read")
     write_parquet(path, TEXTS)
     assert_builds(spec_of(path), TEXTS)
 
 
-def test_an_input_of_empty_texts_alone_is_refused_with_its_counts(tmp_path: Path) -> None:
+def test_an_input_of_only_empty_texts_is_refused_with_its_counts(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["", None, ""])
     assert_refused(spec_of(path), str(path), "3 rows read, 3 of them left out")
 
 
-def test_a_file_of_no_rows_beside_others_is_no_error(tmp_path: Path) -> None:
+def test_a_file_without_rows_beside_others_is_read(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", [])
     write_parquet(tmp_path / "b.parquet", TEXTS)
     assert_builds(spec_of(tmp_path / "*.parquet"), TEXTS)
@@ -63,7 +63,7 @@ def _flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "cut in its end", "flipped", "garbage behind", "no gzip"])
-def test_broken_gzip_is_refused_and_builds_when_mended(damage: str, tmp_path: Path) -> None:
+def test_broken_gzip_is_refused_and_builds_when_repaired(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     whole = _gz(path)
     damaged = {

@@ -1,9 +1,10 @@
-"""Hugging Face datasets: which files, which split, which commit, how many rows, and what is told when it is not so."""
+"""Hugging Face datasets: files, splits, commits and numbers of rows, and the errors about each of them."""
 
 from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from tests.support import build, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import Rows, SourceReader, hugging_face, make_reader, parquet
-from tokenloom.tasks.sources.files import PINNED, input_bytes
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
+from tokenloom.tasks.sources.files.finding import PINNED
+from tokenloom.tasks.sources.files.opening import input_bytes
 
 pytest.importorskip("datasets")
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -22,7 +24,7 @@ _COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture(autouse=True)
 def _no_network_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whoever asks the network fails; the home is empty."""
+    """Requests to the network fail; the home folder is empty."""
 
     def refuse(*args: Any) -> None:
         raise OSError("no network in this test")
@@ -32,7 +34,7 @@ def _no_network_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 
 
 def reader_of(name: Path | str, **options: Any) -> SourceReader:
-    """Return a reader of the kind, which lists the files."""
+    """Return the reader that lists the files."""
     return make_reader(_options(name, **options))
 
 
@@ -52,7 +54,7 @@ def batches_of(name: Path | str, **options: Any) -> list[Rows]:
         batch
         for reader, url in files_of(name, **options)
         for part in reader.partitions(url)
-        for batch in reader.read(url, part.start, part.end)
+        for batch in reader.read(url, part)
     ]
 
 
@@ -135,7 +137,7 @@ def test_files_read_through_the_package_are_partitions(tmp_path: Path) -> None:
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
     for i, (reader, url) in enumerate(files_of("text", data_files=str(tmp_path / "*.txt"))):
-        assert texts_of(list(reader.read(url, 0, 1))) == [f"text {i} {k}" for k in range(10)]
+        assert texts_of(list(reader.read(url, FileRange(0, 1)))) == [f"text {i} {k}" for k in range(10)]
 
 
 # Take
@@ -159,10 +161,10 @@ def test_take_reads_the_first_rows_of_one_stream(tmp_path: Path, take: int, form
     (part,) = reader.partitions(first.url)
     assert part.num_bytes == sum(file.num_bytes for file in (first, *rest))
     assert all(reader.partitions(file.url) == [] for file in rest)
-    batches = list(reader.read(first.url, part.start, part.end))
+    batches = list(reader.read(first.url, part))
     assert texts_of(batches) == [f"text {i} {k}" for i in range(3) for k in range(10)][:take]
     assert [row for batch in batches for row in batch.rows.tolist()] == list(range(min(take, 30)))
-    assert reader.locate(first.url, [0]) == [(0, 1)]
+    assert reader.locate(first.url, [0]) == [FileRange(0, 1)]
 
 
 def test_take_counts_rows_before_the_filter(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_take_counts_rows_before_the_filter(tmp_path: Path) -> None:
     assert ids == [str(i % 10) for i in range(13)]
 
 
-# What is not there
+# Errors
 
 
 def test_a_saved_dataset_is_of_another_kind(data_dir: Path) -> None:
@@ -183,14 +185,14 @@ def test_a_saved_dataset_is_of_another_kind(data_dir: Path) -> None:
         read(data_dir / "hf_arrow" / "boolq" / "none" / "validation")
 
 
-def test_a_folder_that_is_missing_or_empty_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_empty_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
         read(tmp_path / "missing")
     with pytest.raises(InputError, match="not a dataset that can be opened"):
         read(tmp_path)
 
 
-def test_a_file_that_is_gone_since_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     reader = reader_of(three_files(tmp_path), take=25, stream=True)
     url = reader.files("")[1].url
     Path(url).unlink()
@@ -198,13 +200,13 @@ def test_a_file_that_is_gone_since_is_told(tmp_path: Path) -> None:
         reader.partitions(url)
 
 
-def test_an_error_of_the_package_is_told_with_its_cause(tmp_path: Path) -> None:
+def test_an_error_of_the_package_is_reported_with_its_cause(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"good\n" * 10 + b"\xff\n")
-    with pytest.raises(InputError, match=f"{path}: can't be read: UnicodeDecodeError") as told:
+    with pytest.raises(InputError, match=f"{path}: can't be read: UnicodeDecodeError") as raised:
         read("text", data_files=str(path), on_error="skip")
-    assert told.value.__cause__ is not None
-    assert not isinstance(told.value, BadRow)
+    assert raised.value.__cause__ is not None
+    assert not isinstance(raised.value, BadRow)
 
 
 def test_texts_are_never_taken_for_something_else(tmp_path: Path) -> None:
@@ -228,9 +230,23 @@ def test_bad_rows_of_a_stream_are_counted_by_their_position(tmp_path: Path) -> N
 # The hub
 
 
-def test_a_hub_that_does_not_answer_is_told() -> None:
-    with pytest.raises(InputError, match=r"org/name, revision v1: the Hugging Face hub can't say .*network"):
+def test_a_hub_that_does_not_answer_is_reported() -> None:
+    with pytest.raises(InputError, match=r"org/name, revision v1: its commit can't be read .*network"):
         read("org/name", revision="v1")
+
+
+@pytest.mark.parametrize("shows_bars", [False, True])
+def test_the_settings_of_the_package_stay_as_they_were(
+    shows_bars: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(sys.modules["datasets.utils.tqdm"], "_hf_datasets_progress_bars_disabled", not shows_bars)
+    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", True)
+    write_parquet(tmp_path / "a.parquet", ["one"])
+    assert len(reader_of(tmp_path).files("")) == 1
+    assert datasets.are_progress_bars_disabled() is not shows_bars
+    assert datasets.config.HF_UPDATE_DOWNLOAD_COUNTS is True
 
 
 def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +271,9 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         return str(tmp_path / url.rsplit("/", 1)[-1])
 
     monkeypatch.setattr(datasets, "load_dataset_builder", load)
-    monkeypatch.setattr(hugging_face, "_commit", commit)
+    monkeypatch.setattr(hugging_face, "current_commit", commit)
     monkeypatch.setattr(hugging_face, "input_bytes", lambda url: input_bytes(local(url)))
-    hugging_face._load_pinned.cache_clear()
+    datasets_package.load_pinned.cache_clear()
     reader = reader_of("org/name", revision="main", split="train")
     files = reader.files("")
     assert [file.url for file in files] == urls
@@ -266,15 +282,19 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     assert asked == [("org/name", "main"), ("org/name", _COMMIT)]
 
     assert {file.options["kind"] for file in files} == {"parquet"}
-    other = reader_of("org/name", take=18, stream=True)  # in a worker: the URL says the commit
-    monkeypatch.setattr(hugging_face, "_commit", lambda name, revision: pytest.fail("asked again"))
+    other = reader_of("org/name", take=18, stream=True)  # as in a worker, which takes the commit from the URL
+    monkeypatch.setattr(hugging_face, "current_commit", lambda name, revision: pytest.fail("asked again"))
     for method in ("read", "partitions"):
         there = getattr(parquet.Reader, method)
         monkeypatch.setattr(
             parquet.Reader, method, lambda self, url, *rest, there=there: there(self, local(url), *rest)
         )
-    assert texts_of(list(other.read(urls[0], 0, 1)))[8:] == ["text 0 8", "text 0 9", *(f"text 1 {k}" for k in range(8))]
-    hugging_face._load_pinned.cache_clear()
+    assert texts_of(list(other.read(urls[0], FileRange(0, 1))))[8:] == [
+        "text 0 8",
+        "text 0 9",
+        *(f"text 1 {k}" for k in range(8)),
+    ]
+    datasets_package.load_pinned.cache_clear()
 
 
 def test_files_that_the_package_reads_as_one_are_read_again_when_any_of_them_changes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`leave_out`: files that a source's path matches and that are not read; patterns as in .gitignore."""
+"""`leave_out`: files that match the path of a source but are not read, by patterns as in .gitignore."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.sources import files, make_reader
-from tokenloom.tasks.sources.files import find_files
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.files import finding
+from tokenloom.tasks.sources.files.finding import find_files
 
 TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", ".hidden.txt"]
 PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git status` with such a .gitignore does
@@ -73,7 +74,9 @@ def test_patterns_leave_out_what_git_ignores(pattern: str, wanted: list[str], tr
 def test_they_mean_the_same_in_another_file_system(
     pattern: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    monkeypatch.setattr(
+        finding, "remote_fingerprint", lambda info, url: "etag:1"
+    )  # the memory file system has no ETags
     for name in TREE:
         fsspec.filesystem("memory").pipe(f"/tree/{name}", b"x")
     every = names("memory://tree/**")
@@ -156,8 +159,8 @@ def test_a_build_warns_of_a_pattern_that_matches_nothing(tree: Path) -> None:
     seen: list[progress.Event] = []
     with progress.listening(seen.append):
         build(spec_of(tree, "old", "drafts/"))
-    told = [event.text for event in seen if isinstance(event, progress.Message)]
-    assert [text for text in told if "leave_out" in text] == [
+    messages = [event.text for event in seen if isinstance(event, progress.Message)]
+    assert [text for text in messages if "leave_out" in text] == [
         "leave_out of rows: 'drafts/' matches no file that the path matches; check it: it sees paths below the folder "
         "before the first wildcard"
     ]

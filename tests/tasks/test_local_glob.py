@@ -1,4 +1,4 @@
-"""Patterns of local files: what a plain walk matches, through links, and no folder left out in silence."""
+"""Patterns of local files: links are followed, and no folder is silently skipped."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 
 from tests.support import count
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files import find_files
-from tokenloom.tasks.sources.local_glob import local_glob
+from tokenloom.tasks.sources.files.finding import find_files
+from tokenloom.tasks.sources.files.local_glob import local_glob
 
 _ROOT = Path(__file__).parents[2]
 _AS_ANOTHER_USER = """
 import os, sys
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files import find_files
-if os.geteuid() == 0:  # it may read everything
+from tokenloom.tasks.sources.files.finding import find_files
+if os.geteuid() == 0:  # root may read everything
     os.seteuid(65534)
 for pattern in sys.argv[1:]:
     try:
@@ -36,7 +36,7 @@ _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "[[]x]"]
 
 
 def make_tree(folder: Path, numbers: random.Random, depth: int = 0) -> None:
-    """Make files and folders of few names."""
+    """Make files and folders with a few different names."""
     for name in numbers.sample(_NAMES, numbers.randint(0, 4)):
         if depth < 3 and numbers.random() < 0.6:
             (folder / name).mkdir()
@@ -46,7 +46,7 @@ def make_tree(folder: Path, numbers: random.Random, depth: int = 0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(count(12, 200)))
-def test_without_links_it_is_what_fsspec_matches(tmp_path: Path, seed: int) -> None:
+def test_without_links_it_matches_what_fsspec_matches(tmp_path: Path, seed: int) -> None:
     numbers = random.Random(seed)
     make_tree(tmp_path, numbers)
     system = fsspec.filesystem("file")
@@ -74,7 +74,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*/x.txt", "**/*.txt", "*/*.txt", "*/c/x.txt"])
-def test_a_folder_that_can_not_be_read_is_named(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_reported(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "b/c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.txt").write_text("x")
@@ -101,14 +101,14 @@ def test_a_folder_that_can_not_be_read_is_named(tmp_path: Path, pattern: str, mo
 
 @pytest.fixture
 def tree() -> Iterator[Path]:
-    """A folder that other users may enter: a/x.txt, and b, c, d/e with a file each that can't be had."""
+    """A folder that other users may enter: a/x.txt, and b, c, d/e with an inaccessible file in each."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         for part in ("a", "b", "c", "d/e"):
             (folder / part).mkdir(parents=True)
             (folder / part / "x.txt").write_text("x")
-        modes = {"b": 0, "c": 0o444, "d/e": 0o444}  # their owner may do no more
+        modes = {"b": 0, "c": 0o444, "d/e": 0o444}  # apply to the owner, too
         for part, mode in modes.items():
             (folder / part).chmod(mode)
         yield folder
@@ -129,8 +129,8 @@ def test_a_folder_that_this_user_may_not_read_or_enter_is_named(tree: Path) -> N
         "d/*/x.txt": "d/e/x.txt",
     }
     command = [sys.executable, "-c", _AS_ANOTHER_USER, *(f"{tree}/{pattern}" for pattern in patterns)]
-    told = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    for name, line in zip(patterns.values(), told, strict=True):
+    lines = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name, line in zip(patterns.values(), lines, strict=True):
         assert line.startswith(f"{tree}/{name}: can't be read: Permission denied" if name else f"{tree}/a/x.txt")
 
 

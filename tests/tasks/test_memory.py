@@ -112,7 +112,7 @@ def test_a_line_of_100_mb_is_a_document_like_any_other(tmp_path: Path) -> None:
     path.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": "after"}) + "\n")
     reader = jsonl.Reader({"text": "text", "max_bytes": 2**28})
     parts = reader.partitions(str(path))
-    texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part.start, part.end)]
+    texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part)]
     assert [line for batch in texts for line in batch] == [text, "after"]
 
 

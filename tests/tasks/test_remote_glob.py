@@ -1,4 +1,4 @@
-"""Patterns of remote files: what fsspec matches, except that no listing that fails leaves files out."""
+"""Patterns of remote files: they match what fsspec matches, and a listing that fails never hides files."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tests.tasks.test_local_glob import make_tree
 from tokenloom.errors import InputError
 from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
-from tokenloom.tasks.sources.files import find_files, match
+from tokenloom.tasks.sources.files.finding import find_files, match
 
 _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little wait between tries."""
+    """Wait only briefly between retries."""
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def names_of(pattern: str) -> list[str]:
-    """Return the paths of what a pattern matches."""
+    """Return the paths of the files that a pattern matches."""
     return [file.path for file in find_files(pattern)]
 
 
 def put_all(s3_url: str, *names: str) -> str:
-    """Write objects of a few bytes below a key that nobody used; return its URL."""
+    """Write objects of a few bytes below a fresh key; return its URL."""
     key = uuid.uuid4().hex
     for name in names:
         put(s3_url, f"{key}/{name}", b"" if name.endswith("/") else b"{}\n")
@@ -51,7 +51,7 @@ def test_no_folder_of_a_bucket_is_left_out(s3_url: str, s3_proxy: FaultyProxy, f
 
 
 @pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "a/*.jsonl", "a/x*"])
-def test_a_page_that_fails_is_asked_for_again_or_told(
+def test_a_page_that_fails_is_retried_or_reported(
     s3_url: str, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture, pattern: str
 ) -> None:
     root, s3_proxy.page = put_all(s3_url, *(f"a/x{i}.jsonl" for i in range(5))), 2
@@ -60,9 +60,9 @@ def test_a_page_that_fails_is_asked_for_again_or_told(
         assert len(names_of(f"{root}/{pattern}")) == 5
     assert f"{root}/{pattern}: " in caplog.text
     assert "try 1 of 5 failed" in caplog.text
-    for fault, told in [("503", "did not answer correctly in 5 tries"), ("403", "no permission to read it")]:
+    for fault, message in [("503", "did not answer correctly in 5 tries"), ("403", "no permission to read it")]:
         s3_proxy.plan_listings("continuation-token", always=fault)
-        with pytest.raises(InputError, match=told) as raised:
+        with pytest.raises(InputError, match=message) as raised:
             find_files(f"{root}/{pattern}")
         assert str(raised.value).startswith(f"{root}/{pattern}: ")
 
@@ -83,7 +83,7 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
 
 
 def test_a_listing_of_many_pages_ends_though_every_fifth_request_fails(s3_url: str, s3_proxy: FaultyProxy) -> None:
-    # All pages at once would come through in one of 5,000 tries: each is tried again by itself.
+    # Without a retry of each page, one of 5,000 listings would succeed.
     root, s3_proxy.page = put_all(s3_url, *(f"a/{i:02d}.jsonl" for i in range(76))), 2
     s3_proxy.fail(0.2, seed=7)
     assert len(names_of(f"{root}/*/*.jsonl")) == 76
@@ -92,7 +92,7 @@ def test_a_listing_of_many_pages_ends_though_every_fifth_request_fails(s3_url: s
 
 @pytest.mark.usefixtures("s3_proxy")
 @pytest.mark.parametrize("seed", range(count(3, 50)))
-def test_it_is_what_fsspec_matches(tmp_path: Path, s3_url: str, seed: int) -> None:
+def test_it_matches_what_fsspec_matches(tmp_path: Path, s3_url: str, seed: int) -> None:
     numbers = random.Random(seed)
     make_tree(tmp_path, numbers)
     names = [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*")) if path.is_file()]
@@ -110,7 +110,7 @@ def test_it_is_what_fsspec_matches(tmp_path: Path, s3_url: str, seed: int) -> No
 
 
 def shown(found: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, str, int]]:
-    """Return name, type and bytes of what was found."""
+    """Return the name, type and size of each match."""
     return [(name, info["type"], info["size"]) for name, info in found]
 
 
@@ -128,7 +128,7 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
 
 @pytest.mark.usefixtures("s3_proxy")
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "message"),
     [
         ("s3://corp*/a.txt", "name each bucket in a source of its own"),
         ("s3://*/a.txt", "name each bucket in a source of its own"),
@@ -138,13 +138,13 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
         ("memory://nothing/a**", r"\*\* is a part of its own"),
     ],
 )
-def test_a_pattern_that_can_not_match_is_told(pattern: str, told: str) -> None:
-    with pytest.raises(InputError, match=told) as raised:
+def test_a_pattern_that_can_not_match_is_reported(pattern: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
         find_files(pattern)
     assert str(raised.value).startswith(pattern.partition("**")[0])
 
 
-def test_of_other_file_systems_a_folder_that_can_not_be_listed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_other_file_systems_can_not_list_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     system = fsspec.filesystem("memory")
     for name in ("a/x.txt", "b/c/x.txt", "b/x.txt"):
         system.pipe(f"/refused/{name}", b"x")

@@ -1,4 +1,4 @@
-"""Each kind of source against the same tests, and all of them against each other and on real data."""
+"""Every kind of source passes the same tests; the kinds agree with each other, also on real data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from tests.support import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.sources import SourceReader, files, make_reader
+from tokenloom.tasks.sources import SourceReader, make_reader
+from tokenloom.tasks.sources.files import finding, opening
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 
@@ -71,7 +72,7 @@ class TestParquet(SourceConformance):
 class TestJsonLines(SourceConformance):
     kind = "jsonl"
     holds_empty_file = is_cut = True
-    tells_truncation = False
+    reports_truncation = False
     suffix = ".jsonl"
     compress: Callable[[bytes], bytes] = staticmethod(bytes)
 
@@ -81,17 +82,17 @@ class TestJsonLines(SourceConformance):
     def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
         return written(folder / f"a{self.suffix}", type(self).compress(raw_lines(texts)))
 
-    def test_a_text_column_that_is_missing_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_text_column_is_reported(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, make_rows(["one", "two"]))
-        with pytest.raises(BadRow, match=r"'body'.*text, id, score, lang.*Set text:") as told:
+        with pytest.raises(BadRow, match=r"'body'.*text, id, score, lang.*Set text:") as raised:
             self.batches(path, text="body")
-        assert str(path) in str(told.value)
-        assert told.value.reason == "missing_key"
+        assert str(path) in str(raised.value)
+        assert raised.value.reason == "missing_key"
 
 
 class _Compressed:
     holds_empty_file = is_cut = False
-    tells_truncation = True
+    reports_truncation = True
 
 
 class TestJsonLinesGzip(_Compressed, TestJsonLines):
@@ -111,7 +112,7 @@ class TestJsonLinesZstd(_Compressed, TestJsonLines):
 
 class TestJsonArray(TestJsonLines):
     suffix = ".json"
-    tells_truncation = True
+    reports_truncation = True
     is_cut = False
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
@@ -124,7 +125,7 @@ class TestJsonArray(TestJsonLines):
 class TestCsv(SourceConformance):
     kind = "csv"
     has_nulls = False
-    tells_truncation = False
+    reports_truncation = False
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         with (folder / "a.csv").open("w", encoding="utf-8", newline="") as file:
@@ -140,7 +141,7 @@ class TestCsv(SourceConformance):
 class TestTextWithSeparator(SourceConformance):
     kind = "text"
     options = {"separator": "<|next|>"}  # noqa: RUF012
-    has_columns = has_nulls = tells_truncation = False
+    has_columns = has_nulls = reports_truncation = False
     holds_empty_file = is_cut = True
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
@@ -151,7 +152,7 @@ class TestTextWithSeparator(SourceConformance):
         return written(folder / "a.txt", b"<|next|>".join(texts))
 
     def expected(self, rows: Sequence[Row]) -> list[str | None]:
-        """Where nothing but line ends stands between two separators there is no row."""
+        """Two separators with only line ends between them don't make a row."""
         return [text.strip("\r\n") for row in rows if (text := row["text"]) and text.strip("\r\n")]
 
 
@@ -210,7 +211,7 @@ class TestArrayRecord(SourceConformance):
 
 class TestArrayRecordOfJson(TestArrayRecord):
     has_columns = has_nulls = True
-    test_a_text_column_that_is_missing_is_told = TestJsonLines.test_a_text_column_that_is_missing_is_told
+    test_a_missing_text_column_is_reported = TestJsonLines.test_a_missing_text_column_is_reported
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         return self.write_records(folder, [json.dumps(row, ensure_ascii=False).encode() for row in rows])
@@ -224,7 +225,7 @@ class _HuggingFace(SourceConformance):
     num_located = 3
 
     def reader(self, path: Path, **options: Any) -> SourceReader:
-        """Return the reader of the dataset's files: that of their kind, or the one through the package."""
+        """Return the reader of the dataset's files: the reader of their kind, or the one that uses the package."""
         found = super().reader(path, **options).files("")
         return super().reader(path, **options, **found[0].options)
 
@@ -234,8 +235,8 @@ class _HuggingFace(SourceConformance):
 
 class TestHuggingFaceJson(_HuggingFace):
     is_cut = holds_empty_file = True
-    tells_truncation = False
-    test_a_text_column_that_is_missing_is_told = TestJsonLines.test_a_text_column_that_is_missing_is_told
+    reports_truncation = False
+    test_a_missing_text_column_is_reported = TestJsonLines.test_a_missing_text_column_is_reported
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         pytest.importorskip("datasets")
@@ -249,9 +250,9 @@ class TestHuggingFaceJson(_HuggingFace):
 
 
 class TestHuggingFaceText(_HuggingFace):
-    """The one that is read through the package; a line is a row."""
+    """The form that is read through the package; a line is a row."""
 
-    has_columns = has_nulls = tells_truncation = False
+    has_columns = has_nulls = reports_truncation = False
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
         pytest.importorskip("datasets")
@@ -322,7 +323,7 @@ def read_real(path: Path | str, **options: Any) -> list[str | None]:
         text
         for file in reader.files(str(path))
         for part in reader.partitions(file.url)
-        for batch in reader.read(file.url, part.start, part.end)
+        for batch in reader.read(file.url, part)
         for text in batch.texts.to_pylist()
     ]
 
@@ -383,13 +384,13 @@ def test_one_declaration_in_many_languages(data_dir: Path, tmp_path: Path) -> No
     assert texts == [path.read_bytes().decode() for path in paths]
 
 
-# What only one kind has
+# Single kinds
 
 
 def test_the_splits_of_a_saved_dataset_are_named(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     written(tmp_path / "set" / "dataset_dict.json", b'{"splits": ["train", "test"]}')
-    with pytest.raises(InputError, match=f"train, test; give one: path: {tmp_path}/set/train"):
+    with pytest.raises(InputError, match=f"train, test; name one of them: path: {tmp_path}/set/train"):
         read_real(tmp_path / "set", kind="arrow")
 
 
@@ -408,14 +409,14 @@ def test_the_files_of_a_saved_dataset_come_in_its_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "state", [b"", b"[]", b"{}", b'{"_data_files": [{"filename": "../a.arrow"}]}', b'{"_data_files": [1]}']
 )
-def test_a_saved_dataset_without_a_list_of_files_is_told(tmp_path: Path, state: bytes) -> None:
+def test_a_saved_dataset_without_a_list_of_files_is_reported(tmp_path: Path, state: bytes) -> None:
     (tmp_path / "set").mkdir()
     written(tmp_path / "set" / "state.json", state)
     with pytest.raises(InputError, match=r"state\.json"):
         read_real(tmp_path / "set", kind="arrow")
 
 
-def test_a_folder_that_is_no_saved_dataset_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_saved_dataset_is_reported(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     with pytest.raises(InputError, match=r"write .*/set/\*.arrow"):
         read_real(tmp_path / "set", kind="arrow")
@@ -424,7 +425,9 @@ def test_a_folder_that_is_no_saved_dataset_is_told(tmp_path: Path) -> None:
 
 
 def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "remote_fingerprint", lambda info, url: "etag:1")  # a store in memory tells none
+    monkeypatch.setattr(
+        finding, "remote_fingerprint", lambda info, url: "etag:1"
+    )  # the memory file system has no ETags
     rows = make_rows([f"text {i}" for i in range(30)])
     for kind in (TestArrowStream(), TestArrowFile(), TestArrowFolder()):
         path = kind.write(tmp_path, rows)
@@ -454,7 +457,7 @@ def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
     assert read_real(tmp_path / "a", kind="arrow") == [text for i in range(3) for text in (f"a{i}", "b", f"a{i}")]
 
 
-def test_two_streams_in_one_file_are_told(tmp_path: Path) -> None:
+def test_two_streams_in_one_file_are_reported(tmp_path: Path) -> None:
     path = TestArrowStream().write(tmp_path, make_rows(["one", "two"]))
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(InputError, match="bytes after its end of stream"):
@@ -462,7 +465,7 @@ def test_two_streams_in_one_file_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [["a" * 9, "b" * 9], [["a" * 9], ["b" * 9]]])
-def test_offsets_out_of_order_are_told(tmp_path: Path, values: list[Any]) -> None:
+def test_offsets_out_of_order_are_reported(tmp_path: Path, values: list[Any]) -> None:
     table = pa.table({"text": values})
     offsets = table["text"].chunk(0).buffers()[1].to_pybytes()
     with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
@@ -476,7 +479,7 @@ def test_offsets_out_of_order_are_told(tmp_path: Path, values: list[Any]) -> Non
 
 
 def test_array_records_of_another_machine_are_refused() -> None:
-    with pytest.raises(InputError, match="this machine only; copy the files"):
+    with pytest.raises(InputError, match="only files on this machine; copy the files"):
         read_real("s3://bucket/a", kind="arrayrecord")
 
 
@@ -484,18 +487,18 @@ def test_an_array_record_file_without_records_has_no_rows(tmp_path: Path) -> Non
     assert read_real(TestArrayRecord().write(tmp_path, []), kind="arrayrecord", text=None) == []
 
 
-def test_a_record_that_is_too_large_is_told_or_left_out(tmp_path: Path) -> None:
+def test_a_record_that_is_too_large_is_reported_or_skipped(tmp_path: Path) -> None:
     path = TestArrayRecord().write_records(tmp_path, [b"small", b"x" * 100, b"last"])
     options = {"kind": "arrayrecord", "text": None, "max_bytes": 50}
-    with pytest.raises(BadRow, match=r"record 1: more than 50 bytes, too much for .*max_bytes; raise that") as told:
+    with pytest.raises(BadRow, match=r"record 1: more than 50 bytes, too much for .*max_bytes; raise that") as raised:
         read_real(path, **options)
-    assert told.value.reason == "too_large"
+    assert raised.value.reason == "too_large"
     assert read_real(path, **options, on_error="skip") == ["small", "last"]
 
 
-def test_a_network_error_is_no_bad_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_error_is_not_a_bad_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class NetworkError(OSError):
-        """Without a number, like those of object stores."""
+        """Has no errno, like the errors of object stores."""
 
     class Breaking(io.FileIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -504,7 +507,7 @@ def test_a_network_error_is_no_bad_page(tmp_path: Path, monkeypatch: pytest.Monk
             return super().read(-1 if size is None else size)
 
     path = TestParquet().write(tmp_path, make_rows([f"{i} " * 100 for i in range(100)]))
-    monkeypatch.setattr(files, "open_file", lambda url: Breaking(url))
-    with pytest.raises(InputError, match="reset by peer") as told:
+    monkeypatch.setattr(opening, "open_file", lambda url: Breaking(url))
+    with pytest.raises(InputError, match="reset by peer") as raised:
         read_real(path, kind="parquet", on_error="skip")
-    assert not isinstance(told.value, BadRow)
+    assert not isinstance(raised.value, BadRow)

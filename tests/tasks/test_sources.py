@@ -1,10 +1,11 @@
-"""Readers of sources: every row once whatever the cut, its place, and what is not read."""
+"""Readers of sources: every row once whatever the cut, the number of each row, and how much is read."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
+import random
 import tempfile
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,17 +24,18 @@ from hypothesis import strategies as st
 
 from tests.support import count, write_parquet
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources import SourceReader, compressed, files, jsonl, make_reader
+from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
+from tokenloom.tasks.sources.files import compressed, opening
 
 Row = tuple[int, str | None]
 OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
 
 
-def read_all(reader: SourceReader, path: Path, start: int, end: int) -> list[Row]:
-    """Return (row, text) of a range, in the order they are read."""
+def read_all(reader: SourceReader, path: Path, part: FileRange) -> list[Row]:
+    """Return (row, text) of a part, in the order of reading."""
     rows: list[Row] = []
-    for batch in reader.read(str(path), start, end):
+    for batch in reader.read(str(path), part):
         rows += zip(batch.rows.tolist(), batch.texts.to_pylist(), strict=True)
     return rows
 
@@ -40,11 +43,11 @@ def read_all(reader: SourceReader, path: Path, start: int, end: int) -> list[Row
 def read_file(kind: str, path: Path, **options: Any) -> list[Row]:
     """Return (row, text) of a whole file, partition by partition."""
     reader = make_reader({"kind": kind, **OPTIONS, **options})
-    return [row for part in reader.partitions(str(path)) for row in read_all(reader, path, part.start, part.end)]
+    return [row for part in reader.partitions(str(path)) for row in read_all(reader, path, part)]
 
 
 def line_of(text: str) -> bytes:
-    """Return a JSON line with a text, without its end."""
+    """Return a JSON line with a text, without its newline."""
     return json.dumps({"text": text}, ensure_ascii=False).encode()
 
 
@@ -70,8 +73,8 @@ def test_any_cut_of_json_lines_gives_every_line_exactly_once(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lines.jsonl")
         path.write_bytes(content)
-        parts = [read_all(reader, path, a, b) for a, b in pairwise(bounds)]
-        again = [read_all(reader, path, a, b) for a, b in reader.locate(str(path), [row for row, _ in expected])]
+        parts = [read_all(reader, path, FileRange(a, b)) for a, b in pairwise(bounds)]
+        again = [read_all(reader, path, part) for part in reader.locate(str(path), [row for row, _ in expected])]
         Path(folder, "lines.jsonl.gz").write_bytes(gzip.compress(content))
         zipped = read_file("jsonl", Path(folder, "lines.jsonl.gz"))
     assert [row for part in parts for row in part] == expected
@@ -85,7 +88,7 @@ def test_every_single_cut_of_json_lines_gives_every_line_exactly_once(tmp_path: 
     path.write_bytes(b"\n".join(map(line_of, texts)))
     reader, size = jsonl.Reader(OPTIONS), path.stat().st_size
     for cut in range(size + 1):
-        rows = read_all(reader, path, 0, cut) + read_all(reader, path, cut, size)
+        rows = read_all(reader, path, FileRange(0, cut)) + read_all(reader, path, FileRange(cut, size))
         assert [text for _, text in rows] == texts
 
 
@@ -102,7 +105,7 @@ def test_partitions_of_a_plain_file_cover_it_without_overlap(tmp_path: Path, mon
     assert [text for _, text in read_file("jsonl", path)] == texts
 
 
-def test_row_of_a_line_is_its_byte_offset_also_behind_a_mark_and_blank_lines(tmp_path: Path) -> None:
+def test_row_of_a_line_is_its_byte_offset_also_after_a_mark_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\r\n  \n{"text": "two"}')
     rows = read_file("jsonl", path)
@@ -145,8 +148,8 @@ def test_parquet_rows_are_numbered_through_the_file_whatever_its_row_groups(tmp_
         path = write_parquet(tmp_path / f"{group_rows}.parquet", texts, group_rows=group_rows)
         reader = parquet_module.Reader(OPTIONS)
         groups = pq.ParquetFile(path).num_row_groups
-        each = [row for group in range(groups) for row in read_all(reader, path, group, group + 1)]
-        assert each == read_all(reader, path, 0, groups) == list(enumerate(texts))
+        each = [row for group in range(groups) for row in read_all(reader, path, FileRange(group, group + 1))]
+        assert each == read_all(reader, path, FileRange(0, groups)) == list(enumerate(texts))
 
 
 def test_parquet_partitions_are_whole_row_groups_and_each_is_in_one(
@@ -178,7 +181,7 @@ def test_parquet_rows_located_by_number_are_found(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", texts, group_rows=8)
     reader = parquet_module.Reader(OPTIONS)
     ranges = reader.locate(str(path), [0, 9, 15, 99])
-    found = dict(row for start, end in ranges for row in read_all(reader, path, start, end))
+    found = dict(row for part in ranges for row in read_all(reader, path, part))
     assert {row: found[row] for row in (0, 9, 15, 99)} == {row: texts[row] for row in (0, 9, 15, 99)}
     assert len(found) <= 8 + 8 + 4
 
@@ -200,11 +203,89 @@ def test_only_the_text_column_is_read(tmp_path: Path) -> None:
     assert read_file("parquet", path) == [(i, f"text {i}") for i in range(300)]
 
 
+def test_a_parquet_file_is_opened_once_for_each_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 3000)
+    texts = [f"{i} " + "xyz" * (i % 61) for i in range(500)]
+    path = write_parquet(tmp_path / "a.parquet", texts, group_rows=9)
+    open_file, opened = opening.open_file, []
+
+    def counting(url: str) -> Any:
+        opened.append(url)
+        return open_file(url)
+
+    monkeypatch.setattr(opening, "open_file", counting)
+    reader = make_reader({"kind": "parquet", **OPTIONS})
+    parts = reader.partitions(str(path))
+    assert len(parts) > 5
+    opened.clear()
+    assert [row for part in parts for row in read_all(reader, path, part)] == list(enumerate(texts))
+    assert len(opened) == len(parts)
+
+
+# Arrow
+
+
+def write_arrow(path: Path, table: pa.Table, form: str, compression: str | None, batch_rows: int) -> Path:
+    """Write a table as an Arrow stream, or as a file with a footer."""
+    new = pa.ipc.new_file if form == "file" else pa.ipc.new_stream
+    with new(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, max_chunksize=batch_rows)
+    return path
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("form", ["file", "stream"])
+def test_all_partitions_of_an_arrow_file_together_read_it_about_once(
+    form: str, compression: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 200_000)
+    noise = random.Random(1)
+    texts = [noise.randbytes(5_000).hex() for _ in range(400)]
+    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": texts}), form, compression, 10)
+    fsspec.filesystem("memory").pipe("/read_once.arrow", path.read_bytes())
+    sizes: list[int] = []
+    open_file = opening.open_file
+
+    @contextmanager
+    def counting(url: str) -> Iterator[Any]:
+        with open_file(url) as file:
+            yield _Counting(file, sizes)
+
+    monkeypatch.setattr(opening, "open_file", counting)
+    reader, url = make_reader({"kind": "arrow", **OPTIONS}), "memory://read_once.arrow"
+    parts = reader.partitions(url)
+    assert len(parts) > 15
+    sizes.clear()
+    found = [batch.texts.to_pylist() for part in parts for batch in reader.read(url, part)]
+    assert [text for batch in found for text in batch] == texts
+    assert sum(sizes) < 1.5 * path.stat().st_size
+
+
+@pytest.mark.parametrize("has_dictionary", [False, True])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("form", ["file", "stream"])
+def test_any_batches_of_an_arrow_file_give_the_rows_of_the_whole(
+    form: str, compression: str | None, has_dictionary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text {i // 3}" for i in range(100)]
+    column = pa.array(texts).dictionary_encode() if has_dictionary else pa.array(texts)
+    table = pa.table({"n": range(100), "text": column})
+    path = write_arrow(tmp_path / "a.arrow", table, form, compression, 7)
+    for partition_bytes in (1, 100, 300, 10**6):
+        monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", partition_bytes)
+        assert read_file("arrow", path) == list(enumerate(texts))
+    reader = make_reader({"kind": "arrow", **OPTIONS})
+    for rows in ([0], [99], [6, 7, 50], [48, 49, 50, 98]):
+        found = dict(row for part in reader.locate(str(path), rows) for row in read_all(reader, path, part))
+        assert {row: found[row] for row in rows} == {row: texts[row] for row in rows}
+        assert len(found) <= 7 * len(rows)
+
+
 # Nothing is read whole
 
 
 class _Counting(io.RawIOBase):
-    """A file that notes the largest single read asked of it."""
+    """A file that records the size of every read."""
 
     def __init__(self, file: IO[bytes], sizes: list[int]) -> None:
         self._file, self._sizes = file, sizes
@@ -239,9 +320,9 @@ class _Counting(io.RawIOBase):
 
 @pytest.fixture
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of every read of an input file."""
+    """The sizes of all reads of input files."""
     sizes: list[int] = []
-    original = files.open_input
+    original = opening.open_input
 
     @contextmanager
     def open_counting(url: str) -> Iterator[IO[bytes]]:
@@ -260,7 +341,7 @@ def peak_of_reading(kind: str, path: Path) -> tuple[int, int]:
     num_bytes = 0
     tracemalloc.start()
     for part in reader.partitions(str(path)):
-        for batch in reader.read(str(path), part.start, part.end):
+        for batch in reader.read(str(path), part):
             num_bytes += batch.texts.nbytes
             arrow = max(arrow, pa.total_allocated_bytes())
     peak = tracemalloc.get_traced_memory()[1]

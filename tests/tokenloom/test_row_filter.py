@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from tests.support import count
 from tokenloom.spec.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
-from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.fields import Fields
+from tokenloom.tasks.sources import FileRange, make_reader
+from tokenloom.tasks.sources.rows.columns import Columns
+from tokenloom.tasks.sources.rows.fields import Fields
 
 Row = dict[str, Any]
 Rule = tuple[str, Callable[[Row], bool]]  # a filter as a spec writes it, and what it means
@@ -175,9 +175,7 @@ def test_skipping_row_groups_changes_no_kept_row(
     reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
     with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
         pq.write_table(table, file.name, row_group_size=group_rows)
-        batches = [
-            batch for part in reader.partitions(file.name) for batch in reader.read(file.name, part.start, part.end)
-        ]
+        batches = [batch for part in reader.partitions(file.name) for batch in reader.read(file.name, part)]
     assert [int(row) for batch in batches for row in batch.rows] == wanted
     assert sum(batch.num_read for batch in batches) == len(rows)
     assert sum(batch.num_filtered for batch in batches) == len(rows) - len(wanted)
@@ -210,7 +208,7 @@ def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any
     assert kept_by_columns(options, table) == wanted
     path = str(tmp_path / "a.parquet")
     pq.write_table(table, path, row_group_size=1)
-    batches = make_reader({"kind": "parquet"} | options).read(path, 0, 4)
+    batches = make_reader({"kind": "parquet"} | options).read(path, FileRange(0, 4))
     assert [int(row) for batch in batches for row in batch.rows] == wanted
 
 

@@ -22,7 +22,7 @@ from tokenloom.server.prefect_server import POOL, page_of
 NAMES = ("build-dataset/build-dataset", "rebuild-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
 _OLD = "build-dataset/rebuild-nightly"  # of releases whose schedules took a whole spec
 _OLD_SCHEDULE = CronSchedule(cron="0 2 * * *", timezone="UTC")  # it was inactive
-_FILE = Path(__file__).with_name("prefect.yaml")
+_FILE = Path(__file__).parents[1] / "prefect.yaml"
 _OF_A_SCHEDULE = {"schedule", "active", "parameters", "slug", "max_scheduled_runs"}
 
 

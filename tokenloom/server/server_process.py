@@ -1,4 +1,6 @@
-"""The process of a Prefect server that tokenloom starts: `python -m tokenloom.server.server_process DESCRIPTOR_OF_ITS_SOCKET`.
+"""The process of a Prefect server that tokenloom starts: `python -m tokenloom.server.server_process DESCRIPTOR`.
+
+The descriptor is that of its listening socket.
 
 It is Prefect's own server but for four things: it ends with its parent, its pages ask no other host, it has the second
 of Prefect's two UIs alone, and its SQLite transactions wait for each other.

@@ -1,4 +1,4 @@
-"""The process of the Prefect worker that `tokenloom up` starts: `python -m tokenloom.server.worker_process worker start ...`.
+"""The process of the Prefect worker of `tokenloom up`: `python -m tokenloom.server.worker_process worker start ...`.
 
 Ctrl-C of the terminal does not reach it: it stops first, and then the server that it talks to. It needs a working
 SIGINT, which it sends to itself, and ends with its parent, however that ends.

@@ -1,4 +1,4 @@
-"""Fields of a row that comes as Python values: its text, its id, and whether the filter keeps it."""
+"""Take the text and id of a row from Python values, and decide whether the filter keeps the row."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Any
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
-from tokenloom.tasks.sources.shown_names import json_type, shown_names
+from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
-WHOLE_ROW = "."  # the text of a source whose rows are strings, not objects
+WHOLE_ROW = "."  # as `text` of a source: rows are strings, not objects
 _ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
 
 
-def invalid_encoding(options: Mapping[str, Any]) -> str:
-    """Return what a message says of bytes that are not of a source's encoding."""
+def invalid_encoding(options: Options) -> str:
+    """Return how a message describes bytes that are not in a source's encoding."""
     return "invalid " + (" or ".join(options.get("encoding") or ()) or "UTF-8")
 
 
-def ways_out(options: Mapping[str, Any], *, can_replace: bool = True) -> str:
-    """Return what a message says can be done about bytes that are not UTF-8.
+def ways_out(options: Options, *, can_replace: bool = True) -> str:
+    """Return the next steps that a message offers for bytes that are not UTF-8.
 
     Args:
-        options: see SourceReader; a source of Hugging Face, which has a `split`, has no `encoding`.
-        can_replace: whether U+FFFD in their place makes something that can be read.
+        options: see SourceReader; a Hugging Face source, which has a `split`, has no `encoding`.
+        can_replace: whether the file can be read with U+FFFD in place of the bytes.
     """
     ways = ["leave out bad rows (documents.on_error: skip)"]
     if can_replace:
@@ -38,20 +39,20 @@ def ways_out(options: Mapping[str, Any], *, can_replace: bool = True) -> str:
 
 
 class Fields:
-    """Takes the text and id of rows, and says which the filter keeps.
+    """Takes the text and id of rows, and decides which rows the filter keeps.
 
     Args:
-        options: see SourceReader; `text` may be None or ".": then the row itself is its text.
-        parses_numbers: values are all text, as in CSV; a filter's numbers are compared with the numbers they spell.
+        options: see SourceReader; if `text` is None or ".", the row itself is its text.
+        parses_numbers: whether all values are text, as in CSV; a filter's numbers are then compared as numbers.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, parses_numbers: bool = False) -> None:
+    def __init__(self, options: Options, *, parses_numbers: bool = False) -> None:
         self._text_key: str | None = None if options["text"] == WHOLE_ROW else options["text"]
         self._id_key: str | None = options.get("id")
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
-        self.unseen = set(named)  # keys that no row had so far
+        self.missing_keys = set(named)  # keys that no row has had so far
         self._replaces = options.get("encoding_errors") == "replace"
         self._encoding, self._ways_out = invalid_encoding(options), ways_out(options)
 
@@ -67,7 +68,7 @@ class Fields:
         )
 
     def text(self, place: str, row: int, value: Any) -> str | None:
-        """Return the text of a row, None if it is null; raises BadRow if there is none to take."""
+        """Return the text of a row, None if it is null; raises BadRow if the row has no text."""
         text = value if self._text_key is None else self._pick(place, row, value, self._text_key)
         if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
             text = "\n".join(item for item in text if item is not None)
@@ -77,10 +78,10 @@ class Fields:
         return None if text is None else self._clean(place, row, text, "text")
 
     def _clean(self, place: str, row: int, text: str, what: str) -> str:
-        """Return a text that UTF-8 can say: lone surrogates are replaced, or raise BadRow."""
+        """Return a text that UTF-8 can encode: lone surrogates are replaced, or raise BadRow."""
         if text.isascii() or not _SURROGATES.search(text):
             return text
-        if self._replaces:  # bytes that were no UTF-8 came as surrogates of their own (PEP 383)
+        if self._replaces:  # bytes that were not UTF-8 are surrogates, too (PEP 383)
             return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise BadRow(
             f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._ways_out}",
@@ -89,10 +90,10 @@ class Fields:
         )
 
     def id(self, place: str, row: int, value: Any) -> str | None:
-        """Return the id of a row as text, None if it has none; raises BadRow if it is no string or integer."""
+        """Return the id of a row as text, None if it has none; raises BadRow if it is not a string or an integer."""
         if self._id_key is None:
             return None
-        found = self._seen(value, self._id_key)
+        found = self._found(value, self._id_key)
         if found is _MISSING or found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, str | int):
@@ -102,10 +103,10 @@ class Fields:
             )
         return self._clean(place, row, str(found), "id")
 
-    def _seen(self, value: Any, key: str) -> Any:
+    def _found(self, value: Any, key: str) -> Any:
         found = _look_up(value, key)
         if found is not _MISSING:
-            self.unseen.discard(key)
+            self.missing_keys.discard(key)
         return found
 
     def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
@@ -120,13 +121,13 @@ class Fields:
         raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
 
     def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
-        found, wanted = self._seen(value, comparison.column), comparison.value
-        is_spelled = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
-        if found is _MISSING or found is None or (is_spelled and not found.strip()):
+        found, wanted = self._found(value, comparison.column), comparison.value
+        is_number = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
+        if found is _MISSING or found is None or (is_number and not found.strip()):
             return False
         try:
-            if is_spelled:
-                found = _spelled(found)
+            if is_number:
+                found = _parse_number(found)
             if _kind(found) is not _kind(wanted):
                 raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
         except ValueError as error:
@@ -139,8 +140,8 @@ class Fields:
         return bool(COMPARE[comparison.operator](found, wanted))
 
 
-def _spelled(text: str) -> int | float:
-    """Return the number that a text spells, an integer exactly; raises ValueError."""
+def _parse_number(text: str) -> int | float:
+    """Return the number in a text, an integer exactly; raises ValueError."""
     try:
         return int(text)
     except ValueError:
@@ -148,18 +149,18 @@ def _spelled(text: str) -> int | float:
 
 
 def _kind(value: Any) -> type:
-    """Return the type to compare as: integers and floats are one."""
+    """Return the type to compare as: float for integers too."""
     return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
 
 
 def _look_up(value: Any, key: str) -> Any:
-    """Return the value of a dotted key; a key that is spelled with the dots comes first."""
+    """Return the value of a dotted key; a key that itself contains the dots comes first."""
     if isinstance(value, Mapping) and key in value:
         return value[key]
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
             return _MISSING
         value = value[part]
-        if value is None:  # null is all that is under it, as in parquet
+        if value is None:  # everything under a null is null, as in parquet
             return None
     return value

@@ -1,7 +1,7 @@
-"""Encodings of text files: which one a file is in, and its bytes as UTF-8, in constant memory.
+"""Encodings of text files: choose a file's encoding, and read its bytes as UTF-8, in constant memory.
 
-What an encoding can't decode becomes a byte sequence that is not UTF-8 either, so that whoever reads the UTF-8 finds
-the row that holds it, and leaves it out or fails as for any other file.
+Bytes that the encoding can't decode become bytes that are not UTF-8 either. So the reader of the UTF-8 finds the bad
+row, and skips or reports it as in any other file.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import IO, cast
 
 from tokenloom.errors import InputError
 from tokenloom.storage.versions.fingerprints import remote_fingerprint, stamp
-from tokenloom.tasks.sources.compressed import open_decompressed
-from tokenloom.tasks.sources.files import info_of, is_local, local_path
+from tokenloom.tasks.sources.files.compressed import open_decompressed
+from tokenloom.tasks.sources.files.opening import info_of, is_local, local_path
 
 UTF8 = "utf-8"
-_MARKS = {  # the longer one first
+_MARKS = {  # longer marks first
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _MARK_STARTS = {mark[:1] for mark in _MARKS}
-_LONE = "\udcff"  # stands for what can't be decoded; in UTF-8 it is invalid
+_LONE = "\udcff"  # in place of what can't be decoded; invalid in UTF-8
 _BAD = "tokenloom.bad"
 _READ_BYTES, _BUFFER_BYTES = 2**20, 2**20
 
@@ -40,7 +40,7 @@ codecs.register_error(_BAD, _bad)
 
 
 def first_bytes(file: IO[bytes]) -> bytes:
-    """Return the first four bytes of a file that is open at its start, and stays there."""
+    """Return the first four bytes of a file that is open at its start; the file stays at its start."""
     if not file.seekable():
         return cast(io.BufferedReader, file).peek(4)[:4]
     head = file.read(4)
@@ -49,7 +49,7 @@ def first_bytes(file: IO[bytes]) -> bytes:
 
 
 def mark_of(head: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 if the first bytes of a file are that byte order mark."""
+    """Return UTF-16 or UTF-32 if a file begins with the byte order mark of one, else None."""
     if head[:1] not in _MARK_STARTS:
         return None
     return next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
@@ -57,9 +57,9 @@ def mark_of(head: bytes) -> str | None:
 
 @lru_cache(maxsize=256)
 def keeps_ascii(encoding: str) -> bool:
-    """Return whether an encoding is UTF-8, or has a byte for each character, and ASCII as ASCII has it.
+    """Return whether an encoding is UTF-8, or takes one byte for each character and extends ASCII.
 
-    Then a newline in the file is a newline of the text, so that the file can be cut at newlines before it is decoded.
+    Then each newline byte is a newline of the text, so the file can be cut at newlines before it is decoded.
     """
     return encoding == UTF8 or all(_stands_alone(encoding, byte) for byte in range(256))
 
@@ -69,18 +69,18 @@ def _stands_alone(encoding: str, byte: int) -> bool:
     try:
         text = decoder.decode(bytes([byte]))
     except UnicodeError:
-        return byte >= 128  # a byte that the encoding has no character for
+        return byte >= 128  # the encoding has no character for this byte
     return len(text) == 1 and (byte >= 128 or text == chr(byte))
 
 
 def choose_encoding(url: str, encodings: Sequence[str]) -> str:
-    """Return the first of several encodings that decodes a whole file, or the first of all if none does.
+    """Return the first of several encodings that decodes a whole file, or the first in the list if none does.
 
-    A file is read for this once in a process, however many partitions it has.
+    A process reads a file for this only once, however many partitions the file has.
 
     Args:
         url: of the file.
-        encodings: Python's names; a single one is returned untried.
+        encodings: Python's names; a single name is returned without a look at the file.
     """
     if len(encodings) < 2:
         return next(iter(encodings), UTF8)
@@ -109,12 +109,12 @@ def _decodes(url: str, encoding: str) -> bool:
 
 
 def to_utf8(data: bytes, encoding: str, *, replaces: bool) -> bytes:
-    """Return bytes as UTF-8; what can't be decoded is U+FFFD, or bytes that are not UTF-8.
+    """Return bytes as UTF-8; bytes that can't be decoded become U+FFFD, or bytes that are not UTF-8.
 
     Args:
-        data: in an encoding that keeps ASCII.
+        data: in an encoding for which `keeps_ascii` is true.
         encoding: Python's name.
-        replaces: see `encoding_errors`.
+        replaces: whether they become U+FFFD.
     """
     if encoding == UTF8:
         return data

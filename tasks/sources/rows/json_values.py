@@ -1,7 +1,7 @@
-"""JSON values: one from its bytes, and those of a large array one after the other.
+"""Parse JSON: a single value, or the values of a large array one after the other.
 
-Both through Python's own parser, so that a value means the same in JSON lines and in an array. (ijson 3.6 reads an
-escaped lone surrogate as "?", which loses it silently; docs/decisions.md.)
+Both use Python's own parser, so a value means the same in JSON lines and in an array. (ijson 3.6 silently reads an
+escaped lone surrogate as "?"; docs/decisions.md.)
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import IO, Any
 from tokenloom.errors import BadRow, InputError
 
 _READ_BYTES, _HEAD_BYTES = 2**20, 2**16
-_ESCAPE_CHARS = 32  # an error nearer to the end of what was read may only mean that the rest is missing
+_ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
 _DECODER = json.JSONDecoder()
 
 
 def parse_json(place: str, row: int, text: str) -> Any:
-    """Return the JSON value that `text` spells; raises BadRow.
+    """Return the JSON value in `text`; raises BadRow.
 
     Args:
         place: how a message names the row.
@@ -35,22 +35,22 @@ def parse_json(place: str, row: int, text: str) -> Any:
 
 
 def starts_array(file: IO[bytes]) -> bool:
-    """Return whether the first character of a file, after white space, opens an array; moves on in the file."""
+    """Return whether a file begins with an array, after white space; reads the first bytes of the file."""
     start = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     return start.startswith(b"[")
 
 
 def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[tuple[Any, int]]:
-    """Yield (value, its characters) of a JSON array, with little more than one value in memory.
+    """Yield each value of a JSON array and its length in characters, with little more than one value in memory.
 
-    Bytes that are no UTF-8 come as lone surrogates (PEP 383).
+    Bytes that are not UTF-8 become lone surrogates (PEP 383).
 
     Args:
         file: open at its start.
         url: for messages.
-        max_bytes: a value of more is an error.
+        max_bytes: a longer value is an error.
 
-    Raises InputError for what is no JSON array: where the next value would begin is not known then.
+    Raises InputError for an invalid array, since the start of the next value is unknown then.
     """
     window = _Window(file, url, max_bytes)
     window.expect("[")
@@ -82,7 +82,7 @@ class _Window:
         )
 
     def _fill(self, num_bytes: int = _READ_BYTES) -> bool:
-        """Read on; return whether there was more."""
+        """Read more of the file; return False at its end."""
         data = self._file.read(num_bytes)
         self._is_end = not data
         self._text = self._text[self._at :] + self._decoder.decode(data, final=self._is_end)
@@ -90,7 +90,7 @@ class _Window:
         return not self._is_end
 
     def peek(self) -> str:
-        """Return the next character that is no white space, "" at the end."""
+        """Return the next character that is not white space, "" at the end."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
                 self._at += 1
@@ -100,13 +100,13 @@ class _Window:
                 return ""
 
     def expect(self, character: str) -> None:
-        """Go over a character."""
+        """Consume a character; raises InputError if another comes next."""
         if (found := self.peek()) != character:
             raise self.error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))
         self._at += 1
 
     def value(self) -> tuple[Any, int]:
-        """Return the next value and its characters."""
+        """Return the next value and its length in characters."""
         self.peek()
         wanted = _READ_BYTES
         while True:
@@ -115,17 +115,17 @@ class _Window:
             except RecursionError as error:
                 raise self.error("JSON nested too deep to be read") from error
             except json.JSONDecodeError as error:
-                may_go_on = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
-                if self._is_end or not may_go_on:
+                may_be_cut = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
+                if self._is_end or not may_be_cut:
                     raise self.error(f"not valid JSON: {error.msg}") from error
             except ValueError as error:  # an integer of more than 4,300 digits
                 raise self.error(f"not valid JSON: {error}") from error
             else:
-                if end < len(self._text) or self._is_end:  # else a number may go on
+                if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
                     num_chars, self._at = end - self._at, end
                     self._count += 1
                     return value, num_chars
             if len(self._text) - self._at > self._max_bytes:
                 raise self.error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
             self._fill(wanted)
-            wanted *= 2  # so that a long value is parsed again only a few times
+            wanted *= 2  # a long value is parsed again only a few times

@@ -1,6 +1,6 @@
-"""Checks of record batches from files that may lie: every offset and index, before anything is looked at.
+"""Check the offsets and indices of record batches before any value is used, since a file may hold anything.
 
-Arrow's decoders take both from the file as they are; used unchecked they read foreign memory, or another row's text.
+Arrow's decoders take them from the file as they are. Used unchecked, they read foreign memory or another row's text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Raise ArrowInvalid if a column's lengths, offsets or indices lie outside of it."""
+    """Raise ArrowInvalid if a column's lengths, offsets or indices are out of its bounds."""
     try:
         batch.validate()
         for column in batch.columns:
@@ -20,7 +20,7 @@ def check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _check_array(values: pa.Array) -> None:
-    """Check all offsets of an array whose lengths were; strings may hold bytes that are no UTF-8 (see Columns)."""
+    """Check all offsets of an array whose lengths are checked; strings may hold invalid UTF-8 (see Columns)."""
     kind, types = values.type, pa.types
     if types.is_struct(kind):
         for i in range(kind.num_fields):

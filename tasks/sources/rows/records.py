@@ -1,32 +1,46 @@
-"""Kinds whose rows come one at a time as Python values: JSON lines, JSON arrays, CSV, ArrayRecord."""
+"""Read rows one at a time as Python values: the shared half of the kinds JSON, CSV, text and ArrayRecord."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import BATCH_BYTES, PartitionRange, Rows
-from tokenloom.tasks.sources.fields import Fields, invalid_encoding, ways_out
-from tokenloom.tasks.sources.files import FoundFile, find_files
+from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.rows.fields import Fields, invalid_encoding, ways_out
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
 
+class RawRow(NamedTuple):
+    """A row as its kind reads it.
+
+    Attributes:
+        row: its number in the file.
+        value: what `RecordReader.parse` takes, or a BadRow.
+        num_bytes: about how much memory it takes.
+    """
+
+    row: int
+    value: Any
+    num_bytes: int
+
+
 class RecordReader(ABC):
-    """The shared half of a reader: a kind gives `raw_rows` and `parse`, and its own partitions.
+    """The shared half of a reader; a kind adds `raw_rows` and `parse`, and its own partitions.
 
     Args:
         options: see SourceReader.
-        fields: how text and id are taken from what `parse` returns.
+        fields: takes text and id from what `parse` returns.
     """
 
-    def __init__(self, options: Mapping[str, Any], fields: Fields) -> None:
+    def __init__(self, options: Options, fields: Fields) -> None:
         self.fields = fields
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
@@ -42,11 +56,11 @@ class RecordReader(ABC):
         """See SourceReader.partitions."""
 
     @abstractmethod
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
-        """Yield (row, raw value, its bytes) of a partition; raise BadRow only where reading can't go on."""
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
+        """Yield the rows of a part; raises BadRow only if reading can't continue."""
 
     @abstractmethod
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate."""
 
     @abstractmethod
@@ -58,7 +72,7 @@ class RecordReader(ABC):
         return f"{url}, row {row}"
 
     def decode(self, place: str, row: int, data: bytes) -> str:
-        """Return the text of a raw row in UTF-8; raises BadRow, or replaces what is not, as the rules say."""
+        """Decode UTF-8; invalid bytes raise BadRow or are replaced, as the document rules say."""
         try:
             return data.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
@@ -66,25 +80,25 @@ class RecordReader(ABC):
             raise BadRow(message, row, "invalid_utf8") from error
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
-        """Return what a raw row of more than `max_bytes` is."""
+        """Return the BadRow for a row of more than `max_bytes`."""
         place = self.place(url, row)
-        message = f"{place}: more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that"
+        message = f"{place}: more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that value"
         return BadRow(message, row, "too_large")
 
-    def read(self, url: str, start: int, end: int) -> Iterator[Rows]:
+    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read."""
         batch = _Batch()
-        for row, raw, num_bytes in self.raw_rows(url, start, end):
+        for row, raw, num_bytes in self.raw_rows(url, part.start, part.end):
             try:
                 self._take(batch, url, row, raw)
             except BadRow as bad:
                 if not self._skips:
-                    yield batch.take(self.fields)  # a row before this one may be bad by the rules: the first is told
+                    yield batch.take(self.fields)  # an earlier row may break the document rules; report the first
                     raise
                 batch.bad.append(bad.bare())
                 batch.num_bytes += _BAD_ROW_BYTES
             batch.num_bytes += num_bytes + _ROW_BYTES
-            del raw  # what is yielded must not wait here in other forms: it may be large
+            del raw  # may be large, and the batch has its text
             if batch.num_bytes >= BATCH_BYTES:
                 yield batch.take(self.fields)
         yield batch.take(self.fields)
@@ -104,7 +118,7 @@ class RecordReader(ABC):
 
 
 class _Batch:
-    """Rows that were read since the last batch."""
+    """Collects rows for the next batch."""
 
     def __init__(self) -> None:
         self._clear()
@@ -117,14 +131,14 @@ class _Batch:
         self.num_filtered = self.num_bytes = 0
 
     def take(self, fields: Fields) -> Rows:
-        """Return the rows and begin anew."""
+        """Return the collected rows, and start an empty batch."""
         rows = Rows(
             texts=pa.array(self.texts, pa.large_string()),
             rows=np.array(self.numbers, dtype=np.uint64),
             ids=pa.array(self.ids, pa.large_string()) if fields.has_id else None,
             num_filtered=self.num_filtered,
             bad=tuple(self.bad),
-            unseen=tuple(sorted(fields.unseen)),
+            missing_keys=tuple(sorted(fields.missing_keys)),
         )
         self._clear()
         return rows

@@ -1,14 +1,13 @@
-"""What a pattern of remote files matches: a listing that fails is tried again or told, and no folder left out.
+"""Match patterns of remote files. A listing that fails is retried or reported, never a folder without files.
 
-(fsspec's own glob leaves out, without a word, folders whose listing fails: s3fs walks through them so, and so do file
-systems that have no listing of their own for a whole tree; `on_error="raise"` reaches their first level only.)
+fsspec's glob silently skips folders whose listing fails: s3fs does so, and so do file systems that can't list a whole
+tree at once; `on_error="raise"` works for their first level only.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from fsspec.utils import glob_translate
 
@@ -16,22 +15,22 @@ from tokenloom.errors import InputError
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3
 from tokenloom.storage.stores.urls import S3
+from tokenloom.tasks.sources.files.opening import Info
 
-Info = dict[str, Any]
-_FIXED = re.compile(r"[^*?\[]*")
+_FIXED = re.compile(r"[^*?\[]*")  # the start of a pattern without wildcards
 
 
 def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
-    """Return (name, fsspec info) of what a pattern of an object store matches, folders too, sorted by name.
+    """Return the name and info of each object and folder that a pattern of an object store matches, sorted by name.
 
-    All objects below what stands before the first wildcard are listed, a thousand a request: folder by folder,
-    100,000 folders of one object each would take 100,000 requests.
+    Lists all objects below the fixed start of the pattern, a thousand in each request. Folder by folder, 100,000
+    folders with one object each would take 100,000 requests.
 
     Args:
         pattern: the URL, for messages.
-        path: what the file system calls it.
+        path: the pattern as the file system spells it.
 
-    Raises InputError for a wrong pattern, StoreError if the store can't be listed.
+    Raises InputError for an invalid pattern, StoreError if the store can't be listed.
     """
     matches = _matcher(path, pattern)  # before a long listing
     listed = _objects(pattern, path)
@@ -41,24 +40,24 @@ def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
     files = [
         (name, info)
         for name, info in objects.items()
-        if info["size"] or not (name.endswith("/") or name in names)  # else consoles show an empty folder by it
+        if info["size"] or not (name.endswith("/") or name in names)  # empty ones make consoles show a folder
     ]
     return _matching(folders + files, matches, path)
 
 
 def _objects(pattern: str, path: str) -> list[Info]:
-    """Return what stands below the fixed part of a pattern: all objects, or of S3 one level if that is enough."""
+    """Return the objects below the fixed start of a pattern; on S3 only one level of them if the pattern has one."""
     fixed = _fixed(path)
     bucket, mark, prefix = fixed.partition("/")
     if not mark:
         raise InputError(f"{pattern}: a wildcard in the bucket's name; name each bucket in a source of its own")
     calls = RemoteCalls(pattern)
     try:
-        if calls.scheme in S3:  # its `find` takes a minute for the names of 40,000 folders
+        if calls.scheme in S3:  # the `find` of s3fs takes a minute for 40,000 folders
             return _s3_objects(calls, pattern, bucket, prefix, deep="/" in path[len(fixed) :] or "**" in path)
         folder, _, stem = fixed.rpartition("/")
         found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)
-        if isinstance(found, list):  # Azure's, where an object is named as the folder
+        if isinstance(found, list):  # Azure, if an object has the name of the folder
             found = calls.call(pattern, "find", bucket, prefix=prefix, detail=True, many=True)
         return list(found.values())
     except FileNotFoundError:
@@ -69,11 +68,11 @@ def _s3_objects(calls: RemoteCalls, pattern: str, bucket: str, prefix: str, deep
     try:
         return list_s3(calls, pattern, bucket, prefix, deep=deep)
     except FileNotFoundError as error:
-        raise InputError(f"{pattern}: there is no bucket {bucket}; check its name") from error
+        raise InputError(f"{pattern}: bucket {bucket} does not exist; check its name") from error
 
 
 def _parents(names: Iterable[str]) -> set[str]:
-    """Return all folders that objects stand in: {"a/b/c"} -> {"a/b", "a"}."""
+    """Return all folders that hold objects: {"a/b/c"} -> {"a/b", "a"}."""
     found: set[str] = set()
     for name in names:
         while (name := name.rpartition("/")[0]) and name not in found:
@@ -82,14 +81,14 @@ def _parents(names: Iterable[str]) -> set[str]:
 
 
 def folder_glob(listing: Callable[[str], list[Info]], pattern: str, path: str) -> list[tuple[str, Info]]:
-    """Return (name, fsspec info) of what a pattern matches in a tree of folders, folders too, sorted by name.
+    """Return the name and info of each file and folder that a pattern matches in a tree of folders, sorted by name.
 
     Args:
-        listing: what stands in a folder; its errors end this. Folders that can't lead to a match are not asked for.
+        listing: returns what a folder holds, or raises. Called only for folders that may lead to a match.
         pattern: the URL, for messages.
-        path: what the file system calls it.
+        path: the pattern as the file system spells it.
 
-    Raises InputError for a wrong pattern.
+    Raises InputError for an invalid pattern.
     """
     matches = _matcher(path, pattern)
     root = path[: _fixed(path).rfind("/") + 1]
@@ -103,7 +102,13 @@ def folder_glob(listing: Callable[[str], list[Info]], pattern: str, path: str) -
 def _below(
     listing: Callable[[str], list[Info]], folder: str, levels: list[Callable[[str], object] | None]
 ) -> Iterator[tuple[str, Info]]:
-    """Yield what stands in `folder` and in those below that `levels` lead through; None is any number of folders."""
+    """Yield what `folder` holds, and the folders below it that `levels` lead through.
+
+    Args:
+        listing: see folder_glob.
+        folder: where to begin.
+        levels: what matches the name of a folder on each level; None for any number of folders.
+    """
     level, rest = levels[0], levels[1:]
     for info in listing(folder):
         is_folder = info["type"] == "directory"
@@ -118,7 +123,7 @@ def _below(
 
 
 def _matching(found: Iterable[tuple[str, Info]], matches: Callable[[str], object], path: str) -> list[tuple[str, Info]]:
-    end = "/" if path.endswith("**") else ""  # of folders: the one before ** matches, too
+    end = "/" if path.endswith("**") else ""  # the folder before ** matches too
     chosen = ((name, info) for name, info in found if matches(name + end * (info["type"] == "directory")))
     return sorted(chosen, key=lambda item: item[0])
 
@@ -131,9 +136,9 @@ def _fixed(path: str) -> str:
 
 def _matcher(path: str, pattern: str) -> Callable[[str], object]:
     try:
-        # Between two "/" of a key stands a folder without a name, which ** leads through too.
+        # Two "/" in a row in a key are a folder without a name; ** leads through it too.
         return re.compile(glob_translate(path).replace("(?:.+/)?", "(?:.*/)?")).match
-    except ValueError as error:  # of "**" beside other characters
+    except ValueError as error:  # "**" beside other characters
         raise InputError(
-            f"{pattern}: ** is a part of its own, any number of folders: write a*/**/*.txt, or * within a part"
+            f"{pattern}: ** is a part of its own, for any number of folders: write a*/**/*.txt, or * within a part"
         ) from error

@@ -1,4 +1,4 @@
-"""Names of columns and keys in messages: plain ones as they are, others as JSON, which is YAML too."""
+"""Show names of columns and keys in messages: simple names as they are, others as JSON, which is YAML too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JSON_TYPES = {str: "a string", list: "an array", dict: "an object", bool: "a bo
 
 
 def shown_names(names: Iterable[str]) -> str:
-    """Return names as a list that can be copied into a spec, a long name cut; "none" if there are none.
+    """Return a list of names to copy into a spec, with long names cut; "none" for no names.
 
     Example: ["text", "a, b", ""] -> 'text, "a, b", ""'
     """
@@ -29,9 +29,9 @@ def _shown(name: str) -> str:
     if len(name) > _MOST_CHARS:
         name = name[:_MOST_CHARS] + "..."
     name = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-    return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be shown or logged
+    return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
 
 
 def json_type(value: Any) -> str:
-    """Return what kind of JSON value it is, with its article: "a number", "an object"."""
+    """Return the type of a JSON value with its article: "a number", "an object"."""
     return _JSON_TYPES.get(type(value), "a number")

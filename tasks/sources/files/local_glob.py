@@ -1,8 +1,9 @@
-"""What a pattern of local files matches: every folder it leads through is read, or its name is told.
+"""Match patterns of local files. A folder that can't be read is an error, never a folder without files.
 
-(fsspec's and Python's own leave out, without a word, folders that can't be read; fsspec's those behind links, too.)
-`*`, `?` and `[...]` stay within a part of the path; `**`, a whole part, is any number of folders. Links are followed,
-one that leads back to a folder above it is not.
+The glob functions of Python and of fsspec silently skip folders that can't be read. Below `**`, those of pathlib and
+fsspec skip linked folders, and that of glob follows a loop of links 40 times (docs/decisions.md). Here, `*`, `?` and
+`[...]` match within one part of the path; `**`, as a whole part, matches any number of folders. Links are followed,
+except below `**` a link that leads back to a folder above it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import os
 import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any
 
 from tokenloom.errors import InputError
+from tokenloom.tasks.sources.files.opening import Info
 
 _MAGIC = frozenset("*?[")
 
 
-def local_glob(pattern: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return (path, {"type", "size"}) of what an absolute pattern matches, folders too, sorted by path.
+def local_glob(pattern: str) -> list[tuple[str, Info]]:
+    """Return the path, "type" and "size" of each file and folder that an absolute pattern matches, sorted by path.
 
-    "type" is file, directory or other (a pipe, a link to nothing).
+    "type" is file, directory or other (a pipe, a broken link).
 
     Raises InputError if a folder on the way can't be read.
     """
@@ -30,7 +31,13 @@ def local_glob(pattern: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _matches(folder: str, parts: list[str], above: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths below `folder` that match; `above` are the real folders on the way, where `**` leads deeper."""
+    """Yield the paths below `folder` that match.
+
+    Args:
+        folder: where to look.
+        parts: of the pattern that are still to match.
+        above: the real paths of the folders that `**` led through.
+    """
     part, rest = parts[0], parts[1:]
     if part == "**":
         real = os.path.realpath(folder)
@@ -67,7 +74,7 @@ def _is_folder(path: str) -> bool:
     return found is not None and stat.S_ISDIR(found.st_mode)
 
 
-def _info(path: str) -> dict[str, Any]:
+def _info(path: str) -> Info:
     found = _stat(path)
     if found is None:
         return {"type": "other", "size": 0}
@@ -76,10 +83,13 @@ def _info(path: str) -> dict[str, Any]:
 
 
 def _stat(path: str, follow: bool = True) -> os.stat_result | None:
-    """Return what stands at `path`, None for nothing; raises InputError if nobody can tell (os.path.isdir says no)."""
+    """Return the status of a path, None if nothing is there; raises InputError if the system doesn't say.
+
+    (os.path.isdir returns False then.)
+    """
     try:
         return os.stat(path, follow_symlinks=follow)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: of what no name can hold, as NUL
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: of a NUL, which no name holds
         return None
     except OSError as error:
         raise _unreadable(path, error) from error

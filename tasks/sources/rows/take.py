@@ -1,8 +1,8 @@
-"""Several files read as one stream, of which only the first rows count: what `take` means."""
+"""Read the first rows of several files as one stream: the option `take`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import PartitionRange, Rows, SourceReader
-from tokenloom.tasks.sources.records import RecordReader
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 
-def read_first(reader: SourceReader, options: Mapping[str, Any], urls: Sequence[str], num_rows: int) -> Iterator[Rows]:
+def read_first(reader: SourceReader, options: Options, urls: Sequence[str], num_rows: int) -> Iterator[Rows]:
     """Yield the first `num_rows` rows of files, counted through all of them, before any filter.
 
     Args:
-        reader: of the files; one that numbers rows by their position, or a RecordReader.
+        reader: of the files; numbers rows by their position, or is a RecordReader.
         options: of the reader.
-        urls: files, in order.
-        num_rows: how many rows.
+        urls: the files, in order.
+        num_rows: how many rows to read.
     """
     if isinstance(reader, RecordReader):
-        return _FirstRecords(reader, options, urls, num_rows).read(urls[0], 0, 1)
+        return _FirstRecords(reader, options, urls, num_rows).read(urls[0], FileRange(0, 1))
     return _first(_joined(reader, urls), num_rows)
 
 
 class _FirstRecords(RecordReader):
     """The first records of several files, numbered by their position among them."""
 
-    def __init__(self, reader: RecordReader, options: Mapping[str, Any], urls: Sequence[str], num_rows: int) -> None:
+    def __init__(self, reader: RecordReader, options: Options, urls: Sequence[str], num_rows: int) -> None:
         super().__init__(options, reader.fields)
         self._reader = reader
         self._urls, self._num_rows = urls, num_rows
@@ -39,33 +39,33 @@ class _FirstRecords(RecordReader):
     def partitions(self, url: str) -> list[PartitionRange]:
         return [PartitionRange(0, 1, 0, None)]
 
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[tuple[int, Any, int]]:
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         for number, (_, raw, num_bytes) in enumerate(islice(self._records(), self._num_rows)):
             bad = BadRow(str(raw), number, raw.reason) if isinstance(raw, BadRow) else None
-            yield number, bad or raw, num_bytes
+            yield RawRow(number, bad or raw, num_bytes)
 
-    def _records(self) -> Iterator[tuple[int, Any, int]]:
+    def _records(self) -> Iterator[RawRow]:
         for url in self._urls:
             for part in self._reader.partitions(url):
                 yield from self._reader.raw_rows(url, part.start, part.end)
 
     def place(self, url: str, row: int) -> str:
-        return f"{url} and the files behind it, row {row}"
+        return f"{url} and the files after it, row {row}"
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         return self._reader.parse(place, row, raw)
 
-    def locate(self, url: str, rows: Sequence[int]) -> list[tuple[int, int]]:
-        return [(0, 1)]
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        return [FileRange(0, 1)]
 
 
 def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:
-    """Yield the rows of all files, numbered through them."""
+    """Yield the rows of all files, numbered in sequence."""
     first_row = 0
     for url in urls:
         num_rows = 0
         for part in reader.partitions(url):
-            for rows in reader.read(url, part.start, part.end):
+            for rows in reader.read(url, part):
                 num_rows += rows.num_read
                 bad = tuple(BadRow(str(one), one.row + first_row, one.reason, one.num_rows) for one in rows.bad)
                 yield replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
@@ -84,7 +84,7 @@ def _first(batches: Iterator[Rows], num_rows: int) -> Iterator[Rows]:
 
 
 def _cut(rows: Rows, start: int, end: int) -> Rows:
-    """Return what a batch that speaks for the rows from `start` on says of those before `end`."""
+    """Return the part before row `end` of a batch that accounts for the rows from `start` on."""
     count = int(np.searchsorted(rows.rows, np.uint64(end)))
     bad = tuple(
         BadRow(str(one), one.row, one.reason, min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end

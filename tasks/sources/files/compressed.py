@@ -1,4 +1,4 @@
-"""Text files as they lie there, plain or compressed, as a stream of their text's bytes."""
+"""Open text files, plain or compressed, as a stream of the bytes of their text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import IO, cast
 import pyarrow as pa
 
 from tokenloom.errors import InputError, said
-from tokenloom.tasks.sources.files import expect, input_bytes, is_local, open_input
+from tokenloom.tasks.sources.files.opening import expect, input_bytes, is_local, open_input
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_NO_TEXT = {
+_NOT_TEXT = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh91AY&SY": "bz2",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -22,36 +22,36 @@ _NO_TEXT = {
     b"PAR1": "parquet",
     b"ARROW1": "Arrow",
 }
-_NAME_IT = {
+_NEXT_STEPS = {
     **{codec: f"let its name end in {suffix}" for suffix, codec in _CODECS.items()},
     **dict.fromkeys(("xz", "zip"), "decompress it"),
     **{what: f"read it with kind: {what.lower()}" for what in ("parquet", "Arrow")},
 }
-_NOT_READ = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
+_UNSUPPORTED = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
 _BUFFER_BYTES = 2**20
 
 
 def compression(url: str) -> str | None:
-    """Return how a file is compressed, by its name: gzip, bz2, zstd or None; raises InputError for another way."""
-    if url.endswith(_NOT_READ):
+    """Return the compression that a file's name says: gzip, bz2, zstd or None; raises InputError for any other."""
+    if url.endswith(_UNSUPPORTED):
         raise InputError(f"{url}: this compression is not supported; use {', '.join(_CODECS)} or none: make it again")
     return next((codec for suffix, codec in _CODECS.items() if url.endswith(suffix)), None)
 
 
 def _check_plain(url: str, file: IO[bytes]) -> None:
-    """Raise InputError for what is plainly no text in UTF-8, whatever the rules for a few bad bytes say."""
+    """Raise InputError for a file that is clearly not text, whatever the rules for bad bytes say."""
     head = file.read(10)
     file.seek(0)
-    for mark, what in _NO_TEXT.items():
+    for mark, what in _NOT_TEXT.items():
         if head.startswith(mark):
-            raise InputError(f"{url}: its first bytes are those of {what}; {_NAME_IT[what]}, or leave the file out")
+            raise InputError(f"{url}: its first bytes are those of {what}; {_NEXT_STEPS[what]}, or leave the file out")
 
 
 @contextmanager
 def open_decompressed(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading forwards, decompressed if its name says so.
 
-    Arrow's codecs read several members and tell a truncated file, and gunzip at 2.5 times the speed of Python's.
+    Arrow's codecs read several members and detect a truncated file; its gzip is 2.5 times as fast as Python's.
 
     Raises InputError if it is missing, can't be read, or is broken.
     """
@@ -59,17 +59,17 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
     with open_input(url) as file:
         if codec is None:
             _check_plain(url, file)
-            # fsspec's files know no readline of so many bytes at most.
+            # The readline of fsspec's files takes no maximum.
             yield file if is_local(url) else cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES))
             return
         num_bytes = input_bytes(url)
         expect(file, [(0, num_bytes)])
         if num_bytes == 0:
-            raise InputError(f"{url}: the file is empty, which no {codec} file is; make it again")
+            raise InputError(f"{url}: the file is empty, so it is not a {codec} file; make it again")
         try:
             stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
             yield cast(IO[bytes], io.BufferedReader(stream, _BUFFER_BYTES))
         except (OSError, pa.ArrowException) as error:
-            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not the codec's
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
                 raise
             raise InputError(f"{url}: broken {codec}: {said(error)}; make the file again or leave it out") from error

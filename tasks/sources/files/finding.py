@@ -1,0 +1,146 @@
+"""Finding input files: which ones a pattern matches, with their sizes and fingerprints."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tokenloom.errors import InputError
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.storage.stores.remote_errors import kind_of
+from tokenloom.storage.stores.urls import is_object
+from tokenloom.storage.versions.fingerprints import remote_fingerprint
+from tokenloom.tasks.sources.files.local_glob import local_glob
+from tokenloom.tasks.sources.files.opening import Info, filesystem_of, info_in, input_bytes, is_local, naming
+from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob
+from tokenloom.words import counted
+
+PINNED = "commit:"  # starts the fingerprint of a file that never changes
+_WILDCARDS = "*?["
+_SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """One file of a source.
+
+    Attributes:
+        path: relative to the source's root.
+        url: where the file is.
+        num_bytes: its length.
+        fingerprint: of a remote file; None for a local one, whose content is hashed.
+        options: replace those of the source when the file is read; with `stream` among them, the files of the source
+            are read as one.
+    """
+
+    path: str
+    url: str
+    num_bytes: int
+    fingerprint: str | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+    """Return the files that match, sorted by path.
+
+    Args:
+        pattern: a file or glob, absolute or an fsspec URL. `path` is relative to its root: up to the last "/"
+            before the first wildcard; without one, the file's folder.
+        leave_out: of the files that match, those to leave out.
+
+    Raises InputError if no file matches, all files are left out, or something other than a file matches.
+    """
+    root, found = match(pattern, leave_out)
+    files = [
+        found_file(name.removeprefix(root), name, pattern, info)
+        for name, info in found
+        if _is_file(name, info, pattern)
+    ]
+    if files:
+        return files
+    if leave_out and leave_out.num_taken:
+        num_files = counted(leave_out.num_taken, "file")
+        raise InputError(f"{pattern}: leave_out leaves out {num_files}, and none is left; check its patterns")
+    odd = "; write [[] for a [ in a name" if "[" in pattern else ""
+    raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}")
+
+
+def _is_file(name: str, info: Info, pattern: str) -> bool:
+    """Return whether a match is a file, False for a folder that `*` matches; raises InputError for anything else."""
+    if info["type"] == "file":
+        return True
+    if info["type"] != "directory":  # a pipe, a socket, a broken link
+        raise InputError(f"{name}: not a regular file; leave it out of {pattern}, or name it in leave_out")
+    if pattern.rsplit("/", 1)[-1] in ("*", "**"):
+        return False
+    place = name if is_local(pattern) else f"{pattern.partition('://')[0]}://{name}"
+    raise InputError(
+        f"{place}: a folder, where {pattern} should match files; write {place}/* to mean its files, or name it in "
+        "leave_out"
+    )
+
+
+def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tuple[str, Info]]]:
+    """Return the root of a pattern, and the name and info of each file and folder that matches, sorted by name.
+
+    Files that `leave_out` takes are not among them.
+    """
+    filesystem, stripped = filesystem_of(pattern)
+    wildcard = min((i for i in map(stripped.find, _WILDCARDS) if i >= 0), default=None)
+    root = stripped[: stripped.rfind("/", 0, wildcard) + 1]
+    is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # "?name=", no wildcard
+    if wildcard is None or is_query:
+        found = [(stripped, info_in(filesystem, stripped, pattern))]
+        return root, leave_out.kept(found, root) if leave_out else found
+    with naming(pattern):
+        if is_object(pattern):
+            found = object_glob(pattern, stripped)
+        elif is_local(pattern):
+            found = local_glob(stripped)
+        else:
+            filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
+            found = folder_glob(partial(_listed, filesystem), pattern, stripped)
+    if leave_out is not None:
+        found = leave_out.kept(found, root)
+    if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
+        raise InputError(
+            f"{odd!a}: its name is not UTF-8, so the inputs of a version can't name it; rename it, or set leave_out"
+        )
+    return root, found
+
+
+def _listed(filesystem: Any, folder: str) -> list[Info]:
+    """Return what a folder holds, nothing if it does not exist; other errors become InputErrors that name it."""
+    with naming(str(filesystem.unstrip_protocol(folder))):
+        try:
+            return list(filesystem.ls(folder, detail=True))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if kind_of(error) == "transient":
+                raise
+            return []
+
+
+def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> FoundFile:
+    """Return the record of a file; raises InputError if it is missing.
+
+    Args:
+        path: relative to the source's root.
+        name: of the file in its file system.
+        pattern: a path or URL in the same file system.
+        info: what the file system says of the file; asked for if None.
+    """
+    if is_local(pattern):
+        return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
+    filesystem = filesystem_of(pattern)[0]
+    url = _object_url(pattern, name) if is_object(pattern) else str(filesystem.unstrip_protocol(name))
+    with naming(url):
+        info = info or info_in(filesystem, name, url)
+    return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
+
+
+def _object_url(pattern: str, name: str) -> str:
+    """Return the URL of an object: its bucket as in the pattern, perhaps with an account, then its key."""
+    protocol, mark, path = pattern.partition("://")
+    return f"{protocol}{mark}{path.partition('/')[0]}/{name.partition('/')[2]}"

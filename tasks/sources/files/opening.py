@@ -1,0 +1,144 @@
+"""Opening input files, local or remote; every error becomes an InputError that names the file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import IO, Any
+
+import fsspec
+
+from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
+from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
+from tokenloom.storage.stores.remote_retries import RemoteCalls
+from tokenloom.storage.stores.store_file import StoreFile, open_url
+from tokenloom.storage.stores.urls import is_object
+
+Info = dict[str, Any]  # what fsspec says of a file: "name", "type" and "size" at least
+_opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
+
+
+def is_local(url: str) -> bool:
+    """Return whether `url` is a path on this machine."""
+    return "://" not in url or url.startswith(("file://", "local://"))
+
+
+def local_path(url: str) -> str:
+    """Return a local path without its protocol, with each run of "/" as one."""
+    return re.sub("//+", "/", url.removeprefix("file://").removeprefix("local://"))
+
+
+def filesystem_of(pattern: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, and the name that the file system uses for it.
+
+    For an object store the first item is the class of the file system. Raises InputError if no file system reads the
+    URL.
+    """
+    if is_local(pattern):  # "::" in a local name does not chain file systems
+        return fsspec.filesystem("file"), local_path(pattern)
+    try:
+        if is_object(pattern):  # RemoteCalls has its own file system; a second one would look for credentials again
+            kind = fsspec.get_filesystem_class(pattern.partition("://")[0])
+            return kind, str(kind._strip_protocol(pattern))
+        return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{pattern}: this kind of URL can't be read here: {said(error)}; copy the files") from error
+
+
+def info_of(url: str) -> Info:
+    """Return what the file system says of a file now; raises InputError if the file does not exist."""
+    filesystem, name = filesystem_of(url)
+    return info_in(filesystem, name, url)
+
+
+def info_in(filesystem: Any, name: str, url: str) -> Info:
+    """Return what a file system says of the file `name`; raises InputError, which names `url`, if it does not exist."""
+    with naming(url):
+        try:
+            if is_object(url):
+                return dict(RemoteCalls(url).call(url, "info", name))
+            filesystem.invalidate_cache()
+            return dict(filesystem.info(name))
+        except FileNotFoundError as error:
+            if kind_of(error) == "missing":
+                raise InputError(f"{url}: no such file; check the path") from error
+            raise
+
+
+def input_bytes(url: str) -> int:
+    """Return the length of an input file in bytes; raises InputError if it can't be read."""
+    with naming(url):
+        if "://" not in url:
+            return os.stat(url).st_size
+        if is_object(url):
+            with open_url(url) as file:
+                return file.size()
+        filesystem, path = fsspec.core.url_to_fs(url)
+        return int(filesystem.size(path))
+
+
+def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
+    """Open a local path or a URL for reading; "::" in a local name does not chain file systems."""
+    if "://" not in url:
+        return open(url, "rb")  # noqa: PTH123  (a str path, as fsspec gives it; the caller closes it)
+    if is_object(url):
+        return open_url(url)  # type: ignore[return-value]  # it has all of IO[bytes] that readers use
+    opened: AbstractContextManager[IO[bytes]] = fsspec.open(url, "rb")
+    return opened
+
+
+@contextmanager
+def open_input(url: str) -> Iterator[IO[bytes]]:
+    """Open an input file for reading; raises InputError if it is missing or can't be read."""
+    with naming(url, "the file is gone; it was there when the build was planned; build again"), open_file(url) as file:
+        if (opened := _opened.get()) is not None:
+            opened.append(file)
+        yield file
+
+
+def expect(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
+    """Announce which byte ranges [start, end) of an open input will be read, so that few remote requests fetch them."""
+    raw = getattr(file, "raw", file)
+    if isinstance(raw, StoreFile):
+        raw.expect(ranges)
+
+
+@contextmanager
+def naming(url: str, missing: str | None = None) -> Iterator[None]:
+    """Translate file system errors in the block into InputErrors that name the file.
+
+    Args:
+        url: of the file.
+        missing: the reason to report for a missing file; the system's own by default.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = kind_of(error)
+        if isinstance(error, StoreError | FormatError):  # about an input file, and already worded
+            raise InputError(str(error)) from error
+        if isinstance(error, TokenloomError) or (kind == "other" and not isinstance(error, OSError)):
+            raise
+        if kind == "missing" and missing:
+            raise InputError(f"{url}: {missing}") from error
+        reason = redacted(getattr(error, "strerror", None) or said(error))
+        next_step = "run the build again" if is_transient(error) else "check the file"
+        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)
+
+
+@contextmanager
+def following_position() -> Iterator[Callable[[], int | None]]:
+    """Provide a function that returns the byte position in the input file opened last, None if none is open."""
+    opened: list[IO[bytes]] = []
+    token = _opened.set(opened)
+
+    def position() -> int | None:
+        return next((file.tell() for file in reversed(opened) if not file.closed), None)
+
+    try:
+        yield position
+    finally:
+        _opened.reset(token)

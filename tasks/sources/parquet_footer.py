@@ -1,0 +1,110 @@
+"""The footer of a parquet file: where its columns are, what they take, and which values they may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+import pyarrow.parquet as pq
+
+from tokenloom.errors import InputError
+from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, holds
+from tokenloom.tasks.sources.base import Group
+from tokenloom.words import counted
+
+_REPEATED_ROW_BYTES = 64  # rows that take less in the file may be a few long texts that repeat
+
+
+def leaves_of(file: pq.ParquetFile, names: Sequence[str]) -> list[int]:
+    """Return the positions of the leaf columns under dotted names."""
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    return [i for i, path in enumerate(paths) if any(path == name or path.startswith(name + ".") for name in names)]
+
+
+def group_of(file: pq.ParquetFile, index: int, leaves: Sequence[int]) -> Group:
+    """Return the size of a row group, of which the leaf columns `leaves` are read."""
+    row_group = file.metadata.row_group(index)
+    return Group(sum(row_group.column(i).total_uncompressed_size for i in leaves), row_group.num_rows)
+
+
+def byte_ranges(file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where the column chunks of row groups are in the file, [start, end) each."""
+    return [_byte_range(file.metadata.row_group(group).column(leaf)) for group in groups for leaf in leaves]
+
+
+def _byte_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        start = min(start, column.dictionary_page_offset)
+    return start, start + column.total_compressed_size
+
+
+def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
+    """Raise InputError if the footer says different numbers of rows and values of a row group.
+
+    Rows beyond a number that is too small would not be read.
+    """
+    for group in range(file.metadata.num_row_groups):
+        row_group = file.metadata.row_group(group)
+        for i in leaves:
+            column, num_values = file.schema.column(i), row_group.column(i).num_values
+            is_one_each = column.max_repetition_level == 0
+            if row_group.num_rows > num_values or (row_group.num_rows < num_values and is_one_each):
+                raise InputError(
+                    f"{url}, row group {group}: its footer says {counted(row_group.num_rows, 'row')}, and "
+                    f"{counted(num_values, 'value')} of {column.path!r}: it is damaged; repair the file or leave it out"
+                )
+
+
+def repeated_leaves(file: pq.ParquetFile, groups: Sequence[int], leaves: Sequence[int]) -> list[str]:
+    """Return the leaf columns to read as dictionaries: those whose rows take next to nothing in the file.
+
+    A million copies of one text are a dictionary of one text and a million small numbers. Decoded when it is read, a
+    batch of them could take any amount of memory.
+    """
+    if any("view" in str(kind) for kind in file.schema_arrow.types):
+        return []  # Arrow can't read a column as a dictionary if its schema calls the column a view
+    row_groups = [file.metadata.row_group(i) for i in groups]
+    return [
+        file.schema.column(i).path
+        for i in leaves
+        if file.schema.column(i).physical_type == "BYTE_ARRAY"
+        and any(g.column(i).total_uncompressed_size < _REPEATED_ROW_BYTES * g.num_rows for g in row_groups)
+        and not any(code.startswith("DELTA") for g in row_groups for code in g.column(i).encodings)  # not implemented
+    ]
+
+
+def may_keep(file: pq.ParquetFile, group: int, tree: Filter | None) -> bool:
+    """Return whether a row group may hold a row that the filter keeps, by its statistics."""
+    if tree is None:
+        return True
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    row_group = file.metadata.row_group(group)
+
+    def may_hold(comparison: Comparison) -> bool:
+        if paths.count(comparison.column) != 1:
+            return True
+        return _may_hold(comparison, row_group.column(paths.index(comparison.column)).statistics)
+
+    return holds(tree, may_hold)
+
+
+def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
+    """Return whether a column chunk may hold a value that a comparison keeps; nulls are never kept.
+
+    (Arrow's own pruning by expressions gives up on a chunk that holds a null.)
+    """
+    if statistics is None or not statistics.has_min_max:
+        return True
+    value = comparison.value
+    try:
+        low, high = statistics.min, statistics.max
+        if isinstance(low, Decimal) or low != low or high != high:  # compared as float; NaN, which should not be there
+            return True
+        if comparison.operator == "!=":  # a NaN, which statistics leave out, differs from every value
+            return isinstance(low, float) or not low == value == high
+        if comparison.operator == "==":
+            return bool(low <= value <= high)
+        return bool(COMPARE[comparison.operator](low if comparison.operator[0] == "<" else high, value))
+    except (TypeError, UnicodeDecodeError):  # bytes and text, for instance; a bound that is not UTF-8
+        return True

@@ -1,0 +1,68 @@
+"""Find columns of Arrow schemas and batches by dotted names, into structs."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenloom.errors import InputError
+from tokenloom.tasks.sources.rows.shown_names import shown_names
+
+
+def _path(schema: pa.Schema, name: str) -> list[str]:
+    """Return the names on the way to a column; a column whose own name has the dots comes first."""
+    return [name] if name in schema.names or not name.strip(".") else name.split(".")
+
+
+def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
+    """Return the type of a column; raises InputError if the schema does not have exactly one of that name.
+
+    Args:
+        schema: of a file.
+        name: of the column, dotted into structs.
+        url: of the file, for messages.
+        key: of the spec that names the column, for messages.
+    """
+    first, *rest = _path(schema, name)
+    if schema.names.count(first) != 1:
+        found = "two columns" if first in schema.names else "no column"
+        raise InputError(
+            f"{url}: {found} {name!r}; its columns are: {shown_names(schema.names)}. Set {key}: to one of them"
+        )
+    kind = schema.field(first).type
+    parent = first
+    for part in rest:
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            raise InputError(f"{url}: no column {name!r}: {_inside(parent, kind)}. Set {key}: to a column")
+        parent = f"{parent}.{part}"
+        kind = kind.field(part).type
+    return kind
+
+
+def _inside(name: str, kind: pa.DataType) -> str:
+    """Return how a message describes the fields of a column."""
+    if not pa.types.is_struct(kind):
+        return f"column {name!r} is {kind}, which has no fields"
+    return f"the fields of {name!r} are: {shown_names(field.name for field in kind)}"
+
+
+def pick(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of a batch by its dotted name."""
+    first, *rest = _path(batch.schema, name)
+    return reduce(pc.struct_field, rest, batch.column(first))
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Return values without dictionaries and views, which few of Arrow's functions accept."""
+    if pa.types.is_dictionary(values.type):
+        values = pa.DictionaryArray.from_arrays(values.indices, plain(values.dictionary)).dictionary_decode()
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column's values: of a dictionary, the type of its entries."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -1,0 +1,171 @@
+"""Take the texts and ids of rows from columns of Arrow record batches.
+
+The columnar counterpart of fields.py, for kinds that are read in batches: parquet, Arrow, Hugging Face datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tokenloom.errors import BadRow, InputError
+from tokenloom.spec.row_filter import Filter, comparisons_of, parse_filter
+from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
+from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
+from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
+from tokenloom.tasks.sources.rows.fields import ways_out
+
+
+class Columns:
+    """Takes texts and ids from record batches.
+
+    Args:
+        options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.text: str = options["text"]
+        self.id: str | None = options.get("id")
+        self.filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
+        self._skips = options.get("on_error") == "skip"
+        self._replaces = options.get("encoding_errors") == "replace"
+        self._ways_out = ways_out(options)
+
+    def needed(self, schema: pa.Schema, url: str) -> list[str]:
+        """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
+        kind = field_type(schema, self.text, url, "text")
+        if not _is_text(kind):
+            raise InputError(
+                f"{url}: column {self.text!r} is {kind}; a text column holds strings, or lists of strings. "
+                "Set text: to such a column"
+            )
+        names = [self.text]
+        if self.id is not None:
+            kind = value_type(field_type(schema, self.id, url, "id"))
+            if not (pa.types.is_integer(kind) or _is_string(kind)):
+                raise InputError(
+                    f"{url}: column {self.id!r} is {kind}; an id is a string or an integer. Set id: to such a column"
+                )
+            names.append(self.id)
+        for comparison in comparisons_of(self.filter) if self.filter else []:
+            check_comparable(schema, comparison, url)
+            names.append(comparison.column)
+        return list(dict.fromkeys(names))
+
+    def rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Iterator[Rows]:
+        """Yield the rows of a record batch, in batches of about BATCH_BYTES of text.
+
+        Args:
+            batch: with at least the needed columns.
+            first_row: the number of its first row in the file.
+            url: for messages.
+        """
+        for start, end in _slices(pick(batch, self.text)):
+            yield self._rows(batch.slice(start, end - start), first_row + start, url)
+
+    def _rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Rows:
+        numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
+        raw_texts = _joined(plain(pick(batch, self.text)))
+        raw_ids = None if self.id is None else plain(pick(batch, self.id))
+        num_filtered = 0
+        if self.filter is not None:
+            kept = kept_rows(batch, self.filter, url)
+            mask, num_filtered = pa.array(kept), int((~kept).sum())
+            raw_texts, numbers = raw_texts.filter(mask), numbers[kept]
+            raw_ids = None if raw_ids is None else raw_ids.filter(mask)
+        bad: dict[int, BadRow] = {}
+        texts = self._strings(raw_texts, numbers, url, bad)
+        ids = None if raw_ids is None else self._strings(raw_ids, numbers, url, bad)
+        if bad and not self._skips:
+            raise bad[min(bad)]
+        if bad:
+            good = ~np.isin(numbers, np.array(list(bad), np.uint64))
+            texts, numbers = texts.filter(pa.array(good)), numbers[good]
+            ids = ids if ids is None else ids.filter(pa.array(good))
+        return Rows(texts, numbers, ids, num_filtered=num_filtered, bad=tuple(bad[row] for row in sorted(bad)))
+
+    def _strings(self, values: pa.Array, numbers: NDArray[np.uint64], url: str, bad: dict[int, BadRow]) -> pa.Array:
+        """Return values as valid UTF-8, (n,) large_string; invalid ones are repaired, or null and noted in `bad`."""
+        try:
+            if pa.types.is_integer(values.type):
+                return values.cast(pa.large_string())
+            strings = values.cast(pa.large_string())
+            strings.validate(full=True)  # Arrow's decoders don't check that strings are UTF-8
+            return strings
+        except pa.ArrowInvalid:
+            return self._decoded(values.cast(pa.large_binary()), numbers, url, bad)
+
+    def _decoded(self, values: pa.Array, numbers: NDArray[np.uint64], url: str, bad: dict[int, BadRow]) -> pa.Array:
+        texts: list[str | None] = []
+        for value, row in zip(values.to_pylist(), numbers.tolist(), strict=True):
+            try:
+                texts.append(
+                    None if value is None else value.decode("utf-8", "replace" if self._replaces else "strict")
+                )
+            except UnicodeDecodeError as error:
+                texts.append(None)
+                bad[row] = BadRow(
+                    f"{url}, row {row}: invalid UTF-8 at byte {error.start}; {self._ways_out}",
+                    row,
+                    "invalid_utf8",
+                )
+        return pa.array(texts, pa.large_string())
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view)) or any(
+        test(kind) for test in (types.is_binary, types.is_large_binary, types.is_binary_view)
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = value_type(kind)
+    return _is_string(kind) or (_is_list(kind) and _is_string(value_type(kind.value_type)))
+
+
+def _joined(values: pa.Array) -> pa.Array:
+    """Return lists of strings as strings with one item on each line; null items are left out."""
+    if not _is_list(values.type):
+        return values
+    items = values.cast(pa.large_list(pa.large_binary()))
+    if items.flatten().null_count:
+        lists = [row and [item for item in row if item is not None] for row in items.to_pylist()]
+        items = pa.array(lists, pa.large_list(pa.large_binary()))
+    return pc.binary_join(items, pa.scalar(b"\n", pa.large_binary()))
+
+
+def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
+    """Return the approximate number of bytes in the text of each row, (n,)."""
+    if pa.types.is_dictionary(values.type):
+        lengths = _text_lengths(values.dictionary)
+        indices = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)
+        return lengths[indices] if len(lengths) else np.zeros(len(values), np.int64)
+    if _is_list(values.type):
+        items = values.flatten()
+        item_bytes = np.concatenate([[0], np.cumsum(_text_lengths(items) + 1)])
+        ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+        return np.diff(item_bytes[ends], prepend=0)
+    lengths = pc.binary_length(values.cast(pa.large_binary()))
+    found: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _slices(values: pa.Array) -> Iterator[tuple[int, int]]:
+    """Yield runs [start, end) of rows with about BATCH_BYTES of text; a longer text is a run of its own."""
+    ends = np.cumsum(_text_lengths(values), dtype=np.int64)
+    start = 0
+    while start < len(ends):
+        base = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, base + BATCH_BYTES, side="right")))
+        yield start, end
+        start = end

@@ -1,0 +1,89 @@
+"""Read the rows of text files (text, JSON, CSV) as UTF-8, whatever the encoding of the file.
+
+A file in UTF-8, or in an encoding with one byte for each character that extends ASCII, is cut as it is. Any other file
+becomes a stream of UTF-8 and is one partition; offsets then count bytes of that UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import IO, ClassVar
+
+from tokenloom.errors import BadRow
+from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.files.encodings import (
+    UTF8,
+    choose_encoding,
+    first_bytes,
+    keeps_ascii,
+    mark_of,
+    to_utf8,
+    utf8_stream,
+)
+from tokenloom.tasks.sources.rows.fields import Fields, ways_out
+from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
+
+_NEED_MARK = {
+    "utf-16": ("UTF-16", "UTF-32"),
+    "utf-32": ("UTF-32",),
+}  # the mark of UTF-32 may also be that of UTF-16 and a NUL
+
+
+class TextFileReader(RecordReader):
+    """The shared half of a reader of text files; a kind adds the same as to RecordReader.
+
+    Args:
+        options: see SourceReader; `encoding` is a list of Python's names, UTF-8 by default.
+        fields: see RecordReader.
+    """
+
+    is_any_text: ClassVar[bool] = False  # whether a file is still of this kind after its bad bytes are replaced
+
+    def __init__(self, options: Options, fields: Fields) -> None:
+        super().__init__(options, fields)
+        self._encodings: list[str] = options.get("encoding") or []
+        self._chosen: dict[str, str] = {}
+        self._file_ways_out = ways_out(options, can_replace=self.is_any_text)
+
+    def encoding_of(self, url: str) -> str:
+        """Return Python's name of the encoding to read a file in."""
+        if not self._encodings:
+            return UTF8
+        if url not in self._chosen:
+            self._chosen[url] = choose_encoding(url, self._encodings)
+        return self._chosen[url]
+
+    def keeps_bytes(self, url: str) -> bool:
+        """Return whether newline bytes of the file are newlines of its text, so that the file can be cut."""
+        return not self._encodings or keeps_ascii(self.encoding_of(url))
+
+    def as_utf8(self, url: str, file: IO[bytes]) -> IO[bytes]:
+        """Return a file, open at its start, as a stream of UTF-8."""
+        return utf8_stream(file, url, self.encoding_of(url), replaces=self._replaces)
+
+    def rows_as_utf8(self, url: str, rows: Iterator[RawRow]) -> Iterator[RawRow]:
+        """Return rows of bytes in the file's encoding as rows of UTF-8; bad rows stay as they are."""
+        if (encoding := self.encoding_of(url)) == UTF8:
+            return rows
+        decode = partial(to_utf8, encoding=encoding, replaces=self._replaces)
+        return (raw if isinstance(raw.value, BadRow) else raw._replace(value=decode(raw.value)) for raw in rows)
+
+    def contradiction(self, url: str, file: IO[bytes]) -> BadRow | None:
+        """Return the bad row for a file whose byte order mark contradicts its encoding, else None.
+
+        Such a file is one bad row.
+
+        Args:
+            url: of the file.
+            file: open at its start; it stays there.
+        """
+        head, encoding = first_bytes(file), self.encoding_of(url)
+        mark = mark_of(head)
+        if head and encoding in _NEED_MARK and mark not in _NEED_MARK[encoding]:
+            message = f"no byte order mark of {encoding} at its start; check encoding: {encoding}-le and -be need none"
+            return BadRow(f"{url}: {message}", 0, "invalid_utf8")
+        if mark and not encoding.startswith(("utf-16", "utf-32")) and not (self._replaces and self.is_any_text):
+            message = f"{url}: its first bytes are those of {mark}, not of {encoding.upper()}"
+            return BadRow(f"{message}; {self._file_ways_out}", 0, "invalid_utf8")
+        return None

@@ -1,0 +1,69 @@
+"""Folders that datasets.save_to_disk wrote: their data files, in the order of their rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+from tokenloom.errors import InputError, said
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.tasks.sources.files.finding import FoundFile, found_file, match
+from tokenloom.tasks.sources.files.opening import filesystem_of
+
+_STATE, _DICT = "state.json", "dataset_dict.json"
+_NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
+
+
+def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+    """Return the files that a path or glob matches; a saved dataset stands for its data files.
+
+    Raises InputError if nothing matches, or if a folder that the path names is not a saved dataset.
+    """
+    pattern = path.rstrip("/")
+    root, found = match(pattern, leave_out)
+    files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
+    for name, info in found:
+        is_folder = info["type"] == "directory"
+        if not is_folder and PurePosixPath(name).name in _NO_DATA:
+            continue
+        for data in _data_files(name, pattern) if is_folder else [name]:
+            if is_folder and leave_out and leave_out.takes(data.removeprefix(root)):
+                continue
+            files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
+    if not files:
+        raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
+    return list(files.values())
+
+
+def _data_files(folder: str, pattern: str) -> list[str]:
+    """Return the data files of a saved dataset, or none for another folder that a wildcard matched."""
+    filesystem, _ = filesystem_of(pattern)
+    if filesystem.exists(f"{folder}/{_DICT}"):
+        splits = _read_json(filesystem, f"{folder}/{_DICT}").get("splits") or ["?"]
+        raise InputError(
+            f"{folder}: several splits, saved by datasets: {', '.join(map(str, splits))}; name one of them: "
+            f"path: {folder}/{splits[0]}"
+        )
+    if not filesystem.exists(f"{folder}/{_STATE}"):
+        if any(c in pattern for c in "*?["):
+            return []
+        raise InputError(
+            f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "
+            "to mean its files"
+        )
+    state = _read_json(filesystem, f"{folder}/{_STATE}")
+    if state.get("_indices_data_files"):
+        raise InputError(f"{folder}: saved with indices, by an old release of datasets; load it and save it again")
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
+    if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
+        raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")
+    return [f"{folder}/{name}" for name in names]
+
+
+def _read_json(filesystem: Any, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(filesystem.cat_file(name))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: can't be read: {said(error)}; save the dataset again") from error
+    return value if isinstance(value, dict) else {}
