@@ -154,6 +154,8 @@ def _group(item: pytest.Item) -> tuple[str, int]:
     return next(found, (path, 0))
 
 
+#: Folders of tests that are all slow: whole builds, walks through the pages, programs.
+SLOW_FOLDERS = ("builds", "benchmarks", "examples", "walks")
 #: Fixtures that start a server or a browser: the tests that use them are slow.
 SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "s3_proxy", "s3_url", "shared_up"}
 
@@ -162,7 +164,8 @@ SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is slow, put what takes longest first, and say to pytest-xdist what runs in one process."""
     for item in items:
-        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in SLOW_FOLDERS or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     places = {id(item): _group(item) for item in items}
     order = dict(zip(FIRST, range(len(FIRST)), strict=True))

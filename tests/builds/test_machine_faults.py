@@ -28,7 +28,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 
-pytestmark = pytest.mark.slow
 _ROOT = Path(__file__).parents[2]
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
 

@@ -294,7 +294,6 @@ def s3_environment(s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("s3_environment")
 def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" * (i % 9) for i in range(60)])
@@ -312,7 +311,6 @@ def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Pat
     assert kills[0]["of"] >= 36  # eighteen writes, before and after each
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("s3_environment")
 def test_builds_to_s3_killed_at_random_moments_end_in_the_same_bytes(tmp_path: Path) -> None:
     numbers = random.Random(4)

@@ -22,7 +22,6 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import published_versions
 
 _ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.slow
 # The command line, which begins when a line comes: both have imported nearly all by then.
 _BUILD = """
 import sys
