@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
@@ -20,6 +21,10 @@ from tokenloom.tasks.running.retries import RETRY_SECONDS
 if TYPE_CHECKING:
     from tests.servers.browser import Page
     from tests.servers.running import Up
+
+# A busy machine is slow, which is not a fault of a test: no example has a deadline.
+settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tokenloom")
 
 ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
 
