@@ -13,7 +13,7 @@ from tokenloom.storage.formats import shard as shard_format
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.shard import ShardHeader, ShardWriter
 from tokenloom.storage.packing.packing import num_samples
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move
 
 VOCAB = 50_257
@@ -78,7 +78,7 @@ def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
     manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
     manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
     (folder / "data/versions" / _VERSION / "manifest.json").write_bytes(sign(manifest))
-    move(Store(str((folder / "data").absolute())), "latest", _VERSION, 0, "made")
+    move(LocalStore(str((folder / "data").absolute())), "latest", _VERSION, 0, "made")
     return f"{folder}/data"
 
 

@@ -26,30 +26,41 @@ _STORE = f"{BLOCK_URL}local-file-system/"
 
 
 _changing = threading.Lock()
-_users: list[None] = []  # blocks of using_credentials that are open in this process
-_before: list[dict[str, Any]] = []  # fsspec's options before the first of them
+_users: list[None] = []  # with-blocks of using_credentials that are open in this process
+_replaced: dict[str, dict[str, Any] | None] = {}  # fsspec's options before the first of them, by protocol
 
 
 @contextmanager
 def using_credentials(credentials: Sequence[Credentials]) -> Iterator[None]:
-    """Let every file system that is opened in the block take its credentials from Secret blocks alone.
+    """Give file systems that are opened in the with-block the options of Secret blocks, and no others.
 
-    Raises SpecError if there is no such Secret block, or its value is no JSON object.
+    fsspec's own configuration is the one place that tokenloom's stores and the libraries of sources all read. Only the
+    protocols of `credentials` change, and they are restored when the last open block of this process ends.
+
+    Raises SpecError if there is no such Secret block, or its value is not a JSON object.
     """
     options = {one.protocol: _options(one) for one in credentials}
     with _changing:
-        if not _before:
-            _before.append(dict(fsspec.config.conf))
         _users.append(None)
+        for protocol in options:
+            _replaced.setdefault(protocol, fsspec.config.conf.get(protocol))
         fsspec.config.conf.update(options)
     try:
         yield
     finally:
         with _changing:
             _users.pop()
-            if not _users:  # tasks in threads of one worker share it
-                fsspec.config.conf.clear()
-                fsspec.config.conf.update(_before.pop())
+            if not _users:  # tasks in threads of one worker share the configuration
+                _restore()
+
+
+def _restore() -> None:
+    for protocol, options in _replaced.items():
+        if options is None:
+            fsspec.config.conf.pop(protocol, None)
+        else:
+            fsspec.config.conf[protocol] = options
+    _replaced.clear()
 
 
 def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:

@@ -42,6 +42,7 @@ from tokenloom.tasks.sources import PartitionRange
 from tokenloom.tasks.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.validate import check_encoding, validate_build
 
+_ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
 # 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
 _WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.1), ("validate", 0.03), ("publish", 0.01))
@@ -97,8 +98,8 @@ def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
     if not plan.published:
         _report_messages(header_messages(plan.inputs))
         plan.store.remove_stale_temporaries()
-        problem = plan.store.exclusion_problem()
-        _report_messages([problem] if problem else [])
+        if not plan.store.creates_exclusively():
+            _report_messages([f"{plan.store.root}: {_ONE_WRITER}"])
     return plan
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tokenloom.errors import FormatError, SpecError
 from tokenloom.storage.formats.manifest import BUILD
-from tokenloom.storage.stores.remote_errors import may_pass, reason_of
+from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.running import progress
@@ -154,7 +154,7 @@ def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | No
     try:
         spec = spec or _recorded_spec(subject)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if may_pass(error):
+        if is_transient(error):
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:

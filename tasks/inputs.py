@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.errors import InputError, of_source
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.canonical import sha256_of
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.fingerprints import FingerprintMemory, remote_fingerprint, stamp
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
@@ -41,7 +41,7 @@ class InputFile:
     stamps: dict[str, list[int]]
 
 
-def list_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], LeftOut]:
+def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:
     """Return the input files of all sources, in the order of the sources, then of paths; and what was left out.
 
     Args:
@@ -85,7 +85,7 @@ def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:
     return source.reading_options() | reading_rules(spec)
 
 
-def find_inputs(spec: BuildSpec, store: AnyStore) -> tuple[list[InputFile], list[str]]:
+def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[str]]:
     """Return the input files as list_inputs, and why those of a source could not be found; writes nothing.
 
     Args:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, take_documents
-from tokenloom.storage.stores.local import Store
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores import open_store
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.assignment import SpillEntry
 from tokenloom.tasks.rows.exclusion import is_excluded
 
@@ -66,7 +66,7 @@ class MergeRules:
 
 
 def merge_documents(
-    store: AnyStore, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, rules: MergeRules
+    store: Store, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, rules: MergeRules
 ) -> Piece:
     """Read the documents of a split with keys in [start_key, end_key) from all spills.
 
@@ -100,16 +100,16 @@ def merge_documents(
     return Piece(rows, position, joined, duplicates, excluded)
 
 
-def _open(store: AnyStore, entry: SpillEntry) -> Spill:
+def _open(store: Store, entry: SpillEntry) -> Spill:
     """Return a spill. Where reading is a request, a process reads each header once for all its shards."""
-    if isinstance(store, Store):
+    if store.is_local:
         return Spill(store, entry.name, entry.index, entry.num_bytes)
-    return _open_remote(store.root, entry)
+    return _open_remote(str(store.root), entry)
 
 
 @lru_cache(maxsize=2**16)  # headers of about 1 KB: all of a build, because each shard needs all
 def _open_remote(root: str, entry: SpillEntry) -> Spill:
-    return Spill(RemoteStore(root), entry.name, entry.index, entry.num_bytes)
+    return Spill(open_store(root), entry.name, entry.index, entry.num_bytes)
 
 
 def _stays(rows: NDArray[Any], rules: MergeRules, excluded: Dropped) -> NDArray[np.bool_]:
@@ -181,7 +181,7 @@ def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iter
 
 
 def gather_tokens(
-    store: AnyStore, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any]
+    store: Store, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.uint32]]]:
     """Yield (tokens, num_tokens) of the piece's documents in order, about _WRITE_TOKENS at a time.
 

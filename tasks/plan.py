@@ -15,7 +15,7 @@ from tokenloom.errors import of_source
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import version_name
 from tokenloom.storage.formats.spill import SPILL_FORMAT
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import dataset_store, is_published
@@ -56,7 +56,7 @@ class BuildPlan:
     spec: BuildSpec
     identity: dict[str, Any]
     excluded: NDArray[np.uint64] | None
-    store: AnyStore
+    store: Store
     version: str
     published: bool
     seen_tag_number: int

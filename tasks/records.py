@@ -8,7 +8,7 @@ from typing import Any
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.spill import FOLDER, spill_path
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.tasks.rows.quarantine import quarantine_path
 
 
@@ -17,7 +17,7 @@ def record_path(spill: str) -> str:
     return f"{FOLDER}/{spill}.json"
 
 
-def read_record(store: AnyStore, spill: str) -> dict[str, Any] | None:
+def read_record(store: Store, spill: str) -> dict[str, Any] | None:
     """Return a partition's record if it and all its spills are there, else None.
 
     The record: {"read", "filtered", "not_read", "unseen", "quarantine": see QuarantineWriter.summary, "spills":
@@ -32,7 +32,7 @@ def read_record(store: AnyStore, spill: str) -> dict[str, Any] | None:
     return record if _is_whole(spill, record, {path: store.num_bytes(path) for path in _files(spill, record)}) else None
 
 
-def read_records(store: AnyStore, spills: Iterable[str]) -> dict[str, dict[str, Any]]:
+def read_records(store: Store, spills: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the records of those of the partitions that are whole, by name; one listing for all of them."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
     there = [spill for spill in dict.fromkeys(spills) if record_path(spill) in lengths]

@@ -18,9 +18,10 @@ from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.shard import ShardWriter, open_shard, token_dtype
 from tokenloom.storage.packing.packing import num_samples, sample_key
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores import open_store
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.assignment import Assignment, ShardRange, SpillEntry, candidate_path, read_assignment
-from tokenloom.storage.versions.versions import open_store, version_path
+from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
@@ -78,7 +79,7 @@ def record_path(version: str, name: str) -> str:
     return candidate_path(version, name.replace("/", "-") + ".json")
 
 
-def read_shard_record(store: AnyStore, version: str, name: str) -> dict[str, Any] | None:
+def read_shard_record(store: Store, version: str, name: str) -> dict[str, Any] | None:
     """Return the record of a shard if its two files are there, else None."""
     try:
         record = read_signed(store.read(record_path(version, name)), name)
@@ -89,7 +90,7 @@ def read_shard_record(store: AnyStore, version: str, name: str) -> dict[str, Any
     return record if same else None
 
 
-def _write_shard(store: AnyStore, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> dict[str, Any]:
+def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> dict[str, Any]:
     path = version_path(job.version, shard.name)
     measured = _Measured(job)
     excluded = load_exclusions(store, job.version) if job.excludes else None

@@ -17,9 +17,9 @@ from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillDocuments, write_spill
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores import open_store
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import sharing_files
-from tokenloom.storage.versions.versions import open_store
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.records import read_record, record_path
@@ -99,7 +99,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
 
 
 def _encode_partition(
-    store: AnyStore, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
+    store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
 ) -> dict[str, Any]:
     pending, tally = _Pending(), _Tally(job.part.num_bytes)
     record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "unseen": [], "spills": []}
@@ -199,7 +199,7 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
 
 
 def _spill(
-    store: AnyStore, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments
+    store: Store, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments
 ) -> dict[str, Any]:
     info = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
     return write_spill(store, job.spill, index, documents, len(job.rules.shares), info)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
@@ -20,6 +21,10 @@ from tokenloom.tasks.running.retries import RETRY_SECONDS
 if TYPE_CHECKING:
     from tests.servers.browser import Page
     from tests.servers.running import Up
+
+# A busy machine is slow, which is not a fault of a test: no example has a deadline.
+settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tokenloom")
 
 ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
 
@@ -154,6 +159,8 @@ def _group(item: pytest.Item) -> tuple[str, int]:
     return next(found, (path, 0))
 
 
+#: Folders of tests that are all slow: whole builds, walks through the pages, programs.
+SLOW_FOLDERS = ("builds", "benchmarks", "examples", "walks")
 #: Fixtures that start a server or a browser: the tests that use them are slow.
 SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "s3_proxy", "s3_url", "shared_up"}
 
@@ -162,7 +169,8 @@ SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is slow, put what takes longest first, and say to pytest-xdist what runs in one process."""
     for item in items:
-        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in SLOW_FOLDERS or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     places = {id(item): _group(item) for item in items}
     order = dict(zip(FIRST, range(len(FIRST)), strict=True))

@@ -107,7 +107,7 @@ class CheckError(TokenloomError, RuntimeError):
 class WorkerLost(TokenloomError, RuntimeError):
     """A worker process died during its work (killed, out of memory). A retry may succeed."""
 
-    may_pass = True  # see storage/stores/remote_errors.py
+    is_transient = True  # see storage/stores/remote_errors.py
 
 
 def one_line(text: str) -> str:

@@ -1,13 +1,13 @@
-"""The folder of a shard cache: its files, who may write them, and the room they take.
+"""The folder of a shard cache: its files, their locks, and the space they take.
 
     <folder>/tokenloom-cache.json          the format of this folder
              CACHEDIR.TAG                  so that backups leave it out
-             shards/<sha256>.tok           complete files; the time of change is the time of the last use
-             partial/<sha256>.<pid>.<id>   a download on its way, as long as the file will be: room that is taken
-             locks/<sha256>.lock           held while that shard is downloaded; room.lock while room is made
+             shards/<sha256>.tok           complete files; their modification time is the time of last use
+             partial/<sha256>.<pid>.<id>   a running download, already as long as the complete file: reserved space
+             locks/<sha256>.lock           held while that shard is downloaded; room.lock while space is freed
 
-Only files of these names, in these folders, are ever removed: what else lies there is the user's. Nothing is synced:
-after a loss of power a file may be short or hold zeros, which its length and the shard's own checksums tell.
+Only files with these names in these folders are ever removed: all others are the user's. Nothing is synced: after a
+power failure a file may be short or contain zeros, which its length and the shard's own checksums reveal.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _SHARD = re.compile(r"([0-9a-f]{64})\.tok\Z")
 _PARTIAL = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
 _FOLDERS = ("shards", "partial", "locks")
-POLL_SECONDS = 0.02  # between looks at a lock
+POLL_SECONDS = 0.02  # between attempts to take a lock
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(error: OSError) -> bool:
-    """Return whether an error says that the disk or the quota is full."""
+    """Return whether an error means that the disk or the quota is full."""
     return error.errno in _FULL
 
 
 @contextmanager
-def told(folder: Path) -> Iterator[None]:
-    """Turn a failure of the system in `folder` into a StoreError that says what to do."""
+def translate_cache_errors(folder: Path) -> Iterator[None]:
+    """Raise an OSError in the cache at `folder` as a StoreError with reason and next step."""
     try:
         yield
     except StoreError:
         raise
     except OSError as error:
-        advice = "free space there, or" if is_full(error) else "give this user the right to write there, or"
+        advice = "free space there, or" if is_full(error) else "give this user permission to write there, or"
         raise StoreError(
             f"{folder}: the cache of shards can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
             "another folder"
@@ -59,25 +59,25 @@ def told(folder: Path) -> Iterator[None]:
 
 
 class CacheFiles:
-    """The files of a cache; holds no open file and no lock between calls.
+    """The files of a cache; keeps no file open and holds no lock between calls.
 
     Args:
-        folder: of the cache; made when the first file comes.
-        limit_bytes: what complete files and downloads may take together; None for no limit.
+        folder: of the cache; created with the first file.
+        limit_bytes: of complete files and running downloads together; None for no limit.
     """
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
-        self.num_evicted = 0  # complete files that this object removed to make room
+        self.num_evicted = 0  # complete files that this object removed to free space
 
     def path(self, sha256: str) -> Path:
-        """Return where the complete file lies; raises FormatError for what is no SHA-256."""
+        """Return the path of the complete file; raises FormatError if `sha256` is not a SHA-256."""
         if not _SHA256.match(sha256):
-            raise FormatError(f"{sha256!r} is no SHA-256 in 64 hexadecimal digits; the manifest is damaged")
+            raise FormatError(f"{sha256!r} is not a SHA-256 of 64 hexadecimal digits; the manifest is damaged")
         return self.folder / "shards" / f"{sha256}.tok"
 
     def num_bytes(self, sha256: str) -> int | None:
-        """Return the length of the complete file, None if there is none; raises StoreError if it is no plain file."""
+        """Return the length of the complete file, None if it does not exist; raises StoreError for a link or folder."""
         path = self.path(sha256)
         try:
             found = path.lstat()
@@ -88,13 +88,13 @@ class CacheFiles:
         return found.st_size
 
     def prepare(self) -> None:
-        """Make the folder; raises StoreError if it can't be, or was made by a newer release."""
-        with told(self.folder):
+        """Create the folder; raises StoreError if that fails."""
+        with translate_cache_errors(self.folder):
             for name in _FOLDERS:
                 folder = self.folder / name
                 folder.mkdir(parents=True, exist_ok=True)
-                if folder.is_symlink():  # what would be removed behind it may be the user's
-                    raise StoreError(f"{folder}: it is a link; let TOKENLOOM_CACHE name the place itself")
+                if folder.is_symlink():  # files behind it may be the user's and must not be removed
+                    raise StoreError(f"{folder}: it is a link; set TOKENLOOM_CACHE to the folder it points to")
             marker = json.dumps({"format_version": FORMAT_VERSION}) + "\n"
             for name, text in ((MARKER, marker), ("CACHEDIR.TAG", _TAG)):
                 if not (self.folder / name).exists():
@@ -103,14 +103,14 @@ class CacheFiles:
                     temporary.replace(self.folder / name)
 
     def check_format(self) -> None:
-        """Raise StoreError if a newer release made this folder."""
+        """Raise StoreError if a newer release created this folder."""
         marker = self.folder / MARKER
         try:
             found = json.loads(marker.read_bytes())["format_version"]
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{marker}: it can't be read ({error}); set TOKENLOOM_CACHE to another folder") from error
+            raise StoreError(f"{marker}: can't be read ({error}); set TOKENLOOM_CACHE to another folder") from error
         if found != FORMAT_VERSION:
             raise StoreError(
                 f"{marker}: cache format {found}; this release uses format {FORMAT_VERSION}: update tokenloom, or set "
@@ -118,22 +118,22 @@ class CacheFiles:
             )
 
     def shard_lock(self, sha256: str) -> FileLock:
-        """Return the lock of one shard's download, a new object each time: threads must not share one."""
+        """Return the lock of one shard's download; a new object each time, as threads must not share one."""
         return FileLock(self.folder / "locks" / f"{sha256}.lock")
 
     def used(self) -> int:
-        """Return the bytes of all complete files and downloads."""
-        # By inode, downloads first: one that is finished in between is counted once.
+        """Return the bytes of all complete files and running downloads."""
+        # By inode and downloads first: a download that ends in between is counted once.
         states = [found for found, _, _ in self._partials()]
         states += [found for found, _ in self._shards()]
         return sum({state.st_ino: state.st_size for state in states}.values())
 
     def reserve(self, sha256: str, num_bytes: int) -> Path | None:
-        """Return a new file of `num_bytes` to download into, None if other downloads take the room at the moment.
+        """Return a new file of `num_bytes` to download into, None while other downloads take up the space.
 
-        The shard's lock must be held. Files least recently used are removed until there is room.
+        The caller holds the shard's lock. The least recently used files are removed until there is space.
 
-        Raises StoreError if the limit is less than this one file.
+        Raises StoreError if this file alone exceeds the limit.
         """
         if self.limit_bytes is not None and num_bytes > self.limit_bytes:
             raise StoreError(
@@ -150,7 +150,7 @@ class CacheFiles:
             return path
 
     def remove(self, sha256: str) -> bool:
-        """Remove a complete file; return whether there was one."""
+        """Remove a complete file; return whether it existed."""
         if self.num_bytes(sha256) is None:
             return False
         try:
@@ -168,7 +168,7 @@ class CacheFiles:
         return FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Remove files, the oldest use first, until `num_bytes` more are within the limit; return whether they are."""
+        """Remove the least recently used files until `num_bytes` more fit into the limit; return whether they fit."""
         if self.limit_bytes is None:
             return True
         excess = self.used() + num_bytes - self.limit_bytes
@@ -181,7 +181,7 @@ class CacheFiles:
         return excess <= 0
 
     def _remove_leftovers(self, own: str) -> None:
-        """Remove downloads whose process is gone: their shard's lock is free, or held by us."""
+        """Remove downloads of processes that ended: the shard's lock is free, or held by the caller."""
         for _, sha256, path in list(self._partials()):
             if sha256 == own:
                 path.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class CacheFiles:
 
 
 def _files(folder: Path) -> Iterator[tuple[os.stat_result, str]]:
-    """Yield state and name of the plain files in a folder; links and folders are left out."""
+    """Yield state and name of the regular files in a folder, without links and folders."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -213,8 +213,8 @@ def _files(folder: Path) -> Iterator[tuple[os.stat_result, str]]:
         return
 
 
-def used_now(path: Path) -> None:
-    """Note that a file is used at this moment."""
-    with suppress(OSError):  # a cache that can't be written can be read all the same
+def mark_used(path: Path) -> None:
+    """Record that a file is used now."""
+    with suppress(OSError):  # a read-only cache is still readable
         now = time.time_ns()
         os.utime(path, ns=(now, now))

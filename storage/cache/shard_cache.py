@@ -1,8 +1,8 @@
-"""A cache of remote shards on a local disk, within a limit, shared by all processes and jobs of a machine.
+"""A size-limited cache of remote shards on a local disk, shared by all processes and jobs of a machine.
 
-Files are named by their SHA-256, so they are the same for every dataset and store. A file appears under its name when
-it is complete and its SHA-256 is right; from then on its length is checked when it is used, and the shard's own
-checksums by its reader, which calls `discard` if they are wrong. cache_files.py says what lies where.
+Files are named by their SHA-256, so datasets and stores share them. A file appears under its name once it is complete
+and its SHA-256 is correct. Afterwards its length is checked on each use; its reader checks the shard's own checksums
+and calls `discard` if they are wrong. cache_files.py describes the folder.
 """
 
 from __future__ import annotations
@@ -16,41 +16,40 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from filelock import Timeout
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full, told, used_now
-from tokenloom.storage.cache.cache_folder import default_cache_folder
-from tokenloom.storage.cache.cache_limit import default_limit
+from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full, mark_used, translate_cache_errors
+from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
 from tokenloom.storage.formats.shard import file_sha256
-from tokenloom.storage.stores.local import write_all
-from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.time_limit import is_ending
 
-_MAX_DOWNLOADS = 3  # of one file that arrives wrong
-_WAIT_SECONDS = 0.05  # between looks for room
-_TELL_SECONDS = 60.0  # between messages of a wait
+_MAX_DOWNLOADS = 3  # of one file that arrives damaged
+_WAIT_SECONDS = 0.05  # between attempts to reserve space
+_LOG_SECONDS = 60.0  # between log messages of a wait
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "evictions", "failed_checks")
 _logger = logging.getLogger("tokenloom")
 
 
 class ShardRequest(NamedTuple):
-    """A file of a remote store, with its SHA-256 in hexadecimal and its length, as a manifest lists them."""
+    """A file of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it."""
 
-    store: RemoteStore
+    store: Store
     path: str
     sha256: str
     num_bytes: int
 
 
-class _Ending(Exception):
-    """The program ends, so a download that nobody waits for is left."""
+class _ProgramEnding(Exception):
+    """The program ends, so a download ahead of use is abandoned."""
 
 
 class _Process:
-    """What belongs to one process: counters, and the downloads ahead; a forked child begins with none."""
+    """The counters and queued downloads of one process; a forked child starts with empty ones."""
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self.files = CacheFiles(folder, limit_bytes)
@@ -65,13 +64,13 @@ class _Process:
 
 
 class ShardCache:
-    """Local copies of remote shards; pickles small, may be used by several threads, and on after a fork.
+    """Local copies of remote shards. Pickles small, is safe in several threads, and works after a fork.
 
     Args:
-        folder: of the cache; it may hold other files, which are never touched.
-        limit_bytes: what its shards and running downloads may take together, at least one shard; None for no limit.
-            Of several jobs with different limits, each keeps its own when it downloads.
-        io_threads: downloads ahead of use at once, at least 1.
+        folder: of the cache; other files in it are never touched.
+        limit_bytes: of shards and running downloads together, at least one shard; None for no limit. Each of several
+            jobs with different limits keeps to its own when it downloads.
+        io_threads: concurrent downloads ahead of use, at least 1.
     """
 
     def __init__(self, folder: Path, limit_bytes: int | None = None, *, io_threads: int = 4) -> None:
@@ -83,9 +82,9 @@ class ShardCache:
 
     @classmethod
     def default(cls) -> ShardCache:
-        """Return the cache in TOKENLOOM_CACHE, limited to TOKENLOOM_CACHE_LIMIT bytes ("50 GB" and "50GiB" are read).
+        """Return the cache in TOKENLOOM_CACHE, limited to TOKENLOOM_CACHE_LIMIT bytes, such as "50 GB" or "50GiB".
 
-        The limit defaults to 100 GB, or 80 % of what its file system has free beside the cache if that is less.
+        The limit defaults to 100 GB, or to 80 % of its file system's free space and the cache itself if that is less.
         """
         folder = default_cache_folder()
         return cls(folder, default_limit(folder))
@@ -94,36 +93,36 @@ class ShardCache:
         limit = "no limit" if self.limit_bytes is None else f"{self.limit_bytes:,} bytes"
         return f"ShardCache({str(self.folder)!r}): {limit}"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_processes": {}}
 
     def stats(self) -> dict[str, int]:
-        """Return what this process did: hits, downloads, bytes_downloaded, evictions, failed_checks."""
+        """Return counts of this process: hits, downloads, bytes_downloaded, evictions, failed_checks."""
         process = self._process()
         return {name: process.counters[name] for name in _STATISTICS} | {"evictions": process.files.num_evicted}
 
-    def fetch(self, store: RemoteStore, path: str, sha256: str, num_bytes: int, *, verify: bool = False) -> Path:
-        """Return the local path of a file of the store, which is downloaded if it is not here yet.
+    def fetch(self, store: Store, path: str, sha256: str, num_bytes: int, *, verify: bool = False) -> Path:
+        """Return the local path of a file of the store; download it first if it is not in the cache.
 
-        Open it at once: another process that needs the room may remove it, after which a map of it stays valid.
+        Open it at once: another process may remove it to free space. A memory map of it stays valid after that.
 
         Args:
-            store: where the file lies.
+            store: of the file.
             path: of the file in the store.
             sha256: of the file, in hexadecimal.
             num_bytes: its length.
-            verify: compare the SHA-256 of a file that is here already, too.
+            verify: also check the SHA-256 of a file that is already in the cache.
 
         Raises:
-            StoreError: the store can't be read, or the cache not be written; the file is over the limit.
-            FormatError: the store's file is not the one that was listed.
+            StoreError: the store cannot be read, the cache cannot be written, or the file exceeds the limit.
+            FormatError: the store's file differs from the one listed.
         """
         return self._fetch(ShardRequest(store, path, sha256, num_bytes), verify, lambda: None)
 
-    def ahead(self, requests: Iterable[tuple[RemoteStore, str, str, int]]) -> None:
-        """Begin to download files in the order given, on `io_threads` threads; returns at once.
+    def ahead(self, requests: Iterable[tuple[Store, str, str, int]]) -> None:
+        """Start to download files in the given order on `io_threads` threads; return at once.
 
-        What fails is logged; a later `fetch` tries again and raises. At the program's end what is left is dropped.
+        Failures are logged; a later `fetch` tries again and raises. Queued downloads are dropped when the program ends.
         """
         process = self._process()
         with process.lock:
@@ -133,19 +132,19 @@ class ShardCache:
         for _ in range(num_new):
             try:
                 threading.Thread(target=self._work, args=(process,), name="tokenloom-cache").start()
-            except RuntimeError:  # the program ends, or may have no more threads: fetch() downloads by itself
+            except RuntimeError:  # the program ends, or has reached its limit of threads: fetch() downloads by itself
                 with process.lock:
                     process.num_threads -= 1
 
     def holds(self, sha256: str, num_bytes: int) -> bool:
-        """Return whether a complete file of that name and length is here now."""
+        """Return whether the cache holds a complete file of that name and length now."""
         return self._process().files.num_bytes(sha256) == num_bytes
 
     def discard(self, sha256: str) -> None:
-        """Remove a file that its reader found damaged, so that the next fetch() downloads it."""
+        """Remove a file that its reader found damaged; the next fetch() downloads it again."""
         process = self._process()
         process.files.path(sha256)
-        with told(self.folder):
+        with translate_cache_errors(self.folder):
             process.files.prepare()
             with self._locked(process, sha256, lambda: None):
                 if process.files.remove(sha256):
@@ -159,17 +158,17 @@ class ShardCache:
             self._processes.setdefault(pid, process)
         return self._processes[pid]
 
-    def _fetch(self, request: ShardRequest, verify: bool, go_on: Callable[[], None]) -> Path:
+    def _fetch(self, request: ShardRequest, verify: bool, check_running: Callable[[], None]) -> Path:
         process = self._process()
         path = process.files.path(request.sha256)
         if not self._is_good(process, request, verify):
-            with told(self.folder):
+            with translate_cache_errors(self.folder):
                 process.files.prepare()
-                with self._locked(process, request.sha256, go_on):
+                with self._locked(process, request.sha256, check_running):
                     if not self._is_good(process, request, verify):
-                        self._download(process, request, go_on)
+                        self._download(process, request, check_running)
                         return path
-        used_now(path)
+        mark_used(path)
         process.count("hits")
         return path
 
@@ -180,90 +179,90 @@ class ShardCache:
         try:
             with process.files.path(request.sha256).open("rb") as file:
                 return file_sha256(file) == request.sha256
-        except FileNotFoundError:  # another process has just taken its room
+        except FileNotFoundError:  # another process has just removed it
             return False
 
     @contextmanager
-    def _locked(self, process: _Process, sha256: str, go_on: Callable[[], None]) -> Iterator[None]:
-        """Hold the lock of a shard: whoever waits for it finds the file that the holder downloaded."""
-        lock, told_at = process.files.shard_lock(sha256), time.monotonic()
+    def _locked(self, process: _Process, sha256: str, check_running: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock of a shard; those who wait for it find the file that the holder downloaded."""
+        lock, logged_at = process.files.shard_lock(sha256), time.monotonic()
         while True:
-            go_on()
+            check_running()
             try:
                 lock.acquire(timeout=1, poll_interval=POLL_SECONDS)
                 break
             except Timeout:
-                if time.monotonic() - told_at > _TELL_SECONDS:
-                    told_at = time.monotonic()
-                    _logger.warning("%s: waiting for the process that downloads it", lock.lock_file)
+                if time.monotonic() - logged_at > _LOG_SECONDS:
+                    logged_at = time.monotonic()
+                    _logger.warning("%s: waiting for another process to download it", lock.lock_file)
         try:
             yield
         finally:
             lock.release()
 
-    def _download(self, process: _Process, request: ShardRequest, go_on: Callable[[], None]) -> None:
-        """Put a file into the cache; its lock is held."""
+    def _download(self, process: _Process, request: ShardRequest, check_running: Callable[[], None]) -> None:
+        """Put a file into the cache; the caller holds its lock."""
         if process.files.remove(request.sha256):
             process.count("failed_checks")
         try:
-            self._download_right(process, request, go_on)
+            self._download_verified(process, request, check_running)
         except OSError as error:
             if not is_full(error):
                 raise
-            _logger.warning("%s: the disk is full; all shards in it are removed to go on", self.folder)
+            _logger.warning("%s: the disk is full; removing all cached shards", self.folder)
             process.files.remove_all()
-            self._download_right(process, request, go_on)
+            self._download_verified(process, request, check_running)
 
-    def _download_right(self, process: _Process, request: ShardRequest, go_on: Callable[[], None]) -> None:
+    def _download_verified(self, process: _Process, request: ShardRequest, check_running: Callable[[], None]) -> None:
         place = request.store.place(request.path)
         for _ in range(_MAX_DOWNLOADS):
-            partial = self._reserved(process, request, go_on)
+            partial = self._reserved(process, request, check_running)
             try:
-                wrong = self._fill(process, partial, request, go_on)
-                if not wrong:
+                problem = self._fill(process, partial, request, check_running)
+                if not problem:
                     partial.replace(process.files.path(request.sha256))
                     process.count("downloads")
                     return
             finally:
                 partial.unlink(missing_ok=True)
             process.count("failed_checks")
-            _logger.warning("%s: %s; it is downloaded again", place, wrong)
+            _logger.warning("%s: %s; downloading it again", place, problem)
         raise FormatError(
-            f"{place}: {wrong}, in {_MAX_DOWNLOADS} downloads; the file in the store is damaged; restore it"
+            f"{place}: {problem}, in {_MAX_DOWNLOADS} downloads; the file in the store is damaged; restore it"
         )
 
-    def _reserved(self, process: _Process, request: ShardRequest, go_on: Callable[[], None]) -> Path:
-        """Return a new file to download into, once there is room for it."""
-        told_at = time.monotonic()
+    def _reserved(self, process: _Process, request: ShardRequest, check_running: Callable[[], None]) -> Path:
+        """Wait for space; return a new file to download into."""
+        logged_at = time.monotonic()
         while (partial := process.files.reserve(request.sha256, request.num_bytes)) is None:
-            go_on()
-            if time.monotonic() - told_at > _TELL_SECONDS:
-                told_at = time.monotonic()
-                _logger.warning("%s: waiting for room: other downloads take all of the limit", self.folder)
+            check_running()
+            if time.monotonic() - logged_at > _LOG_SECONDS:
+                logged_at = time.monotonic()
+                _logger.warning("%s: waiting for space: other downloads take up the whole limit", self.folder)
             time.sleep(_WAIT_SECONDS)
         return partial
 
-    def _fill(self, process: _Process, partial: Path, request: ShardRequest, go_on: Callable[[], None]) -> str:
-        """Download into `partial`; return what is wrong with what came, "" if nothing is."""
+    def _fill(self, process: _Process, partial: Path, request: ShardRequest, check_running: Callable[[], None]) -> str:
+        """Download into `partial`; return the problem of the received bytes, "" if they are correct."""
         digest, num_bytes = hashlib.sha256(), 0
         with partial.open("r+b") as file:
             try:
                 for block in _blocks(request):
-                    go_on()
+                    check_running()
                     num_bytes += len(block)
                     if num_bytes > request.num_bytes:
                         return f"it is longer than the {request.num_bytes:,} bytes listed"
                     write_all(file, block)
                     digest.update(block)
                     process.count("bytes_downloaded", len(block))
-            except FormatError as error:  # it was replaced by a shorter one meanwhile
+            except FormatError as error:  # a shorter file has replaced it meanwhile
                 return str(error)
         if num_bytes != request.num_bytes:
             return f"{num_bytes:,} bytes, {request.num_bytes:,} are listed"
         return "" if digest.hexdigest() == request.sha256 else "its SHA-256 is not the one listed"
 
     def _work(self, process: _Process) -> None:
-        """Download what is queued, then end: no thread is left waiting that the program's end would wait for."""
+        """Download what is queued, then end: an idle thread would delay the program's exit."""
         while True:
             with process.lock:
                 if not process.queue or is_ending():
@@ -272,16 +271,16 @@ class ShardCache:
                 request = process.queue.pop(next(iter(process.queue)))
             try:
                 self._fetch_ahead(process, request)
-            except Exception as error:  # noqa: BLE001  (fetch raises it again where it is needed)
+            except Exception as error:  # noqa: BLE001  (fetch() raises it where the file is needed)
                 if not is_ending():
-                    _logger.warning("ahead of use: %s; it is tried again when it is used", error)
+                    _logger.warning("ahead of use: %s; the download is retried on first use", error)
 
     def _fetch_ahead(self, process: _Process, request: ShardRequest) -> None:
         if not self._is_good(process, request, False):
             self._fetch(request, False, _unless_ending)
 
 
-def _blocks(request: ShardRequest) -> Iterator[bytes]:
+def _blocks(request: ShardRequest) -> Iterator[memoryview]:
     try:
         yield from request.store.blocks(request.path)
     except FileNotFoundError as error:
@@ -291,4 +290,4 @@ def _blocks(request: ShardRequest) -> Iterator[bytes]:
 
 def _unless_ending() -> None:
     if is_ending():
-        raise _Ending
+        raise _ProgramEnding

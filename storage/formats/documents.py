@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.shard import file_sha256
-from tokenloom.storage.stores.disk_errors import check_regular
+from tokenloom.storage.stores.local_files import check_regular
 
 SCHEMA = pa.schema(
     [

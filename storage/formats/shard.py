@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.stores.disk_errors import check_regular
-from tokenloom.storage.stores.local import write_all
+from tokenloom.storage.stores.local_files import check_regular, write_all
 
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.shard import token_dtype
-from tokenloom.storage.stores.disk_errors import tells_of_the_file
-from tokenloom.storage.stores.local import Store, write_all
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores.store import Store
 
 SPILL_FORMAT = 2
 MAGIC = b"TOKSPIL\0"
@@ -79,7 +78,7 @@ class SpillDocuments:
 
 
 def write_spill(
-    store: AnyStore, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
+    store: Store, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
 ) -> dict[str, Any]:
     """Sort `documents` and write them as one spill.
 
@@ -194,7 +193,7 @@ class Spill:
         num_bytes: its length, as the partition's record says.
     """
 
-    def __init__(self, store: AnyStore, name: str, index: int, num_bytes: int) -> None:
+    def __init__(self, store: Store, name: str, index: int, num_bytes: int) -> None:
         self.name = name
         self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
         self._read_header()
@@ -210,7 +209,7 @@ class Spill:
         except FormatError as error:
             raise self._error("it is shorter than it was") from error
         except StoreError as error:
-            if isinstance(self._store, Store) and tells_of_the_file(error):
+            if self._store.is_damage(error):
                 raise self._error(f"it can't be read: {error}") from error
             raise
 

@@ -25,7 +25,7 @@ from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.manifest import NAME
 from tokenloom.storage.formats.shard import checked_offsets, read_header
 from tokenloom.storage.packing.packing import check_packing, num_samples, sample_key
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import check_listed, version_path
 
 Int64s = NDArray[np.int64]
@@ -36,7 +36,7 @@ _logger = logging.getLogger("tokenloom")
 
 
 def sample_counts(
-    store: AnyStore, manifest: dict[str, Any], split: str, packing: str, seq_len: int, cache_folder: Path
+    store: Store, manifest: dict[str, Any], split: str, packing: str, seq_len: int, cache_folder: Path
 ) -> Int64s:
     """Return the samples of each shard of a split, (num_shards,).
 
@@ -65,7 +65,7 @@ def sample_counts(
     return _count(store, manifest, split, packing, seq_len, cache_folder) if kept is None else kept
 
 
-def _listed(store: AnyStore, manifest: dict[str, Any], shards: list[dict[str, Any]], key: str) -> Int64s:
+def _listed(store: Store, manifest: dict[str, Any], shards: list[dict[str, Any]], key: str) -> Int64s:
     """Return the samples of each shard as the manifest gives them; a sample has a token of its own."""
     counts = [shard["samples"][key] for shard in shards]
     if not all(type(n) is int and 0 <= n <= shard["tokens"] for n, shard in zip(counts, shards, strict=True)):
@@ -75,7 +75,7 @@ def _listed(store: AnyStore, manifest: dict[str, Any], shards: list[dict[str, An
 
 
 def _count(
-    store: AnyStore, manifest: dict[str, Any], split: str, packing: str, seq_len: int, cache_folder: Path
+    store: Store, manifest: dict[str, Any], split: str, packing: str, seq_len: int, cache_folder: Path
 ) -> Int64s:
     begin = time.monotonic()
 
@@ -100,7 +100,7 @@ def _count(
     return np.array(counts, dtype=np.int64)
 
 
-def read_offsets(store: AnyStore, manifest: dict[str, Any], split: str, shard: dict[str, Any]) -> NDArray[np.uint64]:
+def read_offsets(store: Store, manifest: dict[str, Any], split: str, shard: dict[str, Any]) -> NDArray[np.uint64]:
     """Return the document offsets of a shard, (num_documents + 1,), read without its tokens.
 
     Args:

@@ -1,4 +1,4 @@
-"""Whether this machine has Google credentials, decided before the store's library searches for half a minute."""
+"""Google stores without credentials: found out at once, where the store's library would search for half a minute."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 import fsspec
 
-from tokenloom.storage.stores.url_protocols import GOOGLE
+from tokenloom.storage.stores.urls import GOOGLE
 
-_CACHE = "~/.gcs_tokens"  # of a login in a browser, which the library of the store reads
+_CACHE = "~/.gcs_tokens"  # of a login in a browser; gcsfs reads it
 
 
 def google_system(options: dict[str, Any]) -> Any:
-    """Return a file system of Google's store that sends no credentials; None if there may be some.
+    """Return an anonymous file system of Google's store; None if this machine may have credentials.
 
-    The library (gcsfs 2026.8) looks for them in four ways, which take 17 seconds, and then sends each request without
-    any six times. Here Google's own search decides.
+    The library (gcsfs 2026.8) searches for credentials in four ways, which takes 17 seconds, and then sends each
+    anonymous request six times. Here google.auth's own search decides.
 
     Args:
         options: of the file system.
     """
-    configured = [name for protocol in GOOGLE for name in fsspec.config.conf.get(protocol, {})]
+    configured = [name for scheme in GOOGLE for name in fsspec.config.conf.get(scheme, {})]
     if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or _has_credentials():
         return None
-    # Not its subclass, which asks for the kind of a bucket, with credentials.
+    # Not its subclass, which needs credentials to ask for the kind of a bucket.
     from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
 
     system = GCSFileSystem(token="anon", skip_instance_cache=True, **options)
@@ -50,5 +50,5 @@ def _has_credentials() -> bool:
 
 
 def _once(system: Any) -> Any:
-    """Return the method that makes a request, without the library's retries, which it has no option for."""
+    """Return the method that sends a request, without the library's retries, which no option switches off."""
     return type(system)._request.__wrapped__.__get__(system)

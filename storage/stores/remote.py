@@ -1,60 +1,52 @@
-"""The folder of one dataset in a remote store, read and written through fsspec: the twin of `Store`.
+"""A store at a URL, read and written through fsspec.
 
-Files are read in ranges, each a request of its own with a time limit, so that a stalled server ends in an error and a
-lost connection costs one range. They are written to a local temporary first and go up from there (uploads.py); an
-object store shows an object when it is complete, so a name stands for all of its bytes or for nothing.
+Files are read in ranges, each a request of its own with a time limit: a stalled server causes an error, and a lost
+connection costs one range. Files are written to a local temporary file first and then uploaded (uploads.py). An object
+store shows an object once it is complete, so a name stands for all of its bytes or for nothing.
 """
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, suppress
 from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.stores import exclusive, uploads
-from tokenloom.storage.stores.disk_errors import write_told
-from tokenloom.storage.stores.local import TMP, Store, write_all
-from tokenloom.storage.stores.remote_calls import RemoteCalls
+from tokenloom.storage.stores import uploads
+from tokenloom.storage.stores.exclusive_create import create_exclusively, excludes_writers
+from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
-from tokenloom.storage.stores.s3_listing import list_s3
-from tokenloom.storage.stores.url_protocols import OBJECT_STORES, S3
+from tokenloom.storage.stores.remote_retries import RemoteCalls
+from tokenloom.storage.stores.s3 import list_s3
+from tokenloom.storage.stores.store import TMP, Store
+from tokenloom.storage.stores.urls import OBJECT_STORES, S3, bucket_and_key
 
 BLOCK_BYTES = 4 * 2**20
-_OR_ELSE = ", or set TMPDIR to another folder,"
-_READERS = 16  # requests at a time where many small files are read; one where the library has one connection
+_NUM_READERS = 16  # requests at a time for many small files; libraries with one connection send one at a time
 
 
-class RemoteStore:
-    """The folder of one dataset at an fsspec URL; every `path` below is relative to it, with '/'. Pickles small.
+class RemoteStore(Store):
+    """The folder of one dataset at an fsspec URL.
 
     Credentials come from the environment, as the store's own tools find them.
 
     Args:
         root: a URL such as s3://bucket/store/dataset, without credentials.
-        tries: requests made for one range, part or listing before giving up, at least 1.
-        total_seconds: time limit of those requests and the waits between them.
-        read_seconds: time limit of one request.
+        tries: of one range, part or listing before giving up, at least 1.
+        total_seconds: time limit of those tries and the waits between them.
+        read_seconds: time limit of one try.
 
     Raises:
-        StoreError: the URL carries a secret, or is a chain of URLs.
+        StoreError: the URL contains a secret, or is a chain of URLs.
     """
 
+    is_local = False
+    root: str
+
     def __init__(self, root: str, *, tries: int = 5, total_seconds: float = 120.0, read_seconds: float = 30.0) -> None:
-        if SECRET_URL.search(root):
-            raise StoreError(
-                f"store {redacted(root)}: a URL must not carry a password; give credentials in the environment"
-            )
-        self.protocol, mark, _ = root.partition("://")
-        if not mark or "::" in root:
-            raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
-        bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
-        if self.protocol in OBJECT_STORES and (not bucket or {"", "..", "."} & set(folders)):
-            raise StoreError(f"store {root}: write it as {self.protocol}://BUCKET/FOLDER, without empty parts, . or ..")
+        _check_url(root)
         self.root = root.rstrip("/")
         self._calls = RemoteCalls(self.root, tries, total_seconds, read_seconds)
 
@@ -62,91 +54,60 @@ class RemoteStore:
         return f"RemoteStore({self.root!r})"
 
     def place(self, path: str) -> str:
-        """Return the URL of `path`, for messages; raises StoreError for a name that would leave the store."""
+        """Return the URL of `path`, for messages."""
         if ".." in path.split("/") or path.startswith("/"):
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return f"{self.root}/{path}" if path else self.root
 
-    def exists(self, path: str) -> bool:
-        """Return whether a file or folder stands at `path`; raises StoreError if the store does not answer."""
-        return self.info(path) is not None
+    def local(self, path: str) -> None:
+        """Return None: the store is not a local folder."""
 
-    def num_bytes(self, path: str) -> int | None:
-        """Return the length of the file at `path` in bytes, None if there is none; raises StoreError."""
-        info = self.info(path)
-        return int(info["size"]) if info and info["type"] == "file" else None
+    # ---- capabilities
+
+    def creates_exclusively(self) -> bool:
+        """Return whether the store refuses to create a name twice; leaves a probe in work/tmp."""
+        return excludes_writers(self._calls, self.root)
+
+    def check_writable(self) -> None:
+        """Raise StoreError if an object store cannot be written: create an object and delete it.
+
+        Other stores are not probed, as a probe would leave folders behind.
+        """
+        if self._calls.scheme in OBJECT_STORES:
+            probe = f"{TMP}/{uuid.uuid4().hex}"
+            self.create(probe, b"")
+            with suppress(StoreError):  # a user may have permission to write but not to delete
+                self.remove(probe)
 
     def free_bytes(self) -> None:
-        """Return None: a remote store does not tell what room it has."""
+        """Return None: a remote store does not report its free space."""
+
+    def is_damage(self, error: OSError) -> bool:
+        """Return False: the store may answer the next time."""
+        return False
+
+    # ---- listing
+
+    def exists(self, path: str) -> bool:
+        """Return whether `path` is a file or folder."""
+        return self._info(path) is not None
+
+    def num_bytes(self, path: str) -> int | None:
+        """Return the length of the file at `path` in bytes, None if there is no file."""
+        info = self._info(path)
+        return int(info["size"]) if info and info["type"] == "file" else None
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in `folder` as they are now, none if it does not exist; raises StoreError."""
+        """Return the sorted names in `folder` as they are now, an empty list if it does not exist."""
         return sorted(self._listed(folder))
 
     def lengths(self, folder: str) -> dict[str, int]:
-        """Return the lengths of the files in `folder` by name, sorted; one request a thousand. Raises StoreError."""
+        """Return the lengths in bytes of the files in `folder`, sorted by name; one request for each 1000 names."""
         found = self._listed(folder)
         return {name: int(info["size"]) for name, info in sorted(found.items()) if info["type"] == "file"}
 
-    def _listed(self, folder: str) -> dict[str, dict[str, Any]]:
-        place = self.place(folder)
-        own = place.rpartition("://")[2].strip("/")
-        try:
-            if self.protocol in S3:
-                bucket, _, key = own.partition("/")
-                found = list_s3(self._calls, place, bucket, f"{key}/", deep=False)
-            else:
-                found = self._calls.call(place, "ls", place, detail=True, many=True)
-        except FileNotFoundError:
-            return {}
-        named = {info["name"].strip("/"): info for info in found}
-        # Some stores hold an empty object for the folder itself.
-        return {name.rpartition("/")[2]: info for name, info in named.items() if name != own}
-
-    def read(self, path: str) -> bytes:
-        """Return the bytes of the file at `path`, in one request; raises FileNotFoundError, StoreError."""
-        place = self.place(path)
-        try:
-            data: bytes = self._calls.call(place, "cat_file", place, start=0)  # else s3fs asks for the length first
-        except FormatError:  # no store gives a range of an empty file
-            if self.num_bytes(path) != 0:
-                raise
-            return b""
-        return data
-
-    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of many small files, None for one that is missing; raises StoreError."""
-
-        def read(path: str) -> bytes | None:
-            with suppress(FileNotFoundError):
-                return self.read(path)
-            return None
-
-        with ThreadPoolExecutor(_READERS if self.protocol in OBJECT_STORES else 1) as threads:
-            return list(threads.map(read, paths))
-
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Return the bytes [start, end) of the file at `path`, all of them.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            FormatError: the file is shorter than `end`.
-            StoreError: the store can't be read.
-        """
-        if start >= end:
-            return b""
-        return self._calls.read_range(self.place(path), start, end)
-
-    def blocks(self, path: str) -> Iterator[bytes]:
-        """Yield the bytes of the file at `path`, at most BLOCK_BYTES at a time; errors as read_range."""
-        num_bytes = self.num_bytes(path)
-        if num_bytes is None:
-            raise FileNotFoundError(self.place(path))
-        for start in range(0, num_bytes, BLOCK_BYTES):
-            yield self.read_range(path, start, min(start + BLOCK_BYTES, num_bytes))
-
-    def info(self, path: str) -> dict[str, Any] | None:
-        """Return what the store says of `path` (fsspec's "size", "type" and its own), None if nothing is there."""
+    def _info(self, path: str) -> dict[str, Any] | None:
+        """Return fsspec's info of `path` ("size", "type" and the store's own fields), None if it does not exist."""
         place = self.place(path)
         try:
             info: dict[str, Any] = self._calls.call(place, "info", place)
@@ -154,60 +115,92 @@ class RemoteStore:
             return None
         return info
 
-    def create(self, path: str, data: bytes) -> None:
-        """Write a file that must not exist yet; of several writers exactly one succeeds, see exclusion_problem.
+    def _listed(self, folder: str) -> dict[str, dict[str, Any]]:
+        """Return fsspec's info of each name in a folder."""
+        place = self.place(folder)
+        own = place.rpartition("://")[2].strip("/")
+        try:
+            if self._calls.scheme in S3:
+                bucket, key = bucket_and_key(place)
+                found = list_s3(self._calls, place, bucket, f"{key.strip('/')}/", deep=False)
+            else:
+                found = self._calls.call(place, "ls", place, detail=True, many=True)
+        except FileNotFoundError:
+            return {}
+        named = {info["name"].strip("/"): info for info in found}
+        # Some stores have an empty object for the folder itself.
+        return {name.rpartition("/")[2]: info for name, info in named.items() if name != own}
 
-        Raises FileExistsError if there is a file at `path`, StoreError if it can't be written.
-        """
-        exclusive.create(self._calls, self.place(path), data)
+    # ---- reading
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of the file at `path`, in one request; raises FileNotFoundError, StoreError."""
+        place = self.place(path)
+        try:
+            data: bytes = self._calls.call(place, "cat_file", place, start=0)  # else s3fs asks for the length first
+        except FormatError:  # stores refuse any range of an empty file
+            if self.num_bytes(path) != 0:
+                raise
+            return b""
+        return data
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of many small files, None for each file that does not exist; 16 requests at a time."""
+        with ThreadPoolExecutor(_NUM_READERS if self._calls.scheme in OBJECT_STORES else 1) as threads:
+            return list(threads.map(self._read_if_present, paths))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of the file at `path`; errors as `Store.read_range`."""
+        if start >= end:
+            return b""
+        return self._calls.read_range(self.place(path), start, end)
+
+    def blocks(self, path: str) -> Iterator[memoryview]:
+        """Yield the file at `path` in blocks of 4 MiB, one request each; errors as read_range."""
+        num_bytes = self.num_bytes(path)
+        if num_bytes is None:
+            raise FileNotFoundError(self.place(path))
+        for start in range(0, num_bytes, BLOCK_BYTES):
+            yield memoryview(self.read_range(path, start, min(start + BLOCK_BYTES, num_bytes)))
+
+    # ---- writing
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
+        create_exclusively(self._calls, self.place(path), data)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, over one that may be there; readers see the old or the new bytes, never a mix."""
+        """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
         with self.writing(path, durable=durable) as file:
             write_all(file, data)
 
-    @contextmanager
-    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
-        """Open a local temporary for writing and reading, which goes up to `path` when the block ends well.
+    def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
+        """Open a temporary file in TMPDIR; it is uploaded to `path` when the block ends without an error.
 
-        It lies in TMPDIR. `durable` says nothing here: what a store has taken, it keeps.
+        `durable` has no effect: an upload that has ended is durable.
         """
-        place = self.place(path)
-        with write_told(Path(tempfile.gettempdir()), or_else=_OR_ELSE):
-            temporary = tempfile.NamedTemporaryFile("w+b", prefix=uploads.PREFIX)  # noqa: SIM115  (entered below)
-        with temporary as file:
-            with write_told(Path(file.name), or_else=_OR_ELSE):
-                yield file
-                file.flush()
-            uploads.upload(self._calls, place, file.name)
+        return uploads.uploading(self._calls, self.place(path))
 
     def remove(self, path: str) -> None:
-        """Delete the file at `path` if there is one."""
+        """Delete the file at `path` if it exists."""
         with suppress(FileNotFoundError):
             self._calls.call(self.place(path), "rm_file", self.place(path), doing="written")
 
     def remove_stale_temporaries(self) -> None:
-        """Delete what killed processes left more than a day ago: their local files, and parts of uploads."""
+        """Delete what killed processes left more than a day ago: files in TMPDIR and parts of uploads."""
         uploads.remove_stale_files()
         uploads.remove_stale_uploads(self._calls, self.root)
 
-    def check_writable(self) -> None:
-        """Raise StoreError if an object store can't be written, by an object that is deleted again.
 
-        Other stores are not probed, since a probe would leave folders there.
-        """
-        if self.protocol in OBJECT_STORES:
-            probe = f"{TMP}/{uuid.uuid4().hex}"
-            self.create(probe, b"")
-            with suppress(StoreError):  # a user may write and not delete
-                self.remove(probe)
-
-    def exclusion_problem(self) -> str | None:
-        """Return why several builds at a time are not safe here: None where the store refuses to create a name twice.
-
-        Raises StoreError if the store can't be written.
-        """
-        return exclusive.exclusion_problem(self._calls, self.place(TMP))
-
-
-AnyStore = Store | RemoteStore
+def _check_url(root: str) -> None:
+    """Raise StoreError if a URL contains a secret, is a chain of URLs, or has no bucket or odd parts."""
+    if SECRET_URL.search(root):
+        raise StoreError(
+            f"store {redacted(root)}: a URL must not contain a password; set credentials in the environment"
+        )
+    scheme, mark, _ = root.partition("://")
+    if not mark or "::" in root:
+        raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
+    bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
+    if scheme in OBJECT_STORES and (not bucket or {"", "..", "."} & set(folders)):
+        raise StoreError(f"store {root}: write it as {scheme}://BUCKET/FOLDER, without empty parts, . or ..")

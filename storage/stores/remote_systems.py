@@ -1,6 +1,6 @@
-"""The file systems behind remote stores: one a process, kept, since a client takes a while to begin.
+"""The fsspec file systems behind remote stores, made once per process and kept, as a client is slow to start.
 
-This alone imports fsspec and its event loop, which take as long as reading a hundred megabytes.
+Only this module and google_credentials import fsspec, whose import takes as long as reading a hundred megabytes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import fsspec
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.google_credentials import google_system
-from tokenloom.storage.stores.remote_errors import harmless, reason_of
-from tokenloom.storage.stores.time_limit import OneConnection, awaited
-from tokenloom.storage.stores.url_protocols import AZURE, GOOGLE, S3
+from tokenloom.storage.stores.remote_errors import reason_of, without_secrets
+from tokenloom.storage.stores.time_limit import BlockingFileSystem, result_of
+from tokenloom.storage.stores.urls import AZURE, GOOGLE, S3, scheme_of
 
 _CONNECT_SECONDS = 10.0
 _MAX_SYSTEMS = 8
@@ -28,13 +28,13 @@ _EXTRAS = {
     **dict.fromkeys(AZURE, "'tokenloom[azure]'"),
 }
 
-# Closing a connection that a fork copied would unhook it from the parent's event loop too: they share one epoll. So
-# the child never lets go of what it inherited.
-_living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: equal ones are many
+# A forked child must not close the connections it inherited: parent and child share one epoll, so closing one would
+# remove it from the parent's event loop too. These references keep them open.
+_living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id, as many compare equal
 _inherited: list[Any] = []
-_making = threading.Lock()  # one file system, though several threads begin at once
-_systems: dict[Any, Any] = {}  # a client takes a while to begin
-_ENVIRONMENT = ("AWS_", "FSSPEC_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_")  # what a file system takes from there
+_making = threading.Lock()  # so that several threads make one file system
+_systems: dict[Any, Any] = {}
+_ENVIRONMENT = ("AWS_", "FSSPEC_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_")  # read by file systems
 
 
 def _after_fork() -> None:
@@ -47,86 +47,86 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def system_of(url: str, read_seconds: float) -> Any:
-    """Return the file system of this process: the event loop of a parent's does not run in a forked child.
+    """Return this process's file system for a URL; a forked child makes its own, as the parent's event loop is gone.
 
     Args:
-        url: of what is read or written.
+        url: of the file or folder.
         read_seconds: time limit of one request.
 
-    Raises StoreError if the URL's protocol is not known here.
+    Raises StoreError if the URL's scheme is unknown or its package is not installed.
     """
-    protocol = url.partition("://")[0]
-    options = _options_of(protocol, url)
+    scheme = scheme_of(url)
+    options = _options_of(scheme, url)
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    configured = {name: fsspec.config.conf.get(name) for name in _names_of(protocol)}
-    key = os.getpid(), protocol, read_seconds, environment, repr((options, configured))
+    configured = {name: fsspec.config.conf.get(name) for name in _names_of(scheme)}
+    key = os.getpid(), scheme, read_seconds, environment, repr((options, configured))
     with _making:
         if key not in _systems:
-            make = partial(_make_system, protocol, read_seconds, options)
-            _systems[key] = make() if _is_async(protocol) else OneConnection(protocol, make)
-            for old in list(_systems)[:-_MAX_SYSTEMS]:  # credentials change in a process that lives long
+            make = partial(_make_system, scheme, read_seconds, options)
+            _systems[key] = make() if _is_async(scheme) else BlockingFileSystem(scheme, make)
+            for old in list(_systems)[:-_MAX_SYSTEMS]:  # of credentials that have changed since
                 del _systems[old]
         return _systems[key]
 
 
-def _names_of(protocol: str) -> tuple[str, ...]:
-    """Return the protocols whose options fsspec gives to the file system of this one."""
-    return next((names for names in (S3, GOOGLE, AZURE) if protocol in names), (protocol,))
+def _names_of(scheme: str) -> tuple[str, ...]:
+    """Return the schemes whose configured options fsspec passes to the file system of this one."""
+    return next((names for names in (S3, GOOGLE, AZURE) if scheme in names), (scheme,))
 
 
-def _options_of(protocol: str, url: str) -> dict[str, Any]:
-    """Return what a URL says of its file system, such as a host or an account."""
+def _options_of(scheme: str, url: str) -> dict[str, Any]:
+    """Return the options that a URL contains, such as a host or an account."""
     try:
-        options: dict[str, Any] = fsspec.get_filesystem_class(protocol)._get_kwargs_from_urls(url)
-    except (ImportError, ValueError):  # told when it is made
+        options: dict[str, Any] = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)
+    except (ImportError, ValueError):  # reported when it is made
         return {}
     return options
 
 
-def _is_async(protocol: str) -> bool:
+def _is_async(scheme: str) -> bool:
     try:
-        return bool(fsspec.get_filesystem_class(protocol).async_impl)
-    except (ImportError, ValueError):  # told when it is made
+        return bool(fsspec.get_filesystem_class(scheme).async_impl)
+    except (ImportError, ValueError):  # reported when it is made
         return True
 
 
-def _is_known(protocol: str) -> bool:
-    return protocol in fsspec.registry or protocol in fsspec.available_protocols()
+def _is_known(scheme: str) -> bool:
+    return scheme in fsspec.registry or scheme in fsspec.available_protocols()
 
 
-def _make_system(protocol: str, read_seconds: float, options: dict[str, Any]) -> Any:
-    """Return a new fsspec file system that caches no listing and tries nothing again by itself."""
-    if protocol in S3:
+def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> Any:
+    """Return a new fsspec file system without a listings cache and without retries of its own."""
+    if scheme in S3:
         config: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
         config |= {"retries": {"total_max_attempts": 1}}
-        for name in _names_of(protocol):  # fsspec would let ours replace all of the user's
+        for name in _names_of(scheme):  # fsspec would replace all of the user's by ours
             config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
         options = options | {"config_kwargs": config}
-    if _is_async(protocol):  # others hand what they do not know to their library, which refuses it
+    if _is_async(scheme):  # others pass unknown options to their library, which refuses them
         options = options | {"use_listings_cache": False}
     try:
-        anonymous = google_system(options) if protocol in GOOGLE else None
-        system = anonymous or fsspec.filesystem(protocol, skip_instance_cache=True, **options)
+        anonymous = google_system(options) if scheme in GOOGLE else None
+        system = anonymous or fsspec.filesystem(scheme, skip_instance_cache=True, **options)
     except ImportError as error:
-        package = _EXTRAS.get(protocol)
+        package = _EXTRAS.get(scheme)
         advice = f"pip install {package}" if package else str(error)
-        raise StoreError(f"store {protocol}://: the package that reads it is not installed: {advice}") from error
-    except (ValueError, TypeError) as error:  # an option that it does not know
-        if not _is_known(protocol):
+        raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
+    except (ValueError, TypeError) as error:  # an unknown option
+        if not _is_known(scheme):
             raise StoreError(
-                f"store {protocol}://: unknown protocol; a store is a local folder or a URL of s3:// (extra [s3]), "
-                "gs:// (extra [gcs]), az:// (extra [azure]) or another protocol of fsspec"
+                f"store {scheme}://: unknown URL scheme; a store is a local folder or a URL of s3:// (extra [s3]), "
+                "gs:// (extra [gcs]), az:// (extra [azure]) or another scheme of fsspec"
             ) from None
-        raise StoreError(f"store {protocol}://: {reason_of(error)}") from harmless(error)
-    if protocol in S3:
+        raise StoreError(f"store {scheme}://: {reason_of(error)}") from without_secrets(error)
+    if scheme in S3:
         system.retries = 1
     _living[id(system)] = system
     return system
 
 
 def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
-    """Call a method of what system_of returned; it is given up after `seconds`, or at the program's end."""
-    if isinstance(system, OneConnection):
+    """Call a method of a file system that `system_of` returned; give up after `seconds`, or when the program ends."""
+    if isinstance(system, BlockingFileSystem):
         return system.run(seconds, name, *args, **options)
     call = getattr(system, f"_{name}")(*args, **options)
-    return awaited(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)
+    return result_of(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)

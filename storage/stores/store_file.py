@@ -1,6 +1,7 @@
-"""A file of a store as a Python file, read in blocks of a request each, large where more will be needed.
+"""A file of a store as a Python file, read in blocks: one request each, large ones where more will be needed.
 
-The blocks read last are kept, so that going back a little, or reading two columns in turns, asks for nothing twice.
+The last blocks are kept, so that seeking back a little, or reading two columns in turn, requests nothing twice.
+`open_url` opens inputs this way.
 """
 
 from __future__ import annotations
@@ -12,27 +13,29 @@ from contextvars import ContextVar
 from typing import Any
 
 from tokenloom.errors import FormatError, InputError, StoreError
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.urls import bucket_and_key, scheme_of
 
-_LARGE_BYTES = 16 * 2**20  # of a block where more is expected to be read
+_LARGE_BYTES = 16 * 2**20  # of a block in an expected range
 _SMALL_BYTES = 2**20  # elsewhere
-_GAP_BYTES = 2**16  # between ranges that are read as one
-_NUM_KEPT = 4
-_MAX_SHARED = 2  # files with their blocks
+_GAP_BYTES = 2**16  # between ranges that are read in one request
+_NUM_KEPT = 4  # blocks
+_MAX_SHARED = 2  # files, each with its blocks
 
 
 class StoreFile(io.RawIOBase):
     """A file of a store, open for reading; errors as the store's `read_range`.
 
     Args:
-        store: where it lies.
-        path: of the file in it.
-        block_bytes: read at once where nothing else is known.
+        store: of the file.
+        path: of the file in the store.
+        block_bytes: to read at once outside of expected ranges.
 
     Raises FileNotFoundError, StoreError.
     """
 
-    def __init__(self, store: AnyStore, path: str, block_bytes: int = _SMALL_BYTES) -> None:
+    def __init__(self, store: Store, path: str, block_bytes: int = _SMALL_BYTES) -> None:
         num_bytes = store.num_bytes(path)
         if num_bytes is None:
             raise FileNotFoundError(store.place(path))
@@ -42,7 +45,7 @@ class StoreFile(io.RawIOBase):
         self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Say that these ranges [start, end) will be read: in blocks as large as may be, and little beside them."""
+        """Announce that these ranges [start, end) will be read, so that few large requests cover them."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(ranges):
             if joined and start - joined[-1][1] <= _GAP_BYTES:
@@ -54,7 +57,7 @@ class StoreFile(io.RawIOBase):
         ]
 
     def readinto(self, buffer: Any) -> int:
-        """Read up to the end of a block into `buffer`; return how many bytes."""
+        """Read up to the end of a block into `buffer`; return the number of bytes."""
         view = memoryview(buffer).cast("B")
         if self._position >= self._num_bytes or not len(view):
             return 0
@@ -75,7 +78,7 @@ class StoreFile(io.RawIOBase):
         return bytes(data)
 
     def _block(self, position: int) -> tuple[int, bytes]:
-        """Return the block that holds a position, and where it starts."""
+        """Return the block that contains a position, and its start."""
         for kept in self._kept:
             if kept[0] <= position < kept[0] + len(kept[1]):
                 self._kept.remove(kept)
@@ -90,7 +93,7 @@ class StoreFile(io.RawIOBase):
         return block
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position; return it."""
+        """Move to a position; return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
         self._position = max(0, base + offset)
         return self._position
@@ -100,7 +103,7 @@ class StoreFile(io.RawIOBase):
         return self._position
 
     def close(self) -> None:
-        """Do nothing: there is nothing open, and another reader of the same file may go on."""
+        """Do nothing: nothing is open, and another reader may still use this shared file."""
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
@@ -116,7 +119,7 @@ class StoreFile(io.RawIOBase):
 
 
 class _InputFile(StoreFile):
-    """A file whose failures are those of an input: no reader takes them for damage of what it decodes."""
+    """A file that raises InputErrors, so that decoders do not mistake a failed request for damaged data."""
 
     def _block(self, position: int) -> tuple[int, bytes]:
         try:
@@ -134,7 +137,7 @@ _shared: ContextVar[tuple[dict[str, StoreFile], int] | None] = ContextVar("_shar
 
 @contextmanager
 def sharing_files(block_bytes: int = _SMALL_BYTES) -> Iterator[None]:
-    """Let a file that is opened several times in the block be one, with the blocks that it has kept."""
+    """Make `open_url` reuse a file, with its kept blocks, each time it is opened in the with-block."""
     token = _shared.set(({}, block_bytes))
     try:
         yield
@@ -147,10 +150,9 @@ def open_url(url: str) -> Iterator[StoreFile]:
     """Open a file of a remote store by its URL; errors as StoreFile."""
     files, block_bytes = _shared.get() or ({}, _SMALL_BYTES)
     if url not in files:
-        protocol, mark, path = url.partition("://")
-        bucket, _, key = path.partition("/")
+        bucket, key = bucket_and_key(url)
         while len(files) >= _MAX_SHARED:
             del files[next(iter(files))]
-        files[url] = _InputFile(RemoteStore(f"{protocol}{mark}{bucket}"), key, block_bytes)
+        files[url] = _InputFile(RemoteStore(f"{scheme_of(url)}://{bucket}"), key, block_bytes)
     files[url].seek(0)
     yield files[url]

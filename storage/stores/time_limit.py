@@ -1,7 +1,7 @@
-"""Calls that are given up when their time is over, or the program ends: of an event loop, or of a library that blocks.
+"""Calls with a time limit, given up early when the program ends: of an event loop, or of a library that blocks.
 
-A blocking call can't be ended. It runs in a thread that nobody waits for any more once it is given up, and what it
-uses is used by nobody else again.
+Python cannot end a blocking call. It runs in a daemon thread; once the call is given up, nobody waits for that thread
+any more, and the file system it uses is not used again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-LOOK_SECONDS = 0.1  # between looks whether the program ends
+POLL_SECONDS = 0.1  # between checks whether the program ends
 
 
 def is_ending() -> bool:
-    """Return whether the program ends: its end waits for this thread, whose requests can't succeed any more."""
+    """Return whether the program is exiting: it waits for this thread, whose requests cannot succeed any more."""
     return not threading.main_thread().is_alive()
 
 
-def awaited(answer: Future[Any], seconds: float) -> Any:
-    """Return the result of a future; raises TimeoutError if it takes longer, or the program ends."""
+def result_of(answer: Future[Any], seconds: float) -> Any:
+    """Return the result of a future; raises TimeoutError if it takes longer, or if the program ends."""
     end = time.monotonic() + seconds
     try:
-        while not wait([answer], timeout=min(LOOK_SECONDS, max(0.0, end - time.monotonic()))).done:
+        while not wait([answer], timeout=min(POLL_SECONDS, max(0.0, end - time.monotonic()))).done:
             if is_ending() or time.monotonic() >= end:
                 raise TimeoutError(f"no answer in {seconds:.1f} s")
         return answer.result()
@@ -33,44 +33,44 @@ def awaited(answer: Future[Any], seconds: float) -> Any:
         answer.cancel()
 
 
-class OneConnection:
+class BlockingFileSystem:
     """A file system whose library blocks, as that of sftp:// does: one call at a time, each with a time limit.
 
-    Most such libraries have one connection, which two threads would confuse. After a failure the next call makes a
-    new file system: a lost connection stays lost, and a thread that was given up may use it still.
+    Most such libraries have one connection, which two threads would corrupt. After a failure the next call makes a
+    new file system: a lost connection stays lost, and an abandoned thread may still use the old one.
 
     Args:
-        protocol: of its URLs.
-        make: returns a new file system, which it may connect to its server for.
+        scheme: of its URLs.
+        make: returns a new file system; it may connect to its server.
     """
 
-    def __init__(self, protocol: str, make: Callable[[], Any]) -> None:
-        self._urls, self._make, self._free = f"{protocol}://", make, threading.Lock()
+    def __init__(self, scheme: str, make: Callable[[], Any]) -> None:
+        self._urls, self._make, self._free = f"{scheme}://", make, threading.Lock()
         self._system: Any = None
 
     def run(self, seconds: float, name: str, *args: str, **options: Any) -> Any:
-        """Return what a method of the file system returns, which is given paths for URLs: many know those alone.
+        """Call a method of the file system with paths in place of URLs, as many libraries accept only paths.
 
-        Connecting and the call have `seconds` each, which begin when the calls before this one have ended.
+        Connecting and the call have `seconds` each, counted from the end of the calls before this one.
 
         Raises what the method raises, and TimeoutError.
         """
         with self._free:
             try:
                 if self._system is None:
-                    self._system = awaited(_begun(self._make), seconds)
+                    self._system = result_of(_start(self._make), seconds)
                 self._system.invalidate_cache()  # of listings
                 paths = [self._system._strip_protocol(arg) if arg.startswith(self._urls) else arg for arg in args]
-                return awaited(_begun(partial(getattr(self._system, name), *paths, **options)), seconds)
-            except (FileNotFoundError, FileExistsError, PermissionError):  # answers
+                return result_of(_start(partial(getattr(self._system, name), *paths, **options)), seconds)
+            except (FileNotFoundError, FileExistsError, PermissionError):  # answers, not failures
                 raise
             except BaseException:
                 self._system = None
                 raise
 
 
-def _begun(call: Callable[[], Any]) -> Future[Any]:
-    """Begin a call in a thread that the program's end does not wait for."""
+def _start(call: Callable[[], Any]) -> Future[Any]:
+    """Start a call in a thread that does not delay the program's exit."""
     answer: Future[Any] = Future()
 
     def work() -> None:
@@ -78,7 +78,7 @@ def _begun(call: Callable[[], Any]) -> Future[Any]:
             return
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001  (raised where it is awaited)
+        except BaseException as error:  # noqa: BLE001  (raised by result_of)
             answer.set_exception(error)
 
     threading.Thread(target=work, name="tokenloom-call", daemon=True).start()

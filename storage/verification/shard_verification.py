@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID
 from tokenloom.storage.formats.shard import ShardHeader, read_header
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.verification import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.wording import counted
@@ -49,7 +49,7 @@ class ShardClaim:
         return f"{self.path.removesuffix('.tok')}.docs"
 
 
-def check_tokens(store: AnyStore, claim: ShardClaim, take: Taker) -> tuple[ShardHeader | None, list[str]]:
+def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHeader | None, list[str]]:
     """Read a `.tok` file once; return its header if that can be trusted, and what is wrong with the file.
 
     Args:
@@ -81,7 +81,7 @@ def check_tokens(store: AnyStore, claim: ShardClaim, take: Taker) -> tuple[Shard
 
 
 def check_documents(
-    store: AnyStore,
+    store: Store,
     claim: ShardClaim,
     header: ShardHeader | None,
     take: Taker,
@@ -117,7 +117,7 @@ def check_documents(
     return problems
 
 
-def _header(store: AnyStore, path: str) -> tuple[ShardHeader | None, list[str]]:
+def _header(store: Store, path: str) -> tuple[ShardHeader | None, list[str]]:
     place = store.place(path)
     try:
         return read_header(lambda start, end: store.read_range(path, start, end), place), []

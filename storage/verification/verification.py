@@ -8,18 +8,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.stores.disk_errors import check_regular, read_told, tells_of_the_file, write_told
-from tokenloom.storage.stores.local import Store
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.store import Store
 from tokenloom.wording import counted
 
-_BLOCK_BYTES = 2**20  # stays in the processor's cache from one checksum to the next
 _SPOOLED_BYTES = 2**26  # of a remote file, in memory; a larger one goes to a temporary file
 NOT_SHA256 = "its SHA-256 is not that of the manifest"
 
@@ -34,7 +31,7 @@ class Damage:
     what: str
 
 
-def check_listed(store: AnyStore, path: str, sha256: str, take: Taker) -> list[str]:
+def check_listed(store: Store, path: str, sha256: str, take: Taker) -> list[str]:
     """Read a listed file that is no shard once; return what is wrong with it."""
     problems: list[str] = []
     with noting(store, path, problems):
@@ -43,7 +40,7 @@ def check_listed(store: AnyStore, path: str, sha256: str, take: Taker) -> list[s
     return problems
 
 
-def check_quarantine(store: AnyStore, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
+def check_quarantine(store: Store, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
     """Read the list of skipped rows once; return what is wrong with it, as against `num_rows` of the manifest."""
     problems: list[str] = []
     with noting(store, path, problems), checked_file(store, path, sha256, take) as file:
@@ -55,7 +52,7 @@ def check_quarantine(store: AnyStore, path: str, sha256: str, num_rows: int, tak
     return problems
 
 
-def read_once(store: AnyStore, path: str, take: Taker) -> tuple[int, str]:
+def read_once(store: Store, path: str, take: Taker) -> tuple[int, str]:
     """Give every block of a file to `take`; return the file's length and SHA-256.
 
     Raises:
@@ -63,7 +60,7 @@ def read_once(store: AnyStore, path: str, take: Taker) -> tuple[int, str]:
         StoreError: it can't be read.
     """
     digest, position = hashlib.sha256(), 0
-    for block in _blocks(store, path):
+    for block in store.blocks(path):
         digest.update(block)
         take(position, block)
         position += len(block)
@@ -71,19 +68,19 @@ def read_once(store: AnyStore, path: str, take: Taker) -> tuple[int, str]:
 
 
 @contextmanager
-def checked_file(store: AnyStore, path: str, sha256: str, take: Taker) -> Iterator[IO[bytes] | None]:
+def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[IO[bytes] | None]:
     """Read a file once, then open it at its beginning if its SHA-256 is right; else yield None."""
-    if isinstance(store, Store):
+    if (local := store.local(path)) is not None:
         if read_once(store, path, take)[1] != sha256:
             yield None
             return
-        with store.local(path).open("rb") as file:
+        with local.open("rb") as file:
             yield file
         return
     with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as copy:
 
         def keep(position: int, block: memoryview) -> None:
-            with write_told(Path(tempfile.gettempdir())):
+            with translate_temporary_errors():
                 copy.write(block)
             take(position, block)
 
@@ -92,29 +89,8 @@ def checked_file(store: AnyStore, path: str, sha256: str, take: Taker) -> Iterat
         yield copy if found == sha256 else None
 
 
-def _blocks(store: AnyStore, path: str) -> Iterator[memoryview]:
-    """Yield the bytes of a file in blocks of a multiple of 8 but for the last; a block is overwritten by the next."""
-    if not isinstance(store, Store):
-        yield from (memoryview(block) for block in store.blocks(path))
-        return
-    buffer = memoryview(bytearray(_BLOCK_BYTES))
-    with read_told(store.local(path)):
-        check_regular(store.local(path))
-        with store.local(path).open("rb", buffering=0) as file:
-            while num_bytes := _fill(file, buffer):
-                yield buffer[:num_bytes]
-
-
-def _fill(file: Any, buffer: memoryview) -> int:
-    """Read until the buffer is full or the file ends; return how many bytes."""
-    filled = 0
-    while filled < len(buffer) and (num_bytes := file.readinto(buffer[filled:])):
-        filled += num_bytes
-    return filled
-
-
 @contextmanager
-def noting(store: AnyStore, path: str, problems: list[str]) -> Iterator[None]:
+def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
     """Note a file that is missing, or can't be read or parsed, as its problem; a remote store must answer."""
     try:
         yield
@@ -129,9 +105,9 @@ def noting(store: AnyStore, path: str, problems: list[str]) -> Iterator[None]:
         problems.append(bare_message(error, store.place(path)))
 
 
-def raise_if_passing(store: AnyStore, error: Exception) -> None:
+def raise_if_passing(store: Store, error: Exception) -> None:
     """Raise an OSError that tells nothing of the file: a remote store must answer, this process have a right."""
-    if isinstance(error, OSError) and not (isinstance(store, Store) and tells_of_the_file(error)):
+    if isinstance(error, OSError) and not store.is_damage(error):
         raise error
 
 

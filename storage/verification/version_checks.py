@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, version_name
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.shard_verification import ShardClaim
 from tokenloom.storage.verification.verification import Damage, bare_message, raise_if_passing
 from tokenloom.storage.versions import tags
@@ -101,7 +101,7 @@ def inputs_problems(manifest: dict[str, Any], inputs: list[dict[str, Any]]) -> l
     return [f"spec, inputs and tokenizer make version {name}, not {manifest['version']}"]
 
 
-def check_tags(store: AnyStore) -> tuple[list[Damage], list[str]]:
+def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
     """Return the damages of the logs of all tags of a dataset, and warnings."""
     damages: list[Damage] = []
     warnings: list[str] = []
@@ -126,7 +126,7 @@ def check_tags(store: AnyStore) -> tuple[list[Damage], list[str]]:
     return damages, warnings
 
 
-def _read_log(store: AnyStore, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:
+def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:
     """Return the entries of a tag's log that can be read, and what is wrong with it; `numbers` are those there."""
     entries: list[TagEntry] = []
     damages: list[Damage] = []
@@ -143,7 +143,7 @@ def _read_log(store: AnyStore, tag: str, numbers: list[int]) -> tuple[list[TagEn
     return entries, damages
 
 
-def _read_entry(store: AnyStore, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
+def _read_entry(store: Store, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
     """Return an entry of a tag's log if it can be read, and what is wrong with it; `before` is the one before."""
     try:
         entry = tags.read_entry(store, tag, number)
@@ -156,7 +156,7 @@ def _read_entry(store: AnyStore, tag: str, number: int, before: TagEntry | None)
     return entry, []
 
 
-def unlisted_files(store: AnyStore, manifest: dict[str, Any]) -> list[str]:
+def unlisted_files(store: Store, manifest: dict[str, Any]) -> list[str]:
     """Return the paths of what lies in a version's folder and is not listed, build.json left out."""
     version = manifest["version"]
     known: dict[str, set[str]] = {"": {NAME, BUILD}}

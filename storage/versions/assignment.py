@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from tokenloom.errors import FormatError, WorkError
 from tokenloom.storage.formats.canonical import read_signed, sign
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 
 _NAME = "assignment.json"
 
@@ -65,12 +65,12 @@ def candidate_path(version: str, name: str) -> str:
     return f"work/candidates/{version}/{name}"
 
 
-def write_assignment(store: AnyStore, version: str, assignment: Assignment) -> None:
+def write_assignment(store: Store, version: str, assignment: Assignment) -> None:
     """Write the assignment of a version that is being built."""
     store.replace(candidate_path(version, _NAME), sign(asdict(assignment)), durable=False)
 
 
-def read_assignment(store: AnyStore, version: str) -> Assignment:
+def read_assignment(store: Store, version: str) -> Assignment:
     """Return the assignment of a version that is being built; raises WorkError if it is gone or damaged."""
     path = candidate_path(version, _NAME)
     try:

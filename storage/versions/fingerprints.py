@@ -16,7 +16,7 @@ import xxhash
 
 from tokenloom.errors import InputError, StoreError, WorkError
 from tokenloom.storage.formats.canonical import read_signed, sign
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 
 PATH = "work/fingerprints.json"
 _CHUNK_BYTES = 2**22
@@ -42,7 +42,7 @@ class FingerprintMemory:
         store: the dataset's store; a missing or damaged memory is an empty one.
     """
 
-    def __init__(self, store: AnyStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._changed = False
         try:

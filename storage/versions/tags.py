@@ -16,7 +16,7 @@ from typing import Any
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 
 _ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
@@ -39,18 +39,18 @@ def entry_numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(name[:8]) for name in names if _ENTRY.match(name))
 
 
-def newest_number(store: AnyStore, tag: str) -> int:
+def newest_number(store: Store, tag: str) -> int:
     """Return the number of the newest entry of `tag`, 0 if there is none."""
     return max(entry_numbers(store.names(f"tags/{tag}")), default=0)
 
 
-def newest(store: AnyStore, tag: str) -> TagEntry | None:
+def newest(store: Store, tag: str) -> TagEntry | None:
     """Return the entry that counts, None if the tag was never set; raises FormatError if it is damaged."""
     number = newest_number(store, tag)
     return read_entry(store, tag, number) if number else None
 
 
-def read_entry(store: AnyStore, tag: str, number: int) -> TagEntry:
+def read_entry(store: Store, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
     path = entry_path(tag, number)
     try:
@@ -71,12 +71,12 @@ def _is_entry(value: dict[str, Any]) -> bool:
     return is_text and all(VERSION_PATTERN.match(name) for name in names)
 
 
-def log(store: AnyStore, tag: str) -> list[TagEntry]:
+def log(store: Store, tag: str) -> list[TagEntry]:
     """Return all entries of `tag`, oldest first."""
     return [read_entry(store, tag, n) for n in range(1, newest_number(store, tag) + 1)]
 
 
-def move(store: AnyStore, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
+def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
     """Let `tag` name `version`, if its newest entry is still number `seen_number`.
 
     Raises FileExistsError if somebody else moved it since.
@@ -89,7 +89,7 @@ def move(store: AnyStore, tag: str, version: str, seen_number: int, reason: str)
     return read_entry(store, tag, number)
 
 
-def move_by_build(store: AnyStore, tag: str, version: str, seen_number: int) -> str | None:
+def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str | None:
     """Move `tag` to a version that was just built, unless that would undo what a person or a newer build did.
 
     It stays if it moved since number `seen_number` was read, or if its newest entry was made by hand and

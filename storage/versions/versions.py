@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import INPUTS, NAME, read_manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.formats.shard import ShardHeader
-from tokenloom.storage.stores.local import Store
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.remote_errors import redacted
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 
 _INPUT_TEXTS = ("source", "path", "fingerprint")
@@ -52,7 +51,7 @@ def parse_reference(text: str) -> Reference:
     return Reference(store, dataset, name)
 
 
-def dataset_store(store: str, dataset: str) -> AnyStore:
+def dataset_store(store: str, dataset: str) -> Store:
     """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
 
     Raises StoreError for a bad name, and for a URL that carries a secret.
@@ -63,29 +62,22 @@ def dataset_store(store: str, dataset: str) -> AnyStore:
     return open_store(f"{folder}/{dataset}")
 
 
-def open_store(root: str) -> AnyStore:
-    """Return the folder at `root`, a local path or a URL that fsspec knows, as a store."""
-    if "://" not in root:
-        return Store(Path(root).expanduser().absolute())
-    return Store(root) if root.startswith("file://") else RemoteStore(root)
-
-
 def version_path(version: str, name: str = "") -> str:
     """Return the path of a version, or of the file `name` in it, relative to the dataset's folder."""
     return f"versions/{version}/{name}" if name else f"versions/{version}"
 
 
-def is_published(store: AnyStore, version: str) -> bool:
+def is_published(store: Store, version: str) -> bool:
     """Return whether `version` is complete and visible."""
     return store.exists(version_path(version, NAME))
 
 
-def published_versions(store: AnyStore) -> list[str]:
+def published_versions(store: Store) -> list[str]:
     """Return the names of all visible versions, sorted by name."""
     return [v for v in store.names("versions") if VERSION_PATTERN.match(v) and is_published(store, v)]
 
 
-def load_manifest(store: AnyStore, version: str) -> dict[str, Any]:
+def load_manifest(store: Store, version: str) -> dict[str, Any]:
     """Return the checked manifest of a version; raises StoreError if it is not there, FormatError if damaged."""
     path = version_path(version, NAME)
     try:
@@ -97,7 +89,7 @@ def load_manifest(store: AnyStore, version: str) -> dict[str, Any]:
     return manifest
 
 
-def resolve(reference: Reference) -> tuple[AnyStore, dict[str, Any]]:
+def resolve(reference: Reference) -> tuple[Store, dict[str, Any]]:
     """Return the dataset's store and the manifest of the version that `reference` names.
 
     Raises:
@@ -113,7 +105,7 @@ def resolve(reference: Reference) -> tuple[AnyStore, dict[str, Any]]:
     return store, load_manifest(store, entry.version)
 
 
-def why_missing(store: AnyStore, reference: Reference) -> str:
+def why_missing(store: Store, reference: Reference) -> str:
     """Return why `reference` names no version: what is not there, and what is."""
     if not store.exists(""):
         return f"no dataset {reference.dataset!r} in {reference.store}"
@@ -145,7 +137,7 @@ def check_listed(header: ShardHeader, entry: dict[str, Any], place: str) -> None
         raise FormatError(f"{place}: it is not the shard that the manifest lists; restore it")
 
 
-def read_listed(store: AnyStore, manifest: dict[str, Any], name: str) -> bytes:
+def read_listed(store: Store, manifest: dict[str, Any], name: str) -> bytes:
     """Return a small file that a manifest lists under `files`; raises FormatError if it is missing or damaged."""
     path = version_path(manifest["version"], name)
     if name not in manifest["files"]:
@@ -159,7 +151,7 @@ def read_listed(store: AnyStore, manifest: dict[str, Any], name: str) -> bytes:
     return data
 
 
-def read_inputs(store: AnyStore, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def read_inputs(store: Store, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the inputs of a version: {"source", "path", "fingerprint", "bytes"} each; errors as read_listed."""
     data = read_listed(store, manifest, INPUTS)
     try:
@@ -180,7 +172,7 @@ def _is_input(item: Any) -> bool:
     return type(num_bytes) is int and 0 <= num_bytes < 2**63
 
 
-def check_lengths(store: AnyStore, manifest: dict[str, Any]) -> None:
+def check_lengths(store: Store, manifest: dict[str, Any]) -> None:
     """Raise FormatError if a file that a manifest lists is missing, or a shard has another length."""
     wanted: dict[str, int | None] = dict.fromkeys(manifest["files"])
     for split in manifest["splits"].values():

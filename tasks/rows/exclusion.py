@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, WorkError
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.assignment import candidate_path
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
@@ -61,13 +61,13 @@ def _content_of(line: str) -> bytes:
     return bytes.fromhex(value)
 
 
-def write_exclusions(store: AnyStore, version: str, excluded: NDArray[np.uint64]) -> None:
+def write_exclusions(store: Store, version: str, excluded: NDArray[np.uint64]) -> None:
     """Write the excluded contents where the shuffle of a version finds them."""
     data = np.ascontiguousarray(excluded, "<u8").tobytes()
     store.replace(candidate_path(version, _NAME), data + xxhash.xxh3_128_digest(data), durable=False)
 
 
-def load_exclusions(store: AnyStore, version: str) -> NDArray[np.uint64]:
+def load_exclusions(store: Store, version: str) -> NDArray[np.uint64]:
     """Return the excluded contents of a version that is being built; raises WorkError if they are damaged."""
     path = candidate_path(version, _NAME)
     try:

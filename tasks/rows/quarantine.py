@@ -19,8 +19,8 @@ import xxhash
 from tokenloom.errors import BadRow, FormatError, WorkError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.spill import FOLDER
-from tokenloom.storage.stores.local import write_all
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores.store import Store
 
 
 def quarantine_path(spill: str) -> str:
@@ -41,7 +41,7 @@ class QuarantineWriter:
         spill: name of the partition's spills.
     """
 
-    def __init__(self, store: AnyStore, spill: str) -> None:
+    def __init__(self, store: Store, spill: str) -> None:
         self._store, self._path = store, quarantine_path(spill)
         self._stack = ExitStack()
         self._file: IO[bytes] | None = None
@@ -84,7 +84,7 @@ class QuarantineWriter:
         }
 
 
-def write_quarantine(store: AnyStore, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
+def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
     """Write the list of a version from those of its partitions; return its SHA-256.
 
     Args:
@@ -104,7 +104,7 @@ def write_quarantine(store: AnyStore, path: str, parts: Iterable[tuple[str, str,
     return digest.hexdigest()
 
 
-def quarantine_reasons(store: AnyStore, path: str) -> dict[str, dict[str, int]]:
+def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     """Return how many rows the list of a version names, by source and reason; raises FormatError if it is damaged."""
     counts: dict[str, Counter[str]] = {}
     try:
@@ -115,7 +115,7 @@ def quarantine_reasons(store: AnyStore, path: str) -> dict[str, dict[str, int]]:
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
-def _read(store: AnyStore, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _read(store: Store, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not summary["rows"]:
         return
     place, digest = store.place(quarantine_path(spill)), xxhash.xxh3_128()
@@ -129,7 +129,7 @@ def _read(store: AnyStore, spill: str, summary: dict[str, Any]) -> Iterator[dict
         raise WorkError(f"{place}: it is damaged; it is made again", spill)
 
 
-def _lines(store: AnyStore, path: str) -> Iterator[bytes]:
+def _lines(store: Store, path: str) -> Iterator[bytes]:
     """Yield the lines of a file with their ends; of the last one what there is."""
     rest = b""
     for block in store.blocks(path):

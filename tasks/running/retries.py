@@ -17,7 +17,7 @@ eight. Inputs at other URLs have no level below the task. All other errors, such
 from __future__ import annotations
 
 from tokenloom.errors import WorkerLost, WorkError
-from tokenloom.storage.stores.remote_errors import may_pass
+from tokenloom.storage.stores.remote_errors import is_transient
 
 RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
 MAX_REPAIRS = 2
@@ -29,4 +29,4 @@ def should_retry(error: BaseException, num_attempts: int) -> bool:
     if isinstance(error, WorkError):
         return False
     max_retries = _MAX_LOST_WORKERS if isinstance(error, WorkerLost) else len(RETRY_SECONDS)
-    return num_attempts <= max_retries and may_pass(error)
+    return num_attempts <= max_retries and is_transient(error)

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tokenloom.errors import WorkerLost
-from tokenloom.storage.stores.remote_errors import mark_passing, may_pass
+from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import memory, progress
 
 Job = TypeVar("Job")
@@ -213,7 +213,7 @@ class WorkerPool:
 
 def _stopped() -> WorkerLost:
     error = WorkerLost(STOPPED)
-    mark_passing(error, passing=False)
+    mark_transient(error, transient=False)
     return error
 
 
@@ -253,13 +253,13 @@ def _answer(call: bytes) -> bytes:
         function, job = pickle.loads(call)  # noqa: S301  (our parent's bytes)
         return pickle.dumps(("result", function(job)))
     except BaseException as error:  # noqa: BLE001  (a native library's panic is not an Exception; all are sent)
-        mark_passing(error, may_pass(error))
+        mark_transient(error, is_transient(error))
         error.add_note("in a worker process:\n" + traceback.format_exc())
         try:
             answer = pickle.dumps(("error", error))
             pickle.loads(answer)  # noqa: S301  (our own bytes)
         except Exception:  # noqa: BLE001  (an error that can't be pickled is sent as its text)
             described = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-            mark_passing(described, may_pass(error))
+            mark_transient(described, is_transient(error))
             return pickle.dumps(("error", described))
         return answer

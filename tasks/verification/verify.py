@@ -17,7 +17,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.manifest import NAME, QUARANTINE, check_fields, check_format
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.shard_verification import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification.verification import (
     Damage,
@@ -52,7 +52,7 @@ _REPORT_BYTES = 2**25
 class ShardJob:
     """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again."""
 
-    store: AnyStore
+    store: Store
     claim: ShardClaim
     num_samples: int
 
@@ -61,7 +61,7 @@ class ShardJob:
 class FileJob:
     """Another listed file to read; `num_rows` is how many rows a quarantine must list."""
 
-    store: AnyStore
+    store: Store
     path: str
     sha256: str
     num_rows: int | None
@@ -88,7 +88,7 @@ class Subject:
     """
 
     reference: str
-    store: AnyStore
+    store: Store
     version: str | None
     manifest: dict[str, Any] | None
     inputs: list[dict[str, Any]] | None
@@ -148,7 +148,7 @@ def open_version(reference: str) -> Subject:
     return Subject(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
 
 
-def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str, Any] | None:
+def _manifest(store: Store, version: str, damages: list[Damage]) -> dict[str, Any] | None:
     """Return the manifest, or None if it can't be trusted; add its damages."""
     path = version_path(version, NAME)
     place = store.place(path)
@@ -173,15 +173,14 @@ def _manifest(store: AnyStore, version: str, damages: list[Damage]) -> dict[str,
     return manifest
 
 
-def _inputs(store: AnyStore, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
+def _inputs(store: Store, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
     """Return the version's inputs if they can be read; the job of a damaged file reports it."""
     try:
         inputs = read_inputs(store, manifest)
     except FormatError:
         return None
-    except StoreError:
-        if isinstance(store, RemoteStore):  # a retry may succeed
-            raise
+    except StoreError as error:
+        raise_if_passing(store, error)
         return None
     path = version_path(manifest["version"], NAME)
     damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]
@@ -196,7 +195,7 @@ def verify_files(jobs: Sequence[VerifyJob]) -> list[FileReport]:
 def _verify(job: VerifyJob) -> FileReport:
     """Read the files of a job; read a remote file again before it counts as damaged, because a network changes bits."""
     found = _verify_once(job)
-    return _verify_once(job) if found.damages and isinstance(job.store, RemoteStore) else found
+    return _verify_once(job) if found.damages and not job.store.is_local else found
 
 
 def _verify_once(job: VerifyJob) -> FileReport:

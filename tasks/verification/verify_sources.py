@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenloom.errors import InputError, TokenizerError
 from tokenloom.storage.formats.shard import ShardHeader, read_header
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import read_listed, version_path
 from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
@@ -35,7 +35,7 @@ _MAX_NAMED = 3  # documents of a shard
 class DeepJob:
     """Documents of one input to encode again and to compare with the shards of a published version."""
 
-    store: AnyStore
+    store: Store
     version: str
     reencode: ReencodeJob
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
 _FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import load_manifest
 
@@ -35,7 +35,7 @@ class Made:
         return f"{self.spec.store}/data@latest"
 
     @property
-    def store(self) -> Store:
+    def store(self) -> LocalStore:
         """The dataset's folder."""
         return local_store(self.spec.store, "data")
 

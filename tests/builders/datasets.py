@@ -15,7 +15,7 @@ from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
 from tokenloom.tasks.publish import BuildResult
 
@@ -61,10 +61,10 @@ def small_spec(folder: Path) -> BuildSpec:
     return make_spec(folder / "store", sources, splits=splits, shard_tokens=800)
 
 
-def local_store(store: str, dataset: str) -> Store:
+def local_store(store: str, dataset: str) -> LocalStore:
     """Return the folder of a dataset in a local store."""
     found = dataset_store(store, dataset)
-    assert isinstance(found, Store)
+    assert isinstance(found, LocalStore)
     return found
 
 

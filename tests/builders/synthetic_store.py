@@ -113,7 +113,7 @@ def _write_sparse(path: Path, index: int, num_tokens: int, offsets: NDArray[Any]
 
 def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]], vocab_size: int) -> str:
     """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
-    from tokenloom.storage.stores.local import Store
+    from tokenloom.storage.stores.local import LocalStore
     from tokenloom.storage.versions.tags import move, newest_number
 
     manifest = {
@@ -141,6 +141,6 @@ def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]],
         "files": {},
     }
     (folder / "data" / "versions" / version / "manifest.json").write_bytes(sign(manifest))
-    store = Store(str((folder / "data").absolute()))
+    store = LocalStore(str((folder / "data").absolute()))
     move(store, "latest", version, newest_number(store, "latest"), "made")
     return f"{folder}/data"

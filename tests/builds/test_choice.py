@@ -345,7 +345,6 @@ def id_sources(folder: Path, with_ids: bool = True) -> tuple[list[dict[str, Any]
 SHARDS: dict[str, Any] = {"shard_tokens": 9_000, "splits": {"train": 0.6, "validation": 0.3, "test": 0.1}}
 
 
-@pytest.mark.slow
 def test_every_document_has_the_id_of_its_row_however_the_work_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 
-pytestmark = pytest.mark.slow
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
 _ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing

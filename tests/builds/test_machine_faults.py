@@ -25,10 +25,9 @@ from tests.counts import FULL, SUMMARY, count
 from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.errors import TokenloomError, WorkerLost
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 
-pytestmark = pytest.mark.slow
 _ROOT = Path(__file__).parents[2]
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
 
@@ -269,7 +268,7 @@ def test_tags_are_ordered_by_their_numbers_whatever_the_clock_says(tmp_path: Pat
     for number in range(4):
         clock.offset = -86_400.0 * number
         versions.append(build(spec.model_copy(update={"seed": number})).version)
-    log = tags.log(Store(Path(spec.store) / spec.dataset), "latest")
+    log = tags.log(LocalStore(Path(spec.store) / spec.dataset), "latest")
     assert [entry.version for entry in log] == versions
     times = [entry.at for entry in log]
     assert times == sorted(times, reverse=True)
@@ -296,7 +295,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
 ) -> None:
     """Another build takes the temporaries of this one for those of a day ago, and removes them."""
     spec = small_spec(tmp_path)
-    store = Store(Path(spec.store) / spec.dataset)
+    store = LocalStore(Path(spec.store) / spec.dataset)
     rename = os.replace
     removed: list[bool] = []
 
@@ -316,7 +315,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
 
 def test_a_clock_that_was_ahead_leaves_temporaries_that_harm_nothing(tmp_path: Path, clock: _Clock) -> None:
     spec = small_spec(tmp_path)
-    store = Store(Path(spec.store) / spec.dataset)
+    store = LocalStore(Path(spec.store) / spec.dataset)
     store.replace("work/tmp/left.by.a.kill", b"half", durable=False)
     os.utime(store.local("work/tmp/left.by.a.kill"), (time.time() + 1e8,) * 2)
     _assert_same_bytes(spec, build(spec).version, tmp_path)

@@ -33,7 +33,6 @@ from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import load_manifest, version_path
 
-pytestmark = pytest.mark.slow
 Place = tuple[str, int]
 
 

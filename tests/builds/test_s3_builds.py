@@ -28,7 +28,7 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
-from tokenloom.storage.stores import remote_calls
+from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import dataset_store
 from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
@@ -42,7 +42,7 @@ _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little wait between tries."""
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def write_inputs(folder: Path, num_documents: int = 300) -> list[str]:
@@ -165,7 +165,7 @@ def test_a_store_that_stays_away_ends_the_build_with_its_name(tmp_path: Path, s3
     names = write_inputs(tmp_path / "in")
     spec = spec_of(str(tmp_path / "in"), names, fresh_store())
     s3_proxy.fail(1.0, seed=1)
-    with pytest.raises(StoreError, match=r"s3://corpora/builds/.*: the store did not answer well in \d tries"):
+    with pytest.raises(StoreError, match=r"s3://corpora/builds/.*: the store did not answer correctly in \d tries"):
         build_once(spec)
     s3_proxy.fail(0.0, seed=1)
     assert build(spec).published
@@ -191,7 +191,10 @@ def test_a_network_that_ends_while_an_input_is_read_is_no_damage_of_it(
         if isinstance(event, progress.StepStarted) and event.step == "tokenize":
             s3_proxy.always = "503"
 
-    with progress.listening(listen), pytest.raises(InputError, match=rf"s3://.*/{name}: the store did not answer well"):
+    with (
+        progress.listening(listen),
+        pytest.raises(InputError, match=rf"s3://.*/{name}: the store did not answer"),
+    ):
         build_once(spec)
     s3_proxy.always = "ok"
     assert build(spec).published
@@ -291,7 +294,6 @@ def s3_environment(s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("s3_environment")
 def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" * (i % 9) for i in range(60)])
@@ -309,7 +311,6 @@ def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Pat
     assert kills[0]["of"] >= 36  # eighteen writes, before and after each
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("s3_environment")
 def test_builds_to_s3_killed_at_random_moments_end_in_the_same_bytes(tmp_path: Path) -> None:
     numbers = random.Random(4)

@@ -20,7 +20,7 @@ from tests.tasks import test_source_kinds as kinds
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 def _news(folder: Path) -> str:

@@ -17,12 +17,11 @@ from tests.builders.datasets import build, listed_files, make_spec, write_jsonl,
 from tests.counts import SUMMARY, count
 from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import published_versions
 
 _ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.slow
 # The command line, which begins when a line comes: both have imported nearly all by then.
 _BUILD = """
 import sys
@@ -85,7 +84,7 @@ class _Inputs:
 
     def assert_store_right(self, log_before: list[tags.TagEntry], *, was_killed: bool = False) -> list[tags.TagEntry]:
         """Check what is visible, and that the tag's log has only grown; return the log."""
-        store = Store(self.folder / "store" / "data")
+        store = LocalStore(self.folder / "store" / "data")
         assert what_is_wrong(store.root, must_be_visible=True) is None
         assert was_killed or store.names("work/tmp") == []
         log = tags.log(store, "latest")
@@ -118,7 +117,7 @@ def test_two_builders_of_one_spec_publish_one_version(inputs: _Inputs) -> None:
         assert [entry.version for entry in log].count(version) == 1
         assert len(log) == number + 1
         together += all(result["partitions_encoded"] for result in results)
-    store = Store(inputs.folder / "store" / "data")
+    store = LocalStore(inputs.folder / "store" / "data")
     assert len(published_versions(store)) == rounds
     assert together
     SUMMARY.append(f"two builders of one spec, {rounds} times: {together} times both encoded, always one version")

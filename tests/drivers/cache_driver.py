@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
-from tokenloom.storage.stores import remote, remote_calls
+from tokenloom.storage.stores import remote, remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 
 BLOCK_BYTES = 20_000
@@ -36,7 +36,7 @@ def statistics(process: subprocess.Popen[str]) -> dict[str, int]:
 
 def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
     remote.BLOCK_BYTES = BLOCK_BYTES
-    remote_calls.FIRST_WAIT_SECONDS = 0.01
+    remote_retries.FIRST_WAIT_SECONDS = 0.01
     cache, store = ShardCache(Path(folder), int(limit_bytes)), RemoteStore(url)
     for path, sha256, num_bytes in zip(words[::3], words[1::3], words[2::3], strict=True):
         cache.fetch(store, path, sha256, int(num_bytes))

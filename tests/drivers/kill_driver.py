@@ -31,7 +31,7 @@ from tests.builders import datasets
 from tests.counts import FULL
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats import shard, spill
-from tokenloom.storage.stores import local as filesystem
+from tokenloom.storage.stores import local_files
 from tokenloom.tasks.running import progress
 
 _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
@@ -103,7 +103,7 @@ class Killer:
         setattr(Path, "open", open_path)  # noqa: B010  (mypy refuses the plain assignment to a method)
         new_file = pa.ipc.new_file
         pa.ipc.new_file = lambda sink, schema: new_file(_CountedFile(sink, self), schema)
-        for module in (filesystem, shard, spill):
+        for module in (local_files, shard, spill):
             setattr(module, "write_all", self.write_all)  # noqa: B010  (the name is imported by each)
 
     def write_all(self, file: IO[bytes], data: bytes | memoryview) -> None:

@@ -27,8 +27,8 @@ from tests.builders import datasets
 from tests.drivers.kill_driver import forked, what_is_wrong
 from tests.servers.s3_server import BUCKET, download
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores import remote_calls, uploads
-from tokenloom.storage.stores.remote_calls import RemoteCalls
+from tokenloom.storage.stores import remote_retries, s3
+from tokenloom.storage.stores.remote_retries import RemoteCalls
 
 _PART_BYTES = 5 * 2**20  # the least that S3 takes
 
@@ -114,8 +114,8 @@ def run_build(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    remote_calls.FIRST_WAIT_SECONDS = 0.01
-    uploads.PART_BYTES = _PART_BYTES
+    remote_retries.FIRST_WAIT_SECONDS = 0.01
+    s3.PART_BYTES = _PART_BYTES
     if sys.argv[1] == "every":
         kill_around_writes(Path(sys.argv[2]), int(sys.argv[3]))
     else:

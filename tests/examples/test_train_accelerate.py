@@ -19,7 +19,7 @@ from tests.counts import FULL
 from tokenloom import TokenDataset, TokenLoader
 
 _ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning:accelerate")]
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning:accelerate")]
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,6 @@ def _run(reference: str, folder: Path, num_processes: int, steps: int) -> dict[i
     return {int(step): float(loss) for step, loss in found}
 
 
-@pytest.mark.slow
 def test_two_processes_then_one_train_as_one_process_that_was_never_stopped(corpus: str, tmp_path: Path) -> None:
     first = _run(corpus, tmp_path / "stopped", num_processes=2, steps=9)
     assert sorted(path.name for path in (tmp_path / "stopped").iterdir()) == [f"step-{n:08d}.pt" for n in (4, 8, 9)]

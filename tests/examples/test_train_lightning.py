@@ -15,7 +15,6 @@ from tokenloom import TokenLoader
 
 # Lightning's own: how many workers its data loaders should have, that the folder is not empty, and torch it calls.
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:lightning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning"),

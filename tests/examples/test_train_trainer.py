@@ -13,7 +13,6 @@ from examples.train_trainer import BATCH_SIZE, SEQ_LEN, make_model, train
 from tokenloom import TokenDataset
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data"),
     pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
     pytest.mark.filterwarnings("ignore::UserWarning:transformers"),

@@ -24,6 +24,7 @@ from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.direct import build_as_spec_says
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.runner import Credentials
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,29 +84,36 @@ def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     assert "tokenize" in recorded and result["reference"] in recorded and _PLANTED not in recorded
 
 
-def test_credentials_of_threads_last_as_long_as_one_of_them_works(options: dict[str, Any]) -> None:
+def test_credentials_last_until_the_last_thread_has_finished(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.flows.blocks._load", lambda *_: Secret(value={"key": "of the block"}))
+    credentials = [Credentials(protocol=protocol, block="any") for protocol in ("s3", "gs")]
     options["s3"] = {"key": "before"}
+    options.pop("gs", None)
     with ExitStack() as first, ExitStack() as second:
-        first.enter_context(using_credentials([]))
-        second.enter_context(using_credentials([]))
-        options["s3"] = {"key": "during"}
+        first.enter_context(using_credentials(credentials))
+        second.enter_context(using_credentials(credentials))
+        options["abfs"] = {"account_name": "set by other code meanwhile"}
         first.close()
-        assert options["s3"] == {"key": "during"}
+        assert options["s3"] == options["gs"] == {"key": "of the block"}
         second.close()
         assert options["s3"] == {"key": "before"}
+        assert "gs" not in options
+        assert options["abfs"] == {"account_name": "set by other code meanwhile"}
 
 
 @pytest.mark.usefixtures("options", "quick_retries")
 def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.storage.stores.remote_calls.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("tokenloom.storage.stores.remote_retries.FIRST_WAIT_SECONDS", 0.01)
     with FaultyProxy(s3) as proxy:
         Secret(value=secret_of(proxy.url)).save("bucket", overwrite=True)
         spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})
         assert build_dataset(spec)["published"] is True
         proxy.refused = "PUT"
-        with pytest.raises(StoreError, match="no right to write it") as refused:
+        with pytest.raises(StoreError, match="no permission to write it") as refused:
             build_dataset(spec.model_copy(update={"seed": 1}))
         proxy.fail(1.0, seed=0)
         with pytest.raises(TokenloomError) as failed:
@@ -116,7 +124,7 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     assert [path for path in files if _PLANTED.encode() in path.read_bytes()] == []
     chain = "".join(traceback.format_exception(refused.value)) + "".join(traceback.format_exception(failed.value))
     recorded = all_told(prefect_server)
-    assert "no right to write it" in recorded and _PLANTED not in recorded + chain + caplog.text
+    assert "no permission to write it" in recorded and _PLANTED not in recorded + chain + caplog.text
 
 
 @pytest.mark.usefixtures("prefect_server", "options")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import make_spec, write_jsonl
+from tests.builders.datasets import make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.flows.build_dataset import build_dataset
 

@@ -33,8 +33,8 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.shard import read_header
-from tokenloom.storage.stores import remote, remote_calls
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores import remote, remote_retries
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move, newest_number
 
 _T = 16
@@ -50,7 +50,7 @@ Batches = list[dict[str, Any]]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several requests per shard, and short waits between retries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", _BLOCK_BYTES)
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @dataclass
@@ -236,7 +236,7 @@ def test_loaders_that_share_a_cache_download_each_shard_once(
 
 def read_epoch(reference: str, folder: str, name: str = "printed") -> None:
     """Run in a process that reads: write a digest of each batch, then the statistics of the cache, to a file."""
-    remote_calls.FIRST_WAIT_SECONDS, remote.BLOCK_BYTES = 0.01, _BLOCK_BYTES
+    remote_retries.FIRST_WAIT_SECONDS, remote.BLOCK_BYTES = 0.01, _BLOCK_BYTES
     cache = ShardCache(Path(folder) / "cache")
     with (Path(folder) / name).open("w") as file:
         for batch in loader_of(TokenDataset(reference, seq_len=_T, cache=cache)):
@@ -528,7 +528,7 @@ def test_a_remote_tag_names_the_last_version_in_its_log(
     upload(s3_url, tmp_path, key)
     assert TokenDataset(f"{url}@latest", seq_len=_T, cache=cache).manifest["version"] == second
     state = loader_of(old).state_dict()
-    store = Store(str(tmp_path / "data"))
+    store = LocalStore(str(tmp_path / "data"))
     move(store, "latest", first, newest_number(store, "latest"), "rolled back")
     upload(s3_url, tmp_path, key)
     data = TokenDataset(f"{url}@latest", seq_len=_T, cache=cache)

@@ -27,7 +27,7 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import Order
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move, newest_number
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -360,7 +360,7 @@ def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) 
     again = TokenLoader.from_state(str(tmp_path), state, 2, num_epochs=3, dataset={"labels": "shifted"})
     for one, other in zip(loader, again, strict=True):
         assert_same(one, other)
-    store = Store(reference)
+    store = LocalStore(reference)
     move(store, "latest", old.manifest["version"], newest_number(store, "latest"), "back")
     TokenLoader(TokenDataset(reference, seq_len=8), 2, seed=5, order="full").load_state_dict(state)
 

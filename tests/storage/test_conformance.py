@@ -18,8 +18,8 @@ from tests.servers.google_server import google_server
 from tests.servers.s3_server import BUCKET
 from tests.storage.conformance import MIB, StoreConformance
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores import remote_calls, uploads
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores import remote_retries, s3, uploads
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files.finding import find_files
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWar
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little wait between tries."""
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    """Wait only briefly between tries."""
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def fresh(bucket: str) -> RemoteStore:
-    """Return a folder of a bucket that nobody used."""
+    """Return an unused folder of a bucket."""
     return RemoteStore(f"{bucket}/conformance/{uuid.uuid4().hex}")
 
 
@@ -41,13 +41,13 @@ class TestLocal(StoreConformance):
     """A local folder."""
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Store:
+    def store(self, tmp_path: Path) -> LocalStore:
         """A fresh folder."""
-        return Store(tmp_path)
+        return LocalStore(tmp_path)
 
     @pytest.fixture
-    def read_only(self, store: Store) -> Iterator[Store]:
-        """One that this user may only read."""
+    def read_only(self, store: LocalStore) -> Iterator[LocalStore]:
+        """A store that this user may only read."""
         if os.geteuid() == 0:
             pytest.skip("root may write everywhere")
         store.replace("a/file", b"data")
@@ -57,7 +57,7 @@ class TestLocal(StoreConformance):
 
 
 class TestOther(TestLocal):
-    """A kind of store that is no object store, through fsspec: here a folder, as sftp:// or hdfs:// would show it."""
+    """A store other than an object store: a folder through fsspec, as sftp:// or hdfs:// would show it."""
 
     excludes = False
 
@@ -66,8 +66,8 @@ class TestOther(TestLocal):
         """A fresh folder."""
         return RemoteStore(f"local://{tmp_path}")
 
-    def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
-        assert "run one build of this dataset at a time" in str(store.exclusion_problem())
+    def test_a_store_without_exclusive_create_is_reported(self, store: RemoteStore) -> None:
+        assert not store.creates_exclusively()
         store.create("a", b"first")
         with pytest.raises(FileExistsError):
             store.create("a", b"second")
@@ -75,7 +75,7 @@ class TestOther(TestLocal):
 
 
 class ObjectStoreConformance(StoreConformance):
-    """What every object store must do besides."""
+    """What every object store must also do."""
 
     def test_a_pattern_of_inputs_matches_all_its_objects(self, store: RemoteStore) -> None:
         for name in ("in", "in/a/x.txt", "in/a/b/x.txt", "in/b/x.txt", "in/c/x.csv", "in2/a/x.txt"):
@@ -91,7 +91,7 @@ class ObjectStoreConformance(StoreConformance):
 
 
 class TestS3(ObjectStoreConformance):
-    """Amazon's store, and those that speak its protocol."""
+    """Amazon's store, and those with its protocol."""
 
     @pytest.fixture
     def store(self, s3_proxy: FaultyProxy) -> RemoteStore:
@@ -100,7 +100,7 @@ class TestS3(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self, store: RemoteStore, s3_proxy: FaultyProxy) -> RemoteStore:
-        """One that this user may only read."""
+        """A store that this user may only read."""
         store.replace("a/file", b"data")
         s3_proxy.refused = "PUT"
         return store
@@ -108,26 +108,26 @@ class TestS3(ObjectStoreConformance):
     def test_an_upload_that_fails_leaves_no_parts(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
         s3_proxy.refused = "PUT"  # parts are; beginning and giving up are not
-        with pytest.raises(StoreError, match=r"large \(part \d\): no right to write it"):
+        with pytest.raises(StoreError, match=r"large \(part \d\): no permission to write it"):
             store.replace("a/large", bytes(11 * MIB))
         s3_proxy.refused = ""
         assert unfinished(store) == []
         assert store.names("a") == []
 
-    def test_an_upload_that_the_store_ends_in_the_middle_is_told(
+    def test_an_upload_that_the_store_forgets_is_reported(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def put_parts(*_: object) -> None:
             raise FileNotFoundError(errno.ENOENT, "NoSuchUpload")  # S3's answer is 404; this server's is 500
 
-        monkeypatch.setattr(uploads, "_put_parts", put_parts)
-        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
-        with pytest.raises(StoreError, match="large: the store forgot the upload before all parts were there"):
+        monkeypatch.setattr(s3, "_put_parts", put_parts)
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
+        with pytest.raises(StoreError, match="large: the store forgot the upload before all parts arrived"):
             store.replace("a/large", bytes(11 * MIB))
 
-    def test_uploads_of_killed_processes_are_forgotten_after_a_day(
+    def test_uploads_of_killed_processes_are_deleted_after_a_day(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket, _, key = store.place("a/large").removeprefix("s3://").partition("/")
@@ -140,7 +140,7 @@ class TestS3(ObjectStoreConformance):
         store.remove_stale_temporaries()
         assert unfinished(store) == []
 
-    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore, s3_proxy: FaultyProxy) -> None:
         for fault in ("lost", "drop", "503"):
             s3_proxy.faults["PUT"].append(fault)
             store.create(f"tags/{fault}", b"mine")
@@ -152,7 +152,7 @@ class TestS3(ObjectStoreConformance):
                 store.create("tags/theirs", b"the same")
 
     @pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"])
-    def test_a_body_that_did_not_arrive_well_is_sent_again(
+    def test_a_body_that_arrives_damaged_is_sent_again(
         self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
     ) -> None:
         s3_proxy.plan(*[f"400 {code}"] * 3, method="PUT")
@@ -162,11 +162,11 @@ class TestS3(ObjectStoreConformance):
         assert (store.read("a/file"), store.read("a/other")) == (b"data", b"other")
 
     @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"])
-    def test_credentials_that_are_too_old_are_told_at_once(
+    def test_expired_credentials_are_reported_at_once(
         self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
     ) -> None:
         s3_proxy.plan(f"400 {code}", method="PUT")
-        with pytest.raises(StoreError, match="a/file: no right to write it, or no credentials"):
+        with pytest.raises(StoreError, match="a/file: no permission to write it, or no credentials"):
             store.replace("a/file", b"data")
 
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
@@ -181,17 +181,13 @@ class TestS3(ObjectStoreConformance):
         ]
         store.remove_stale_temporaries()
         for call in calls:
-            with pytest.raises(StoreError, match=r"^s3://nothing: there is no such bucket"):
+            with pytest.raises(StoreError, match=r"^s3://nothing: no such bucket"):
                 call()
 
-    def test_a_look_whether_it_can_be_written_leaves_nothing(self, store: RemoteStore) -> None:
-        store.check_writable()
-        assert store.names("") == []
-
-    def test_uploads_take_one_request_a_part_and_no_check_of_its_own(
+    def test_an_upload_takes_one_request_for_each_part(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(uploads, "PART_BYTES", 5 * MIB)
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
         s3_proxy.seen.clear()
         store.replace("a/small", bytes(MIB))
         store.replace("a/large", bytes(11 * MIB))
@@ -199,7 +195,7 @@ class TestS3(ObjectStoreConformance):
 
 
 def unfinished(store: RemoteStore) -> list[str]:
-    """Return the keys of uploads to an S3 store that were begun and not ended."""
+    """Return the keys of uploads to an S3 store that are unfinished."""
     bucket, _, prefix = store.root.removeprefix("s3://").partition("/")
     with closing(boto3.client("s3")) as client:
         found = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
@@ -235,12 +231,12 @@ class TestAzure(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self, store: RemoteStore, proxy: FaultyProxy) -> RemoteStore:
-        """One that this user may only read."""
+        """A store that this user may only read."""
         store.replace("a/file", b"data")
         proxy.refused = "PUT"
         return store
 
-    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
+    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
         store.create("tags/first", b"")  # over a connection that is kept, the next try comes at once
         proxy.plan("lost", method="PUT")
         store.create("tags/mine", b"the same")
@@ -249,7 +245,7 @@ class TestAzure(ObjectStoreConformance):
 
 
 def fresh_container() -> None:
-    """Make the container, if it is not there yet."""
+    """Create the container unless it exists."""
     import fsspec
 
     fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
@@ -257,7 +253,7 @@ def fresh_container() -> None:
 
 @pytest.mark.slow
 class TestGoogle(ObjectStoreConformance):
-    """Google's store, by an emulator that knows no conditional writes."""
+    """Google's store, by an emulator without conditional writes."""
 
     excludes = False
     names_not_known = ("x;y,z",)
@@ -274,14 +270,14 @@ class TestGoogle(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self) -> None:
-        """Skip: the emulator knows no rights."""
-        pytest.skip("this server knows no rights")
+        """Skip: the emulator has no permissions."""
+        pytest.skip("this server has no permissions")
 
-    def test_a_store_that_can_not_exclude_is_told(self, store: RemoteStore) -> None:
-        assert "run one build of this dataset at a time" in str(store.exclusion_problem())
+    def test_a_store_without_exclusive_create_is_reported(self, store: RemoteStore) -> None:
+        assert not store.creates_exclusively()
         assert store.names("work/tmp") == ["exclusive"]
 
-    def test_an_answer_that_is_lost_is_no_other_writer(self, store: RemoteStore) -> None:
+    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore) -> None:
         self.proxy.plan("lost", "412", method="POST")  # 412 is what Google's own store says to the library's next try
         store.create("tags/mine", b"the same")
         self.proxy.plan("412", method="POST")

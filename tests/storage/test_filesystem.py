@@ -14,29 +14,31 @@ import pytest
 
 from tests.counts import count
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores import local as filesystem
-from tokenloom.storage.stores.local import TMP, Store, make_folder
+from tokenloom.storage.stores import local_files
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.stores.local_files import make_folder
+from tokenloom.storage.stores.store import TMP
 
 PATH = "versions/0123456789abcdef/train/000000.tok"
-Writer = Callable[[Store, str, bytes], None]
+Writer = Callable[[LocalStore, str, bytes], None]
 
 
-def write_by_block(store: Store, path: str, data: bytes) -> None:
+def write_by_block(store: LocalStore, path: str, data: bytes) -> None:
     with store.writing(path) as file:
-        filesystem.write_all(file, data)
+        local_files.write_all(file, data)
 
 
-WRITERS: list[Writer] = [Store.create, Store.replace, write_by_block]
+WRITERS: list[Writer] = [LocalStore.create, LocalStore.replace, write_by_block]
 WRITER_NAMES = ["create", "replace", "writing"]
 each_writer = pytest.mark.parametrize("write", WRITERS, ids=WRITER_NAMES)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store" / "news")
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store" / "news")
 
 
-def files(store: Store) -> dict[str, bytes]:
+def files(store: LocalStore) -> dict[str, bytes]:
     """Return every file under the store, temporaries included."""
     found = (path for path in store.root.rglob("*") if path.is_file())
     return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in found}
@@ -44,7 +46,7 @@ def files(store: Store) -> dict[str, bytes]:
 
 @each_writer
 @pytest.mark.parametrize("data", [b"", b"x", bytes(100_000)])
-def test_written_file_is_complete_and_alone(store: Store, write: Writer, data: bytes) -> None:
+def test_written_file_is_complete_and_alone(store: LocalStore, write: Writer, data: bytes) -> None:
     write(store, PATH, data)
     assert files(store) == {PATH: data}
     assert store.read(PATH) == data
@@ -52,12 +54,12 @@ def test_written_file_is_complete_and_alone(store: Store, write: Writer, data: b
     assert store.exists(PATH)
 
 
-def test_of_eight_racing_creators_exactly_one_succeeds(store: Store) -> None:
+def test_of_eight_racing_creators_exactly_one_succeeds(store: LocalStore) -> None:
     for round_index in range(count(20, 1000)):
         path = f"tags/latest/{round_index:08d}.json"
         barrier = threading.Barrier(8)
         won: list[bytes] = []
-        told: list[bytes] = []
+        lost: list[bytes] = []
 
         def creator(data: bytes, path: str = path, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
@@ -65,19 +67,19 @@ def test_of_eight_racing_creators_exactly_one_succeeds(store: Store) -> None:
                 store.create(path, data)
                 won.append(data)  # noqa: B023  (joined below)
             except FileExistsError:
-                told.append(data)  # noqa: B023
+                lost.append(data)  # noqa: B023
 
         threads = [threading.Thread(target=creator, args=(bytes([i]) * 1000,)) for i in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(won), len(told)) == (1, 7)
+        assert (len(won), len(lost)) == (1, 7)
         assert store.read(path) == won[0]
     assert store.names(TMP) == []
 
 
-def test_create_never_changes_a_file_that_is_there(store: Store) -> None:
+def test_create_never_changes_a_file_that_is_there(store: LocalStore) -> None:
     store.create(PATH, b"first")
     with pytest.raises(FileExistsError):
         store.create(PATH, b"second")
@@ -85,13 +87,13 @@ def test_create_never_changes_a_file_that_is_there(store: Store) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_replace_gives_the_new_bytes(store: Store, durable: bool) -> None:
+def test_replace_gives_the_new_bytes(store: LocalStore, durable: bool) -> None:
     store.replace(PATH, b"old and longer", durable=durable)
     store.replace(PATH, b"new", durable=durable)
     assert files(store) == {PATH: b"new"}
 
 
-def test_nothing_is_visible_under_the_name_before_the_block_ends(store: Store) -> None:
+def test_nothing_is_visible_under_the_name_before_the_block_ends(store: LocalStore) -> None:
     with store.writing(PATH) as file:
         file.write(bytes(100_000))
         file.flush()
@@ -101,7 +103,7 @@ def test_nothing_is_visible_under_the_name_before_the_block_ends(store: Store) -
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
-def test_writer_that_raises_leaves_nothing(store: Store, error: type[BaseException]) -> None:
+def test_writer_that_raises_leaves_nothing(store: LocalStore, error: type[BaseException]) -> None:
     with pytest.raises(error), store.writing(PATH) as file:
         file.write(b"half")
         file.flush()
@@ -110,7 +112,7 @@ def test_writer_that_raises_leaves_nothing(store: Store, error: type[BaseExcepti
     assert files(store) == {}
 
 
-def test_writer_that_raises_leaves_the_old_file(store: Store) -> None:
+def test_writer_that_raises_leaves_the_old_file(store: LocalStore) -> None:
     store.replace(PATH, b"old")
     with pytest.raises(KeyError), store.writing(PATH) as file:
         file.write(b"half")
@@ -119,7 +121,7 @@ def test_writer_that_raises_leaves_the_old_file(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/../../x", "a/..", "/etc/passwd", "/", "//x"])
-def test_name_that_leaves_the_store_is_refused(store: Store, name: str) -> None:
+def test_name_that_leaves_the_store_is_refused(store: LocalStore, name: str) -> None:
     actions: list[Callable[[], Any]] = [
         lambda: store.local(name),
         lambda: store.read(name),
@@ -135,7 +137,7 @@ def test_name_that_leaves_the_store_is_refused(store: Store, name: str) -> None:
     assert not store.root.exists()
 
 
-def test_name_that_only_looks_like_leaving_is_allowed(store: Store) -> None:
+def test_name_that_only_looks_like_leaving_is_allowed(store: LocalStore) -> None:
     store.replace("a..b/..c", b"x")
     assert store.read("a..b/..c") == b"x"
 
@@ -143,11 +145,11 @@ def test_name_that_only_looks_like_leaving_is_allowed(store: Store) -> None:
 @pytest.mark.parametrize("root", ["s3://bucket/store", "gs://bucket", "memory://x"])
 def test_remote_store_is_refused_by_name(root: str) -> None:
     with pytest.raises(StoreError, match=root):
-        Store(root)
+        LocalStore(root)
 
 
 def test_file_url_is_a_local_folder(tmp_path: Path) -> None:
-    assert Store(f"file://{tmp_path}").local("a/b") == tmp_path / "a" / "b"
+    assert LocalStore(f"file://{tmp_path}").local("a/b") == tmp_path / "a" / "b"
 
 
 FAILURES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO]
@@ -155,8 +157,8 @@ FAILURES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO]
 
 @each_writer
 @pytest.mark.parametrize("number", FAILURES)
-def test_failure_in_a_write_is_told_with_path_and_reason(
-    store: Store, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
+def test_failed_write_names_path_and_reason(
+    store: LocalStore, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
@@ -165,18 +167,18 @@ def test_failure_in_a_write_is_told_with_path_and_reason(
         file.write(data[: len(data) // 2])
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(filesystem, "write_all", fail)
+    monkeypatch.setattr(local_files, "write_all", fail)
     with pytest.raises(StoreError) as caught:
         write(store, PATH, bytes(1000))
     assert len(calls) == 1
-    assert_told(caught.value, store, number)
+    assert_reported(caught.value, store, number)
     assert files(store) == {}
 
 
 @each_writer
 @pytest.mark.parametrize("number", FAILURES)
-def test_failure_to_give_the_name_is_told_with_path_and_reason(
-    store: Store, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
+def test_failed_rename_names_path_and_reason(
+    store: LocalStore, write: Writer, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(source: Path, target: Path) -> None:
         raise OSError(number, os.strerror(number), str(source), None, str(target))
@@ -185,11 +187,11 @@ def test_failure_to_give_the_name_is_told_with_path_and_reason(
     monkeypatch.setattr(os, "link", fail)
     with pytest.raises(StoreError) as caught:
         write(store, PATH, b"data")
-    assert_told(caught.value, store, number)
+    assert_reported(caught.value, store, number)
     assert files(store) == {}
 
 
-def assert_told(error: StoreError, store: Store, number: int) -> None:
+def assert_reported(error: StoreError, store: LocalStore, number: int) -> None:
     assert str(store.local(PATH)) in str(error)
     assert os.strerror(number) in str(error)
     assert "same command again" in str(error)
@@ -198,18 +200,20 @@ def assert_told(error: StoreError, store: Store, number: int) -> None:
 
 
 @each_writer
-def test_full_disk_says_what_to_do(store: Store, write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_names_the_next_step(store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: IO[bytes], data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(filesystem, "write_all", fail)
+    monkeypatch.setattr(local_files, "write_all", fail)
     with pytest.raises(StoreError, match="free space"):
         write(store, PATH, b"data")
 
 
 @each_writer
 @pytest.mark.parametrize("place", ["", "versions", "work", "versions/0123456789abcdef/train"])
-def test_file_where_a_folder_is_needed_is_told(store: Store, write: Writer, place: str) -> None:
+def test_file_in_place_of_a_folder_is_not_taken_for_another_writer(
+    store: LocalStore, write: Writer, place: str
+) -> None:
     # Not FileExistsError: whoever creates a manifest or a tag takes that for "somebody else was first".
     blocker = store.local(place)
     blocker.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +223,7 @@ def test_file_where_a_folder_is_needed_is_told(store: Store, write: Writer, plac
     assert blocker.read_bytes() == b"in the way"
 
 
-def test_stale_temporaries_go_and_fresh_ones_stay(store: Store) -> None:
+def test_only_stale_temporaries_are_removed(store: LocalStore) -> None:
     ages = {"old": 25 * 3600, "a_month": 30 * 86400, "fresh": 0, "hours": 23 * 3600}
     for name, seconds in ages.items():
         store.replace(f"{TMP}/{name}", b"", durable=False)
@@ -228,7 +232,7 @@ def test_stale_temporaries_go_and_fresh_ones_stay(store: Store) -> None:
     assert store.names(TMP) == ["fresh", "hours"]
 
 
-def test_no_temporaries_are_nothing_to_remove(store: Store) -> None:
+def test_removing_temporaries_creates_no_folder(store: LocalStore) -> None:
     store.remove_stale_temporaries()
     assert not store.root.exists()
 
@@ -262,7 +266,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 
 @each_writer
 def test_durable_write_syncs_file_then_names_it_then_syncs_the_folder(
-    store: Store, write: Writer, events: Events
+    store: LocalStore, write: Writer, events: Events
 ) -> None:
     make_folder(store.local(PATH).parent)
     make_folder(store.local(TMP))
@@ -272,7 +276,7 @@ def test_durable_write_syncs_file_then_names_it_then_syncs_the_folder(
     assert events == [("sync", file), ("name", file), ("sync", folder)]
 
 
-def test_write_that_need_not_last_syncs_nothing(store: Store, events: Events) -> None:
+def test_write_that_need_not_last_syncs_nothing(store: LocalStore, events: Events) -> None:
     make_folder(store.local(PATH).parent)
     make_folder(store.local(TMP))
     events.clear()
@@ -287,7 +291,7 @@ def test_new_folders_are_synced_into_the_folders_above(tmp_path: Path, events: E
 
 @each_writer
 def test_all_bytes_have_left_the_buffer_when_the_file_is_synced(
-    store: Store, write: Writer, monkeypatch: pytest.MonkeyPatch
+    store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = []
     fsync = os.fsync
@@ -303,7 +307,7 @@ def test_all_bytes_have_left_the_buffer_when_the_file_is_synced(
     assert lengths[0] == 5
 
 
-def test_missing_file_has_no_length_and_no_names(store: Store) -> None:
+def test_missing_file_has_no_length_and_no_names(store: LocalStore) -> None:
     assert store.num_bytes(PATH) is None
     assert store.names("versions") == []
     assert not store.exists(PATH)
@@ -312,13 +316,13 @@ def test_missing_file_has_no_length_and_no_names(store: Store) -> None:
         store.read(PATH)
 
 
-def test_path_through_a_file_is_missing(store: Store) -> None:
+def test_path_through_a_file_is_missing(store: LocalStore) -> None:
     store.replace("a", b"")
     assert store.num_bytes("a/b") is None
     assert store.names("a") == []
 
 
-def test_folder_in_the_place_of_a_file_is_told(store: Store) -> None:
+def test_folder_in_place_of_a_file_is_an_error(store: LocalStore) -> None:
     store.replace("a/b", b"")
     with pytest.raises(StoreError, match="can't be read"):
         store.read("a")

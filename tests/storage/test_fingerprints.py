@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from tokenloom.errors import InputError
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import fingerprints
 from tokenloom.storage.versions.fingerprints import PATH, FingerprintMemory, remote_fingerprint
 
@@ -18,8 +18,8 @@ TEN_SECONDS = 10_000_000_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def write(path: Path, data: bytes) -> str:
     return str(path)
 
 
-def take(store: Store, *paths: str) -> list[str]:
+def take(store: LocalStore, *paths: str) -> list[str]:
     """Take fingerprints as a build does: remember, look, save."""
     memory = FingerprintMemory(store)
     found = [memory.local(path)[0] for path in paths]
@@ -58,12 +58,12 @@ def take(store: Store, *paths: str) -> list[str]:
 
 
 @pytest.mark.parametrize("data", [b"", b"text\n", bytes(range(256)) * 40_000])
-def test_fingerprint_is_the_hash_of_the_content(store: Store, tmp_path: Path, data: bytes) -> None:
+def test_fingerprint_is_the_hash_of_the_content(store: LocalStore, tmp_path: Path, data: bytes) -> None:
     path = write(tmp_path / "a.txt", data)
     assert take(store, path) == [f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"]
 
 
-def test_same_content_has_the_same_fingerprint_whatever_the_path(store: Store, tmp_path: Path) -> None:
+def test_same_content_has_the_same_fingerprint_whatever_the_path(store: LocalStore, tmp_path: Path) -> None:
     paths = [write(tmp_path / name, b"same") for name in ("a.txt", "b/c.jsonl")]
     other = write(tmp_path / "d.txt", b"other")
     first, second, third = take(store, *paths, other)
@@ -71,7 +71,7 @@ def test_same_content_has_the_same_fingerprint_whatever_the_path(store: Store, t
 
 
 @pytest.mark.usefixtures("later")
-def test_unchanged_file_is_not_read_again(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_unchanged_file_is_not_read_again(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path, path)
     assert hashed == [path]
@@ -80,7 +80,7 @@ def test_unchanged_file_is_not_read_again(store: Store, tmp_path: Path, hashed: 
 
 
 @pytest.mark.usefixtures("later")
-def test_changed_file_is_read_again(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_changed_file_is_read_again(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     write(tmp_path / "a.txt", b"text, longer")
@@ -89,7 +89,7 @@ def test_changed_file_is_read_again(store: Store, tmp_path: Path, hashed: list[s
 
 
 @pytest.mark.usefixtures("later")
-def test_change_that_keeps_length_and_mtime_is_seen(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_change_that_keeps_length_and_mtime_is_seen(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     # cp -p and rsync can leave both; ctime and inode tell.
     path = write(tmp_path / "a.txt", b"text")
     status = os.stat(path)
@@ -103,7 +103,7 @@ def test_change_that_keeps_length_and_mtime_is_seen(store: Store, tmp_path: Path
 
 
 @pytest.mark.usefixtures("later")
-def test_file_put_in_the_place_of_another_is_read(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_file_put_in_the_place_of_another_is_read(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     os.replace(write(tmp_path / "b.txt", b"TEXT"), path)
@@ -112,7 +112,7 @@ def test_file_put_in_the_place_of_another_is_read(store: Store, tmp_path: Path, 
 
 
 @pytest.mark.usefixtures("later")
-def test_moved_file_is_read_and_keeps_its_fingerprint(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_moved_file_is_read_and_keeps_its_fingerprint(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     os.replace(path, tmp_path / "b.txt")
@@ -120,14 +120,14 @@ def test_moved_file_is_read_and_keeps_its_fingerprint(store: Store, tmp_path: Pa
     assert hashed == [path, str(tmp_path / "b.txt")]
 
 
-def test_racy_file_is_not_remembered(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_racy_file_is_not_remembered(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     assert take(store, path) == take(store, path)
     assert hashed == [path, path]
     assert not store.exists(PATH)
 
 
-def test_file_with_a_time_to_come_is_not_remembered(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_file_with_a_time_to_come_is_not_remembered(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     os.utime(path, (time.time() + 86400,) * 2)
     take(store, path)
@@ -136,7 +136,7 @@ def test_file_with_a_time_to_come_is_not_remembered(store: Store, tmp_path: Path
 
 
 def test_file_that_changes_while_it_is_read_is_refused(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.txt", b"text")
     hash_file = fingerprints._hash_file
@@ -153,7 +153,7 @@ def test_file_that_changes_while_it_is_read_is_refused(
 
 
 @pytest.mark.usefixtures("later")
-def test_damaged_memory_is_an_empty_one(store: Store, tmp_path: Path, hashed: list[str]) -> None:
+def test_damaged_memory_is_an_empty_one(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     good = store.read(PATH)
@@ -177,7 +177,7 @@ def test_damaged_memory_is_an_empty_one(store: Store, tmp_path: Path, hashed: li
 
 
 @pytest.mark.usefixtures("later")
-def test_nothing_learnt_is_nothing_written(store: Store, tmp_path: Path) -> None:
+def test_nothing_learnt_is_nothing_written(store: LocalStore, tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"text")
     take(store, path)
     before = store.local(PATH).stat()
@@ -186,7 +186,7 @@ def test_nothing_learnt_is_nothing_written(store: Store, tmp_path: Path) -> None
     assert FingerprintMemory(store).save() is None  # type: ignore[func-returns-value]
 
 
-def test_missing_file_is_an_error(store: Store, tmp_path: Path) -> None:
+def test_missing_file_is_an_error(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.txt: can't be read"):
         take(store, str(tmp_path / "none.txt"))
 

@@ -15,8 +15,8 @@ from tests.builders.datasets import build, make_spec, write_parquet
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores import local as filesystem
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores import local_files
+from tokenloom.storage.stores.local import LocalStore
 
 BIG_TEXTS = [f"{i} " + "0123456789" * 1000 for i in range(300)]  # 3 MB
 
@@ -86,10 +86,10 @@ def test_a_read_only_file_system_is_refused_and_builds_when_writable(tmp_path: P
 
 
 @pytest.mark.parametrize("size", ["64k", "1m", "4m", "5m"])
-def test_a_full_disk_is_refused_and_the_same_command_goes_on_when_there_is_space(
+def test_the_same_command_continues_after_a_full_disk(
     size: str, tmp_path: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Store, "free_bytes", lambda self: None)  # as if another program took the space meanwhile
+    monkeypatch.setattr(LocalStore, "free_bytes", lambda self: None)  # as if another program took the space meanwhile
     mount_memory(mounted, f"size={size}")
     spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
     assert_refused(spec, str(mounted), "No space left", "free space", error=StoreError)
@@ -98,9 +98,7 @@ def test_a_full_disk_is_refused_and_the_same_command_goes_on_when_there_is_space
 
 
 @pytest.mark.parametrize("size", ["64k", "5m"])
-def test_a_build_that_the_disk_can_not_hold_is_refused_before_it_writes(
-    size: str, tmp_path: Path, mounted: Path
-) -> None:
+def test_a_build_larger_than_the_disk_is_refused_before_it_writes(size: str, tmp_path: Path, mounted: Path) -> None:
     mount_memory(mounted, f"size={size}")
     spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
     assert_refused(spec, str(mounted), "the build needs about 6.0 MB", "free;", error=StoreError)
@@ -111,8 +109,8 @@ def test_a_build_that_the_disk_can_not_hold_is_refused_before_it_writes(
 
 def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
-    real_write = filesystem.write_all
-    modules = ["storage.filesystem", "storage.shard", "storage.spill"]
+    real_write = local_files.write_all
+    modules = ["stores.local_files", "formats.shard", "formats.spill"]
     left = 0
 
     def write_until_full(file: IO[bytes], data: bytes | memoryview) -> None:
@@ -123,7 +121,7 @@ def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatc
         real_write(file, data)
 
     for module in modules:
-        monkeypatch.setattr(f"tokenloom.{module}.write_all", write_until_full)
+        monkeypatch.setattr(f"tokenloom.storage.{module}.write_all", write_until_full)
     failed = 0
     for num_writes in range(200):
         left = num_writes

@@ -1,22 +1,26 @@
-"""Published versions read from an S3 store, and what that store may do wrong."""
+"""Published versions read from an S3 store, also one that fails, stalls or lies."""
 
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import logging
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import fsspec
 import pytest
@@ -29,8 +33,8 @@ from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base
-from tokenloom.storage.stores import remote, remote_calls, remote_errors, remote_systems, uploads
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores import remote, remote_errors, remote_retries, remote_systems, uploads
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store_file import open_url, sharing_files
 from tokenloom.storage.versions import tags
@@ -47,8 +51,8 @@ from tokenloom.storage.versions.versions import (
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait little between tries."""
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    """Wait only briefly between tries."""
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def test_google_without_credentials_is_named_in_seconds(tmp_path: Path) -> None:
@@ -67,9 +71,9 @@ print(code, time.monotonic() - begin)
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment |= {"HOME": str(tmp_path), "GCE_METADATA_IP": "127.0.0.1:9", "CLOUDSDK_CONFIG": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
-    error, _, told = done.stdout.partition("\n")
+    error, _, logged = done.stdout.partition("\n")
     assert "no credentials were found, set GOOGLE_APPLICATION_CREDENTIALS" in json.loads(error)["error"]["message"]
-    code, seconds = told.split()
+    code, seconds = logged.split()
     assert code == "1"
     assert float(seconds) < 60  # 190 where the library retries by itself
     assert "Traceback" not in done.stderr
@@ -119,9 +123,7 @@ def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Publis
     assert published_versions(store) == [published.manifest["version"]]
 
 
-def test_commands_say_of_a_remote_store_what_they_say_of_a_local_one(
-    published: Published, s3_proxy: FaultyProxy
-) -> None:
+def test_commands_print_the_same_for_remote_and_local_stores(published: Published, s3_proxy: FaultyProxy) -> None:
     local = str(published.folder)
     out = Output(quiet=True)
     assert inspect_version.run(published.reference, out).value["splits"] == published.manifest["splits"]
@@ -156,7 +158,7 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
 
 
 def test_a_remote_store_answers_as_a_local_one(store: RemoteStore, tmp_path: Path) -> None:
-    local = Store(tmp_path)
+    local = LocalStore(tmp_path)
     local.local("a").mkdir()
     local.local("a/file").write_bytes(bytes(range(250)) * 4)
     for each in (local, store):
@@ -178,7 +180,7 @@ def test_a_remote_store_answers_as_a_local_one(store: RemoteStore, tmp_path: Pat
                 each.read_range("a/file", start, end)
 
 
-def test_the_folders_own_marker_is_no_name_in_it(store: RemoteStore, s3_url: str) -> None:
+def test_the_marker_object_of_a_folder_is_not_listed(store: RemoteStore, s3_url: str) -> None:
     put(s3_url, f"{store.root.removeprefix(f's3://{BUCKET}/')}/a/")
     assert store.names("a") == ["file"]
     assert store.names("") == ["a"]
@@ -193,57 +195,57 @@ def test_a_file_of_many_blocks_is_read_in_ranges(
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "429", "cut", "drop"])
-def test_what_passes_is_tried_again_and_logged(
+def test_transient_errors_are_retried_and_logged(
     fault: str, store: RemoteStore, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     s3_proxy.plan(fault, fault, fault)
     with caplog.at_level(logging.WARNING, "tokenloom"):
         assert store.read("a/file") == bytes(range(250)) * 4
-    told = [record.getMessage() for record in caplog.records if record.name == "tokenloom"]
-    assert all(f"{store.root}/a/file: " in line for line in told)
-    assert "try 1 of 5 failed" in told[0]
+    logged = [record.getMessage() for record in caplog.records if record.name == "tokenloom"]
+    assert all(f"{store.root}/a/file: " in line for line in logged)
+    assert "try 1 of 5 failed" in logged[0]
     if fault != "drop":  # aiohttp tries a lost idle connection again by itself
-        assert len(told) == 3
+        assert len(logged) == 3
 
 
-def test_a_request_for_the_length_is_tried_again_too(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+def test_a_request_for_the_length_is_retried_too(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plan("503", "drop", method="HEAD")
     assert store.num_bytes("a/file") == 1000
     assert not s3_proxy.faults["HEAD"]
 
 
-def test_a_store_that_stays_bad_ends_in_an_error_after_the_tries(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+def test_an_error_that_lasts_is_raised_after_the_last_try(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.always = "503"
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 5 tries.*run the same command"):
+    with pytest.raises(StoreError, match=r"file: the store did not answer correctly in 5 tries.*run the same command"):
         store.read("a/file")
     assert len([1 for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("file")]) == 5
 
 
-def test_a_stalled_server_is_an_error_and_no_hang(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+def test_a_stalled_server_is_an_error(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.always = "hold"  # for as long as this test runs
     hurried = RemoteStore(store.root, tries=2, read_seconds=0.3)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries .*Time"):
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries .*Time"):
         hurried.read("a/file")
     limited = RemoteStore(store.root, total_seconds=0.5, read_seconds=60)
-    with pytest.raises(StoreError, match="did not answer well"):
+    with pytest.raises(StoreError, match="did not answer correctly"):
         limited.read("a/file")
 
 
 def test_no_server_at_all_is_an_error_that_names_the_place(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/hunter22")
     monkeypatch.setenv("SOME_PASSWORD", "hunter22")
-    with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer well") as caught:
+    with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer correctly") as caught:
         RemoteStore(store.root).read("a/file")
     assert "hunter22" not in str(caught.value)
     assert caught.value.__cause__ is None  # whose text holds the password
 
 
-def test_what_can_not_pass_is_not_tried_again(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plan("403")
-    with pytest.raises(StoreError, match=r"a/file: no right to read it.*AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(StoreError, match=r"a/file: no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
         store.read("a/file")
     assert "a-secret-access-key" not in str(caught.value)
-    with pytest.raises(StoreError, match="s3://nowhere: there is no such bucket"):
+    with pytest.raises(StoreError, match="s3://nowhere: no such bucket"):
         RemoteStore("s3://nowhere/at/all").read("file")
     gets = [path for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("a/file")]
     assert len(gets) == 1
@@ -252,7 +254,7 @@ def test_what_can_not_pass_is_not_tried_again(store: RemoteStore, s3_proxy: Faul
 def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(StoreError, match=r"no right to read it, or no credentials.*in the environment"):
+    with pytest.raises(StoreError, match=r"no permission to read it, or no credentials.*in the environment"):
         RemoteStore(store.root).read("a/file")
 
 
@@ -265,7 +267,7 @@ def test_a_missing_package_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "StoreError: store s3://: the package that reads it is not installed" in done.stderr
     assert "pip install 'tokenloom[s3]'" in done.stderr
-    with pytest.raises(StoreError, match=r"nothing://: unknown protocol; .*extra .s3.*fsspec"):
+    with pytest.raises(StoreError, match=r"nothing://: unknown URL scheme; .*extra .s3.*fsspec"):
         RemoteStore("nothing://bucket/store/data").read("file")
 
 
@@ -280,7 +282,7 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_options_of_the_user_stay_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     conf = {"config_kwargs": {"s3": {"addressing_style": "path"}, "read_timeout": 1}}
     monkeypatch.setitem(fsspec.config.conf, "s3a", conf)
     system = remote_systems.system_of("s3://bucket/store", 7.0)
@@ -306,13 +308,13 @@ def test_files_that_are_shared_keep_no_more_than_two_of_them() -> None:
     system.rm("/shared", recursive=True)
 
 
-def test_a_chain_of_urls_and_a_path_are_no_remote_store() -> None:
+def test_a_chain_of_urls_and_a_path_are_not_remote_stores() -> None:
     for url in ("simplecache::s3://bucket/store", "/data/store"):
         with pytest.raises(StoreError, match="a remote store is one URL"):
             RemoteStore(url)
 
 
-def test_secrets_are_told_as_the_spec_tells_them() -> None:
+def test_the_spec_finds_secrets_by_the_same_pattern() -> None:
     assert remote_errors.SECRET_URL.pattern == spec_base.SECRET_URL.pattern
 
 
@@ -326,7 +328,7 @@ def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch
     assert remote_errors.redacted("an-access-key at http://there:9000") == "*** at http://there:9000"
 
 
-def test_a_store_goes_on_after_a_fork_and_pickles_small(store: RemoteStore) -> None:
+def test_a_store_works_after_a_fork_and_pickles_small(store: RemoteStore) -> None:
     store.read("a/file")
     child = os.fork()
     if child == 0:
@@ -342,7 +344,7 @@ def test_a_store_goes_on_after_a_fork_and_pickles_small(store: RemoteStore) -> N
     assert pickle.loads(sent).read("a/file") == store.read("a/file")  # noqa: S301  (our own bytes)
 
 
-def test_other_stores_of_fsspec_are_read_too() -> None:
+def test_other_file_systems_of_fsspec_are_stores() -> None:
     import fsspec
 
     fsspec.filesystem("memory").pipe_file("/remote/data/a/file", b"0123456789")
@@ -356,7 +358,7 @@ def test_other_stores_of_fsspec_are_read_too() -> None:
     assert not store.exists("b")
 
 
-# ---- stores that are no object stores
+# ---- stores other than object stores
 
 
 @pytest.fixture
@@ -367,7 +369,7 @@ def memory() -> RemoteStore:
     return store
 
 
-def test_a_rename_whose_answer_is_lost_has_been_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_whose_answer_is_lost_counts_as_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     move = MemoryFileSystem.mv
     answers = [ConnectionResetError("lost")]
 
@@ -390,11 +392,11 @@ def test_a_rename_that_fails_leaves_no_part(
         raise ConnectionResetError("lost")
 
     monkeypatch.setattr(MemoryFileSystem, "mv", fail)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries"):
         memory.replace("a/file", b"other")
     assert (memory.read("a/file"), memory.names("a"), memory.names("work/tmp")) == (b"data", ["file"], [])
     monkeypatch.setattr(MemoryFileSystem, "rm_file", fail)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer well in 2 tries"):
+    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries"):
         memory.replace("a/file", b"other")
     (part,) = memory.names("work/tmp")
     assert f"{part}: it stays in the store for a day" in caplog.text
@@ -418,7 +420,60 @@ def test_parts_of_killed_processes_are_removed_after_a_day(
     assert memory.names("work/tmp") == ["exclusive"]
 
 
-def test_a_library_that_stalls_is_given_up_with_its_connection(
+# ---- TMPDIR, where uploads are written first
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR of this test alone."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("write", [RemoteStore.create, RemoteStore.replace])
+def test_a_tmpdir_that_does_not_exist_is_named(
+    write: Callable[[RemoteStore, str, bytes], None], memory: RemoteStore, temporary: Path
+) -> None:
+    temporary.rmdir()
+    with pytest.raises(StoreError, match=f"^{temporary}: can't be written: No such file.*set TMPDIR to another"):
+        write(memory, "a/other", b"other")
+    assert memory.names("a") == ["file"]
+
+
+def test_a_tmpdir_that_is_deleted_during_an_upload_is_named(memory: RemoteStore, temporary: Path) -> None:
+    with (
+        pytest.raises(StoreError, match=f"^{temporary}/.*: the temporary file was deleted during its upload.*TMPDIR"),
+        memory.writing("a/other") as file,
+    ):
+        file.write(b"other")
+        shutil.rmtree(temporary)
+    assert memory.names("a") == ["file"]
+
+
+def test_a_full_tmpdir_is_named_and_nothing_stays(
+    memory: RemoteStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: IO[bytes], data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote, "write_all", fail)
+    with pytest.raises(StoreError, match=f"^{temporary}: .*No space left.*free space on that .*, or set TMPDIR to"):
+        memory.replace("a/other", b"other")
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_error_of_the_writer_is_not_an_error_of_tmpdir(memory: RemoteStore, temporary: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="input"), memory.writing("a/other"):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "input")
+    assert (memory.names("a"), list(temporary.iterdir())) == (["file"], [])
+
+
+# ---- libraries that block
+
+
+def test_a_stalled_library_is_abandoned_with_its_connection(
     memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, systems, end = MemoryFileSystem.cat_file, [], threading.Event()
@@ -437,16 +492,14 @@ def test_a_library_that_stalls_is_given_up_with_its_connection(
     end.set()
 
 
-def test_a_server_that_never_says_hello_is_an_error_and_no_hang() -> None:
+def test_a_silent_server_is_an_error_within_the_time_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", tries=2, read_seconds=0.3)
-        with pytest.raises(StoreError, match="did not answer well in 2 tries"):
+        with pytest.raises(StoreError, match="did not answer correctly in 2 tries"):
             store.read("file")
 
 
-def test_a_library_that_blocks_is_called_by_one_thread_at_a_time(
-    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_thread_at_a_time_calls_a_blocking_library(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read, at_once = MemoryFileSystem.cat_file, threading.Semaphore(1)
 
     def read_alone(*args: Any, **options: Any) -> Any:
@@ -462,7 +515,7 @@ def test_a_library_that_blocks_is_called_by_one_thread_at_a_time(
 
 
 class BarePaths(MemoryFileSystem):  # type: ignore[misc]  # it has no types
-    """A library as that of sftp://: it takes paths of its server and its own options alone, and remembers listings."""
+    """A library like that of sftp://: it accepts only its server's paths and its own options, and caches listings."""
 
     protocol = "bare"
     store: ClassVar[dict[str, Any]] = {}
@@ -496,7 +549,7 @@ class BarePaths(MemoryFileSystem):  # type: ignore[misc]  # it has no types
         self.listed.clear()
 
 
-def test_a_library_that_knows_bare_paths_alone_is_a_store() -> None:
+def test_a_library_that_accepts_only_paths_is_a_store() -> None:
     fsspec.register_implementation("bare", BarePaths, clobber=True)
     store = RemoteStore("bare://host/store")
     store.create("a/file", b"data")

@@ -14,17 +14,17 @@ from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
-from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.packing.packing import PACKINGS, num_samples
 from tokenloom.storage.packing.sample_counts import counts_path, keep_counts, sample_counts
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
 
 PACKS = [(packing, seq_len) for packing in PACKINGS for seq_len in (30, 200)]
 
 
-class _CountingStore(Store):
+class _CountingStore(LocalStore):
     """A local store that counts the bytes that are read in ranges."""
 
     num_read = 0
@@ -66,10 +66,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> _Built:
 
 
 @pytest.fixture
-def damaged(plain: _Built, tmp_path: Path) -> tuple[Store, Path]:
+def damaged(plain: _Built, tmp_path: Path) -> tuple[LocalStore, Path]:
     """A copy of the store to damage, and its second train shard."""
     shutil.copytree(plain.store.root, tmp_path / "data")
-    store = Store(tmp_path / "data")
+    store = LocalStore(tmp_path / "data")
     name = plain.manifest["splits"]["train"]["shards"][1]["name"]
     return store, store.local(version_path(plain.manifest["version"], name))
 
@@ -94,7 +94,7 @@ def test_packs_change_no_shard_and_without_them_the_manifest_holds_no_counts(pla
 def test_counts_of_the_manifest_and_of_concat_are_found_without_a_shard(
     plain: _Built, packed: _Built, tmp_path: Path
 ) -> None:
-    nowhere = Store(tmp_path / "none")
+    nowhere = LocalStore(tmp_path / "none")
     for packing, seq_len in PACKS:
         counts = sample_counts(nowhere, packed.manifest, "train", packing, seq_len, tmp_path)
         assert counts.dtype == np.int64
@@ -114,7 +114,7 @@ def test_counts_are_computed_once_without_reading_a_token_and_kept(
     assert first.tolist() == plain.counts(packing, 30)
     shards = plain.manifest["splits"]["train"]["shards"]
     assert plain.store.num_read - before == sum(4096 + 8 * (shard["documents"] + 1) for shard in shards)
-    again = sample_counts(Store(tmp_path / "none"), plain.manifest, "train", packing, 30, tmp_path)
+    again = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", packing, 30, tmp_path)
     assert again.tolist() == first.tolist()
     (message,) = [record.getMessage() for record in caplog.records]
     path = counts_path(tmp_path, plain.manifest["version"], "train", packing, 30)
@@ -181,7 +181,7 @@ def test_a_name_of_a_split_never_leaves_the_folder(plain: _Built, tmp_path: Path
 
 @pytest.mark.parametrize("place", ["header", "offsets"])
 def test_a_damaged_shard_is_an_error_that_names_it(
-    plain: _Built, damaged: tuple[Store, Path], place: str, tmp_path: Path
+    plain: _Built, damaged: tuple[LocalStore, Path], place: str, tmp_path: Path
 ) -> None:
     store, path = damaged
     data = bytearray(path.read_bytes())
@@ -193,7 +193,7 @@ def test_a_damaged_shard_is_an_error_that_names_it(
 
 
 def test_a_shard_that_was_cut_short_another_one_or_gone_is_an_error_that_names_it(
-    plain: _Built, damaged: tuple[Store, Path], tmp_path: Path
+    plain: _Built, damaged: tuple[LocalStore, Path], tmp_path: Path
 ) -> None:
     store, path = damaged
     data = path.read_bytes()
@@ -217,7 +217,7 @@ def test_a_packing_that_is_none_is_refused(plain: _Built, tmp_path: Path) -> Non
 
 
 def test_a_range_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = LocalStore(tmp_path)
     (tmp_path / "a").write_bytes(b"0123456789")
     assert store.read_range("a", 2, 5) == b"234"
     assert store.read_range("a", 5, 5) == b""

@@ -1,4 +1,4 @@
-"""The cache of shards: downloads once, stays in its limit, removes only what is its own, trusts no damaged file."""
+"""The cache of shards: downloads once, keeps its limit, removes only its own files, trusts no damaged file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.drivers import cache_driver
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache import cache_files, cache_limit, shard_cache
+from tokenloom.storage.cache import cache_files, cache_settings, shard_cache
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.stores import remote, remote_calls
-from tokenloom.storage.stores.local import write_all
+from tokenloom.storage.stores import remote, remote_retries
+from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions.versions import Reference, resolve, version_path
 
@@ -39,9 +39,9 @@ NUM_FILES = 6
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks a file, little wait between tries."""
+    """Several blocks a file, short waits between tries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
 
 
 def cached(folder: Path) -> set[str]:
-    """Return the SHA-256 that complete files are named by; each must hold what its name says."""
+    """Return the SHA-256 in the names of complete files; check each against the file's bytes."""
     found = set()
     for path in (folder / "shards").glob("*.tok"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
@@ -67,12 +67,12 @@ def cached(folder: Path) -> set[str]:
 
 
 def partials(folder: Path) -> list[Path]:
-    """Return the downloads on their way."""
+    """Return the files of running downloads."""
     return [path for path in (folder / "partial").iterdir() if path.name[:64].isalnum()]
 
 
 def num_gets(proxy: FaultyProxy, request: ShardRequest) -> int:
-    """Return how often the file was downloaded, in whole."""
+    """Return how often the whole file was downloaded."""
     return proxy.bytes_sent(request.path) // request.num_bytes
 
 
@@ -149,7 +149,7 @@ def space_taken(folder: Path) -> int:
     return sum(taken.values())
 
 
-def test_the_least_recently_used_file_goes_first(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_the_least_recently_used_file_is_removed_first(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 3 * FILE_BYTES)
     for request in [*files[:3], files[0]]:
         cache.fetch(*request)
@@ -160,7 +160,7 @@ def test_the_least_recently_used_file_goes_first(tmp_path: Path, files: list[Sha
     assert cache.stats()["evictions"] == 2
 
 
-def test_a_smaller_limit_of_another_job_is_kept_by_that_job(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_each_job_keeps_to_its_own_limit(tmp_path: Path, files: list[ShardRequest]) -> None:
     for request in files[:4]:
         ShardCache(tmp_path).fetch(*request)
     ShardCache(tmp_path, 2 * FILE_BYTES).fetch(*files[0])
@@ -239,7 +239,7 @@ def test_a_damaged_file_is_found_and_fetched_again(tmp_path: Path, files: list[S
 
 
 @pytest.mark.parametrize("fault", ["flip", "cut", "503", "drop"])
-def test_a_download_that_fails_or_arrives_wrong_is_made_again(
+def test_a_failed_or_damaged_download_is_repeated(
     fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     s3_proxy.plan("ok", fault, "ok", fault)
@@ -263,7 +263,7 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
             cache.fetch(store, path, sha256, wrong)
     with pytest.raises(StoreError, match=r"missing\.tok: missing from a published version"):
         cache.fetch(store, "missing.tok", sha256, num_bytes)
-    with pytest.raises(FormatError, match="is no SHA-256"):
+    with pytest.raises(FormatError, match="is not a SHA-256"):
         cache.fetch(store, path, "../../etc", num_bytes)
     assert cached(tmp_path) == set()
     assert partials(tmp_path) == []
@@ -316,23 +316,23 @@ def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
     cache = ShardCache(tmp_path)
     cache.ahead(files[:1])
     wait_until(lambda: "ahead of use" in caplog.text)
-    with pytest.raises(StoreError, match="no right to read it"):
+    with pytest.raises(StoreError, match="no permission to read it"):
         cache.fetch(*files[0])
     s3_proxy.always = "ok"
     cache.fetch(*files[0])
 
 
 @pytest.mark.parametrize("fault", ["slow", "stall", "503"])
-def test_a_program_ends_though_downloads_are_queued(
+def test_a_program_exits_while_downloads_are_queued(
     fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage.stores import remote, remote_calls\n"
+        "from tokenloom.storage.stores import remote, remote_retries\n"
         "from tokenloom.storage.stores.remote import RemoteStore\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
-        "remote.BLOCK_BYTES = 20_000\nremote_calls.FIRST_WAIT_SECONDS = 30\n"
+        "remote.BLOCK_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
         f"requests = {[list(request[1:]) for request in files]!r}\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"
@@ -348,7 +348,7 @@ def test_a_program_ends_though_downloads_are_queued(
     assert partials(tmp_path) == []
 
 
-def test_a_cache_goes_on_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 10 * FILE_BYTES)
     cache.ahead(files[:1])
     cache.fetch(*files[0])
@@ -371,7 +371,7 @@ def test_a_cache_goes_on_after_a_fork_and_pickles_small(tmp_path: Path, files: l
 
 
 def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
-    """Return a write that fails `left` times for want of space, then writes."""
+    """Return a write that fails `left` times with a full disk, then succeeds."""
     failures: Iterator[int] = iter(range(left))
 
     def write(file: IO[bytes], data: bytes | memoryview) -> None:
@@ -382,7 +382,7 @@ def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
     return write
 
 
-def test_a_full_disk_costs_the_cached_files_and_then_is_named(
+def test_a_full_disk_empties_the_cache_before_it_is_an_error(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = ShardCache(tmp_path)
@@ -398,7 +398,7 @@ def test_a_full_disk_costs_the_cached_files_and_then_is_named(
     assert partials(tmp_path) == []
 
 
-def test_a_folder_that_can_not_be_written_is_named_but_read(
+def test_a_read_only_cache_is_readable_and_named_in_errors(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StoreError, match=r"/proc/self/cache: .*set TOKENLOOM_CACHE to another folder"):
@@ -413,7 +413,7 @@ def test_a_folder_that_can_not_be_written_is_named_but_read(
         monkeypatch.setattr(f"pathlib.Path.{name}", refuse)
     monkeypatch.setattr("os.utime", refuse)
     assert ShardCache(tmp_path).fetch(*files[0]) == path
-    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user the right"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user permission"):
         cache.fetch(*files[1])
 
 
@@ -439,23 +439,23 @@ def test_the_limit_is_read_from_the_environment(
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "0", "5 apples", "1e9"])
-def test_a_limit_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_not_a_size_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE_LIMIT", text)
     with pytest.raises(StoreError, match=r"TOKENLOOM_CACHE_LIMIT is '.*': write bytes, such as 100GB"):
         ShardCache.default()
 
 
-def test_without_a_limit_the_cache_leaves_a_part_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_limit_leaves_part_of_the_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENLOOM_CACHE_LIMIT", raising=False)
     free = 50 * 10**9
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
-    assert cache_limit.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
+    assert cache_settings.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
     (tmp_path / "shards").mkdir()
     with (tmp_path / "shards" / f"{'ab' * 32}.tok").open("wb") as file:
         file.truncate(5 * 10**9)
-    assert cache_limit.default_limit(tmp_path) == 44 * 10**9  # what the cache holds counts as free
+    assert cache_settings.default_limit(tmp_path) == 44 * 10**9  # what the cache holds counts as free
     free = 10**12
-    assert cache_limit.default_limit(tmp_path) == 100 * 10**9
+    assert cache_settings.default_limit(tmp_path) == 100 * 10**9
 
 
 @pytest.mark.parametrize("wrong", [{"limit_bytes": 0}, {"io_threads": 0}])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tests.counts import count
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 
 PROPERTY = settings(
     deadline=None,
@@ -30,7 +30,7 @@ NAME = "0123456789abcdef"
 NUM_SPLITS = 3
 
 
-def open_spill(store: Store) -> Spill:
+def open_spill(store: LocalStore) -> Spill:
     """Open the spill of these tests, whose length its record would tell."""
     return Spill(store, NAME, 0, store.num_bytes(spill_path(NAME, 0)) or 0)
 
@@ -65,8 +65,8 @@ def make_documents(
     )
 
 
-def write(folder: Path, documents: SpillDocuments) -> Store:
-    store = Store(folder)
+def write(folder: Path, documents: SpillDocuments) -> LocalStore:
+    store = LocalStore(folder)
     record = write_spill(store, NAME, 0, documents, NUM_SPLITS, {"backend": "test"})
     assert record["bytes"] == store.num_bytes(spill_path(NAME, 0))
     for i in range(NUM_SPLITS):
@@ -190,7 +190,7 @@ def big_documents() -> SpillDocuments:
     )
 
 
-def read_all(store: Store) -> None:
+def read_all(store: LocalStore) -> None:
     """Read every document, every token and every id of the spill."""
     spill = open_spill(store)
     tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
@@ -275,7 +275,7 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
 
 def test_missing_spill_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="missing") as caught:
-        open_spill(Store(tmp_path))
+        open_spill(LocalStore(tmp_path))
     assert caught.value.spill == NAME
 
 

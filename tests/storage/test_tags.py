@@ -10,63 +10,63 @@ import pytest
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "news")
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "news")
 
 
-def history(store: Store, *moves: tuple[str, str]) -> int:
+def history(store: LocalStore, *moves: tuple[str, str]) -> int:
     """Move `latest` by (version, reason); return the number of its newest entry."""
     for number, (version, reason) in enumerate(moves):
         tags.move(store, "latest", version, number, reason)
     return len(moves)
 
 
-def named(store: Store) -> str | None:
+def named(store: LocalStore) -> str | None:
     entry = tags.newest(store, "latest")
     return entry.version if entry else None
 
 
-def test_tag_that_was_never_set_has_no_entry(store: Store) -> None:
+def test_tag_that_was_never_set_has_no_entry(store: LocalStore) -> None:
     assert tags.newest(store, "latest") is None
     assert tags.newest_number(store, "latest") == 0
     assert tags.log(store, "latest") == []
 
 
-def test_highest_number_counts(store: Store) -> None:
+def test_highest_number_counts(store: LocalStore) -> None:
     history(store, *[(A if i % 2 else B, "tag") for i in range(12)])
     assert tags.newest_number(store, "latest") == 12
     assert named(store) == A
     assert store.names("tags/latest") == [f"{i:08d}.json" for i in range(1, 13)]
 
 
-def test_log_keeps_every_move_with_what_was_before(store: Store) -> None:
+def test_log_keeps_every_move_with_what_was_before(store: LocalStore) -> None:
     history(store, (A, "build"), (B, "build"), (A, "rollback"))
     moves = [(entry.number, entry.version, entry.previous, entry.reason) for entry in tags.log(store, "latest")]
     assert moves == [(1, A, None, "build"), (2, B, A, "build"), (3, A, B, "rollback")]
     assert all(entry.by and entry.at.endswith("+00:00") for entry in tags.log(store, "latest"))
 
 
-def test_entry_has_the_fields_of_the_format_and_a_checksum(store: Store) -> None:
+def test_entry_has_the_fields_of_the_format_and_a_checksum(store: LocalStore) -> None:
     history(store, (A, "build"))
     value = json.loads(store.read("tags/latest/00000001.json"))
     assert sorted(value) == ["at", "by", "checksum", "previous", "reason", "version"]
 
 
-def test_names_that_are_no_entries_do_not_count(store: Store) -> None:
+def test_names_that_are_no_entries_do_not_count(store: LocalStore) -> None:
     history(store, (A, "build"))
     for name in ("00000009.json.tmp", "9.json", "notes.txt"):
         store.replace(f"tags/latest/{name}", b"")
     assert tags.newest_number(store, "latest") == 1
 
 
-def test_of_two_movers_who_saw_the_same_one_is_told(store: Store) -> None:
+def test_of_two_movers_who_saw_the_same_one_is_told(store: LocalStore) -> None:
     history(store, (A, "build"))
     tags.move(store, "latest", B, 1, "tag")
     with pytest.raises(FileExistsError):
@@ -74,7 +74,7 @@ def test_of_two_movers_who_saw_the_same_one_is_told(store: Store) -> None:
     assert [entry.version for entry in tags.log(store, "latest")] == [A, B]
 
 
-def test_of_racing_movers_exactly_one_wins_each_number(store: Store) -> None:
+def test_of_racing_movers_exactly_one_wins_each_number(store: LocalStore) -> None:
     history(store, (A, "build"))
     barrier = threading.Barrier(8)
     won: list[str] = []
@@ -97,19 +97,19 @@ def test_of_racing_movers_exactly_one_wins_each_number(store: Store) -> None:
     assert [entry.version for entry in tags.log(store, "latest")] == [A, *won]
 
 
-def test_first_build_sets_the_tag(store: Store) -> None:
+def test_first_build_sets_the_tag(store: LocalStore) -> None:
     assert tags.move_by_build(store, "latest", A, 0) is None
     assert named(store) == A
     assert tags.log(store, "latest")[0].reason == tags.BUILD_REASON
 
 
-def test_build_moves_the_tag_if_its_number_is_what_it_saw(store: Store) -> None:
+def test_build_moves_the_tag_if_its_number_is_what_it_saw(store: LocalStore) -> None:
     seen = history(store, (A, "build"))
     assert tags.move_by_build(store, "latest", B, seen) is None
     assert named(store) == B
 
 
-def test_build_leaves_a_tag_that_moved_since_it_planned(store: Store) -> None:
+def test_build_leaves_a_tag_that_moved_since_it_planned(store: LocalStore) -> None:
     # A slow old build does not win over a newer one.
     history(store, (A, "build"), (B, "build"))
     note = tags.move_by_build(store, "latest", C, 1)
@@ -119,19 +119,19 @@ def test_build_leaves_a_tag_that_moved_since_it_planned(store: Store) -> None:
     assert tags.newest_number(store, "latest") == 2
 
 
-def test_build_leaves_a_tag_whose_log_was_deleted_since_it_planned(store: Store) -> None:
+def test_build_leaves_a_tag_whose_log_was_deleted_since_it_planned(store: LocalStore) -> None:
     assert tags.move_by_build(store, "latest", C, 1) == "latest was moved to nothing while this build ran"
     assert tags.newest_number(store, "latest") == 0
 
 
-def test_build_leaves_a_tag_that_was_first_set_since_it_planned(store: Store) -> None:
+def test_build_leaves_a_tag_that_was_first_set_since_it_planned(store: LocalStore) -> None:
     history(store, (A, "tag"))
     assert tags.move_by_build(store, "latest", C, 0) is not None
     assert named(store) == A
 
 
 @pytest.mark.parametrize("reason", ["rollback", "tag"])
-def test_rollback_stays_rolled_back(store: Store, reason: str) -> None:
+def test_rollback_stays_rolled_back(store: LocalStore, reason: str) -> None:
     # B was rolled back by hand; building B again, from the newest state of the tag, must not bring it back.
     seen = history(store, (A, "build"), (B, "build"), (A, reason))
     note = tags.move_by_build(store, "latest", B, seen)
@@ -143,55 +143,55 @@ def test_rollback_stays_rolled_back(store: Store, reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["rollback", "tag"])
-def test_build_of_a_new_version_moves_a_tag_that_was_set_by_hand(store: Store, reason: str) -> None:
+def test_build_of_a_new_version_moves_a_tag_that_was_set_by_hand(store: LocalStore, reason: str) -> None:
     seen = history(store, (A, "build"), (B, "build"), (A, reason))
     assert tags.move_by_build(store, "latest", C, seen) is None
     assert named(store) == C
 
 
-def test_build_may_return_to_a_version_that_a_build_left(store: Store) -> None:
+def test_build_may_return_to_a_version_that_a_build_left(store: LocalStore) -> None:
     # The newest entry was made by a build, so nobody's decision is undone: the inputs went back to those of A.
     seen = history(store, (A, "build"), (B, "build"))
     assert tags.move_by_build(store, "latest", A, seen) is None
     assert named(store) == A
 
 
-def test_after_a_build_moved_on_an_old_rollback_binds_no_more(store: Store) -> None:
+def test_after_a_build_moved_on_an_old_rollback_binds_no_more(store: LocalStore) -> None:
     seen = history(store, (A, "build"), (B, "build"), (A, "rollback"), (C, "build"))
     assert tags.move_by_build(store, "latest", B, seen) is None
     assert named(store) == B
 
 
-def test_build_of_the_version_that_is_named_already_adds_no_entry(store: Store) -> None:
+def test_build_of_the_version_that_is_named_already_adds_no_entry(store: LocalStore) -> None:
     history(store, (A, "build"), (B, "tag"))
     for seen in (0, 1, 2):
         assert tags.move_by_build(store, "latest", B, seen) is None
     assert tags.newest_number(store, "latest") == 2
 
 
-def test_build_that_loses_the_race_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_that_loses_the_race_says_so(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = history(store, (A, "build"))
-    create = Store.create
+    create = LocalStore.create
 
-    def create_late(self: Store, path: str, data: bytes) -> None:
-        monkeypatch.setattr(Store, "create", create)
+    def create_late(self: LocalStore, path: str, data: bytes) -> None:
+        monkeypatch.setattr(LocalStore, "create", create)
         tags.move(self, "latest", B, seen, "tag")
         create(self, path, data)
 
-    monkeypatch.setattr(Store, "create", create_late)
+    monkeypatch.setattr(LocalStore, "create", create_late)
     note = tags.move_by_build(store, "latest", C, seen)
     assert note is not None
     assert "same moment" in note
     assert named(store) == B
 
 
-def test_tags_move_independently(store: Store) -> None:
+def test_tags_move_independently(store: LocalStore) -> None:
     tags.move(store, "prod", A, 0, "tag")
     tags.move(store, "latest", B, 0, "build")
     assert [tags.log(store, name)[0].version for name in ("prod", "latest")] == [A, B]
 
 
-def test_damaged_entry_is_refused_and_named(store: Store) -> None:
+def test_damaged_entry_is_refused_and_named(store: LocalStore) -> None:
     history(store, (A, "build"), (B, "build"))
     path = "tags/latest/00000002.json"
     good = store.read(path)
@@ -203,7 +203,7 @@ def test_damaged_entry_is_refused_and_named(store: Store) -> None:
     assert named(store) == B
 
 
-def test_damaged_entry_stops_the_next_move(store: Store) -> None:
+def test_damaged_entry_stops_the_next_move(store: LocalStore) -> None:
     history(store, (A, "build"))
     store.replace("tags/latest/00000001.json", b"{}")
     with pytest.raises(FormatError):
@@ -214,13 +214,13 @@ def test_damaged_entry_stops_the_next_move(store: Store) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"version": A}, {"version": A, "previous": None, "at": "", "by": "", "why": ""}])
-def test_entry_with_other_fields_is_refused(store: Store, fields: dict[str, str | None]) -> None:
+def test_entry_with_other_fields_is_refused(store: LocalStore, fields: dict[str, str | None]) -> None:
     store.replace("tags/latest/00000001.json", sign(fields))
     with pytest.raises(FormatError, match="fields"):
         tags.newest(store, "latest")
 
 
-def test_gap_in_the_log_is_refused_and_named(store: Store) -> None:
+def test_gap_in_the_log_is_refused_and_named(store: LocalStore) -> None:
     history(store, (A, "build"), (B, "build"), (C, "build"))
     store.remove("tags/latest/00000002.json")
     assert named(store) == C

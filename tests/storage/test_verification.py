@@ -18,7 +18,6 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import StoreError
 from tokenloom.flows.direct import verify_directly
-from tokenloom.storage.verification import verification
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +94,15 @@ def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> No
 def test_a_mount_that_is_lost_ends_the_verification_and_is_no_damage(
     made: Made, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(verification, "_fill", failing(number))
-    next_step = "raise the limit" if number == errno.EMFILE else "see that its file system is mounted"
+    monkeypatch.setattr("tokenloom.storage.stores.local._fill", failing(number))
+    next_step = "raise the limit" if number == errno.EMFILE else "check that its file system is mounted"
     with pytest.raises(StoreError, match=f"can't be read: {os.strerror(number)}; {next_step}") as caught:
         verified(made.reference)
     assert caught.value.exit_code == 1
 
 
 def test_a_disk_that_can_not_read_a_file_has_damaged_it(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "_fill", failing(errno.EIO))
+    monkeypatch.setattr("tokenloom.storage.stores.local._fill", failing(errno.EIO))
     found = {row["what"] for row in verified(made.reference)["damages"]}
     assert found == {"can't be read: Input/output error; correct the cause"}
 
@@ -173,7 +172,7 @@ def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
 def test_a_remote_store_that_fails_in_between_is_asked_again(
     made: Made, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.storage.stores.remote_calls.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("tokenloom.storage.stores.remote_retries.FIRST_WAIT_SECONDS", 0.01)
     upload(s3_url, Path(made.spec.store), "shaky")
     s3_proxy.plan("503", "ok", "cut", "drop", "ok", "500")
     assert verified(f"s3://{BUCKET}/shaky/data")["damages"] == []

@@ -15,7 +15,7 @@ from tests.builders.manifests import empty_manifest
 from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.versions import (
     Reference,
@@ -197,7 +197,7 @@ def test_damaged_tag_is_refused_and_named(tmp_path: Path) -> None:
 
 
 def test_a_listed_file_that_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = LocalStore(tmp_path)
     store.replace("versions/0123456789abcdef/inputs.json", b'{"inputs":[]}')
     checksum = hashlib.sha256(b'{"inputs":[]}').hexdigest()
     manifest = {"version": "0123456789abcdef", "files": {"inputs.json": checksum}}

@@ -20,7 +20,8 @@ from tests.counts import count
 from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.versions import load_manifest, open_store
+from tokenloom.storage.stores import open_store
+from tokenloom.storage.versions.versions import load_manifest
 from tokenloom.tasks.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.sources.files import encodings

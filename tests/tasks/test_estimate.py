@@ -22,7 +22,7 @@ from tokenloom.errors import StoreError
 from tokenloom.flows import build_steps as order
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.tasks.estimate import Estimate, PartitionProbe, estimate_build, gigabytes, probe_partition
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.publish import BuildResult
@@ -242,7 +242,7 @@ def project(tmp_path: Path) -> BuildSpec:
 
 def leave_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
     """Let every store's file system have so much room."""
-    monkeypatch.setattr(Store, "free_bytes", lambda self: num_bytes)
+    monkeypatch.setattr(LocalStore, "free_bytes", lambda self: num_bytes)
 
 
 def test_plan_and_build_refuse_what_the_disk_cant_hold_before_they_write(

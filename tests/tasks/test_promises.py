@@ -13,7 +13,7 @@ from tests.builders.datasets import build, listed_files, local_store, make_spec,
 from tokenloom.errors import FormatError, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.spill import Spill
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.assignment import read_assignment
 from tokenloom.storage.versions.versions import load_manifest, published_versions
 from tokenloom.tasks.merge import MergeRules, merge_documents
@@ -150,7 +150,7 @@ def test_a_spill_that_is_damaged_after_each_repair_ends_the_build(
     monkeypatch.setattr(Spill, "_read", damaged)
     with pytest.raises(FormatError, match="is damaged"):
         build(spec)
-    assert published_versions(Store(tmp_path / "store" / "data")) == []
+    assert published_versions(LocalStore(tmp_path / "store" / "data")) == []
 
 
 @pytest.mark.parametrize("kind", ["pipe", "broken link"])

@@ -17,7 +17,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put
 from tests.tasks.test_local_glob import make_tree
 from tokenloom.errors import InputError
-from tokenloom.storage.stores import remote_calls
+from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files.finding import find_files, match
 
@@ -27,7 +27,7 @@ _PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait only briefly between retries."""
-    monkeypatch.setattr(remote_calls, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def names_of(pattern: str) -> list[str]:
@@ -60,7 +60,7 @@ def test_a_page_that_fails_is_retried_or_reported(
         assert len(names_of(f"{root}/{pattern}")) == 5
     assert f"{root}/{pattern}: " in caplog.text
     assert "try 1 of 5 failed" in caplog.text
-    for fault, message in [("503", "did not answer well in 5 tries"), ("403", "no right to read it")]:
+    for fault, message in [("503", "did not answer correctly in 5 tries"), ("403", "no permission to read it")]:
         s3_proxy.plan_listings("continuation-token", always=fault)
         with pytest.raises(InputError, match=message) as raised:
             find_files(f"{root}/{pattern}")
@@ -77,7 +77,7 @@ def test_two_stars_lead_through_folders_without_a_name(s3_url: str) -> None:
 def test_a_bucket_that_is_not_there_is_named() -> None:
     with pytest.raises(
         InputError,
-        match=r"s3://nobody-has: there is no such bucket or container; create it or correct the URL s3://nobody-has/x",
+        match=r"s3://nobody-has: no such bucket or container; create it or correct the URL s3://nobody-has/x",
     ):
         find_files("s3://nobody-has/x/*.jsonl")
 

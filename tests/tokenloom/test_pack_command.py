@@ -12,7 +12,7 @@ from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, shares_of
 from tokenloom.storage.packing.sample_counts import read_offsets, sample_counts
-from tokenloom.storage.stores.local import Store
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.versions import load_manifest
 
 
@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def _opened(reference: str) -> tuple[Store, dict[str, Any]]:
+def _opened(reference: str) -> tuple[LocalStore, dict[str, Any]]:
     folder, _, version = reference.partition("@")
     store = local_store(str(Path(folder).parent), "data")
     return store, load_manifest(store, version)
@@ -68,7 +68,7 @@ def test_readers_use_the_kept_counts(
     value = _json(capsys, reference, "--seq-len", "64", "--packing", "best_fit", "--split", "train")
     (row,) = value["packings"]
     _, manifest = _opened(reference)
-    counts = sample_counts(Store(tmp_path / "none"), manifest, "train", "best_fit", 64, cache)
+    counts = sample_counts(LocalStore(tmp_path / "none"), manifest, "train", "best_fit", 64, cache)
     assert counts.sum() == row["samples"]
     assert len(list((cache / "counts").iterdir())) == 1
 

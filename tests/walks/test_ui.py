@@ -10,7 +10,6 @@ from tests.servers.running import Up
 from tests.walks.ui import walk
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_page_on_operating_can_be_followed_by_clicks(shared_up: Up, browser: Page) -> None:
     """In the reduced run without the runs of a schedule: tests/flows/test_up_faults.py has those of a schedule."""

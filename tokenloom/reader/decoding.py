@@ -11,7 +11,7 @@ from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.arrays import Integers
 from tokenloom.reader.shards.shard_files import Json
 from tokenloom.storage.formats.manifest import NAME
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import read_listed, version_path
 
 _FOLDER = "tokenizer/"
@@ -27,7 +27,7 @@ class Decoder(Protocol):
         """Return the text of (n,) ids."""
 
 
-def version_tokenizer(store: AnyStore, manifest: Json) -> Decoder:
+def version_tokenizer(store: Store, manifest: Json) -> Decoder:
     """Return the tokenizer of a version, made from its manifest and the tokenizer files in the version.
 
     Raises:

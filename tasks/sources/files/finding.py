@@ -10,7 +10,7 @@ from typing import Any
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.stores.remote_errors import kind_of
-from tokenloom.storage.stores.url_protocols import is_object
+from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.versions.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.files.local_glob import local_glob
 from tokenloom.tasks.sources.files.opening import Info, filesystem_of, info_in, input_bytes, is_local, naming
@@ -117,7 +117,7 @@ def _listed(filesystem: Any, folder: str) -> list[Info]:
         try:
             return list(filesystem.ls(folder, detail=True))
         except (FileNotFoundError, NotADirectoryError) as error:
-            if kind_of(error) == "passing":
+            if kind_of(error) == "transient":
                 raise
             return []
 

@@ -12,10 +12,10 @@ from typing import IO, Any
 import fsspec
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
-from tokenloom.storage.stores.remote_calls import RemoteCalls
-from tokenloom.storage.stores.remote_errors import harmless, kind_of, may_pass, redacted
+from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
+from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import StoreFile, open_url
-from tokenloom.storage.stores.url_protocols import is_object
+from tokenloom.storage.stores.urls import is_object
 
 Info = dict[str, Any]  # what fsspec says of a file: "name", "type" and "size" at least
 _opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
@@ -125,8 +125,8 @@ def naming(url: str, missing: str | None = None) -> Iterator[None]:
         if kind == "missing" and missing:
             raise InputError(f"{url}: {missing}") from error
         reason = redacted(getattr(error, "strerror", None) or said(error))
-        next_step = "run the build again" if may_pass(error) else "check the file"
-        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from harmless(error)
+        next_step = "run the build again" if is_transient(error) else "check the file"
+        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)
 
 
 @contextmanager

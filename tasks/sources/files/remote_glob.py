@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from fsspec.utils import glob_translate
 
 from tokenloom.errors import InputError
-from tokenloom.storage.stores.remote_calls import RemoteCalls
-from tokenloom.storage.stores.s3_listing import list_s3
-from tokenloom.storage.stores.url_protocols import S3
+from tokenloom.storage.stores.remote_retries import RemoteCalls
+from tokenloom.storage.stores.s3 import list_s3
+from tokenloom.storage.stores.urls import S3
 from tokenloom.tasks.sources.files.opening import Info
 
 _FIXED = re.compile(r"[^*?\[]*")  # the start of a pattern without wildcards
@@ -53,7 +53,7 @@ def _objects(pattern: str, path: str) -> list[Info]:
         raise InputError(f"{pattern}: a wildcard in the bucket's name; name each bucket in a source of its own")
     calls = RemoteCalls(pattern)
     try:
-        if calls.protocol in S3:  # the `find` of s3fs takes a minute for 40,000 folders
+        if calls.scheme in S3:  # the `find` of s3fs takes a minute for 40,000 folders
             return _s3_objects(calls, pattern, bucket, prefix, deep="/" in path[len(fixed) :] or "**" in path)
         folder, _, stem = fixed.rpartition("/")
         found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)

@@ -56,7 +56,7 @@ class Task:
     def open(self) -> TokenDataset:
         """Open the dataset with the cache of this rank's node."""
         from tokenloom.reader import TokenDataset
-        from tokenloom.storage.cache.cache_limit import default_limit
+        from tokenloom.storage.cache.cache_settings import default_limit
         from tokenloom.storage.cache.shard_cache import ShardCache
 
         folder = Path(self.cache_folder)

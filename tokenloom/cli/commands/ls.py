@@ -10,9 +10,10 @@ from tokenloom.cli.results import Result
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores import open_store
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import dataset_store, load_manifest, open_store, published_versions
+from tokenloom.storage.versions.versions import dataset_store, load_manifest, published_versions
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def run(store: str, out: Output) -> DatasetsResult | VersionsResult:
     return _list_datasets(folder, sorted(filter(NAME_PATTERN.match, names)), out)
 
 
-def _list_datasets(store: AnyStore, names: list[str], out: Output) -> DatasetsResult:
+def _list_datasets(store: Store, names: list[str], out: Output) -> DatasetsResult:
     found = [_listed_dataset(dataset_store(str(store.root), name), name) for name in names]
     datasets = [dataset for dataset in found if dataset]
     rows = [[each.dataset, each.versions, each.damage or each.latest or "-"] for each in datasets]
@@ -78,7 +79,7 @@ def _list_datasets(store: AnyStore, names: list[str], out: Output) -> DatasetsRe
     return DatasetsResult(str(store.root), datasets)
 
 
-def _listed_dataset(store: AnyStore, name: str) -> ListedDataset | None:
+def _listed_dataset(store: Store, name: str) -> ListedDataset | None:
     """Return None if nothing was ever published in the dataset."""
     versions = published_versions(store)
     latest, damage = _tagged_version(store, "latest")
@@ -87,7 +88,7 @@ def _listed_dataset(store: AnyStore, name: str) -> ListedDataset | None:
     return ListedDataset(name, len(versions), latest, damage)
 
 
-def _list_versions(store: AnyStore, out: Output) -> VersionsResult:
+def _list_versions(store: Store, out: Output) -> VersionsResult:
     tags_of: dict[str, list[str]] = {}
     damages = []
     for tag in store.names("tags"):
@@ -109,7 +110,7 @@ def _cells(version: ListedVersion) -> list[object]:
     return [version.version, *shown, ", ".join(version.tags)]
 
 
-def _tagged_version(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
+def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
     """Return the version that a tag names, and what is wrong with the tag."""
     try:
         newest = tags.newest(store, tag)
@@ -119,7 +120,7 @@ def _tagged_version(store: AnyStore, tag: str) -> tuple[str | None, str | None]:
     return newest.version if newest else None, None
 
 
-def _listed_version(store: AnyStore, version: str, names: list[str]) -> ListedVersion:
+def _listed_version(store: Store, version: str, names: list[str]) -> ListedVersion:
     try:
         splits = load_manifest(store, version)["splits"].values()
     except (FormatError, StoreError) as error:
@@ -131,7 +132,7 @@ def _listed_version(store: AnyStore, version: str, names: list[str]) -> ListedVe
     return ListedVersion(version, names, tokens, documents, num_bytes, None)
 
 
-def _raise_if_remote(store: AnyStore, error: Exception) -> None:
+def _raise_if_remote(store: Store, error: Exception) -> None:
     """Raise an error of a remote store, which may be transient; on a local store the file itself is damaged."""
-    if isinstance(error, StoreError) and isinstance(store, RemoteStore):
+    if isinstance(error, StoreError) and not store.is_local:
         raise error

@@ -13,10 +13,10 @@ from tokenloom.cli.argument_types import add_reference, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, StoreError
-from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.packing.packing import PACKINGS, PackingShares, check_packing, shares_of
 from tokenloom.storage.packing.sample_counts import keep_counts, read_offsets
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import parse_reference, resolve
 
 _NUM_READERS = 8  # shards read at the same time
@@ -102,7 +102,7 @@ def _checked(packing: list[str], seq_len: int) -> list[str]:
 
 
 def _pack_split(
-    store: AnyStore, manifest: dict[str, Any], split: str, packings: list[str], seq_len: int, folder: Path
+    store: Store, manifest: dict[str, Any], split: str, packings: list[str], seq_len: int, folder: Path
 ) -> Iterator[PackedSplit]:
     """Yield each packing of one split, and keep its counts. The offsets of a shard are read once."""
 

@@ -18,7 +18,7 @@ from tokenloom.console import printable
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.documents import first_documents
 from tokenloom.storage.formats.shard import ShardHeader, read_header
-from tokenloom.storage.stores.remote import AnyStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import StoreFile
 from tokenloom.storage.versions.versions import check_listed, parse_reference, read_inputs, resolve, version_path
 from tokenloom.wording import counted
@@ -75,7 +75,7 @@ def _title(document: ShownDocument) -> str:
     )
 
 
-def _documents(store: AnyStore, manifest: Json, split: str, count: int, chars: int) -> Iterator[ShownDocument]:
+def _documents(store: Store, manifest: Json, split: str, count: int, chars: int) -> Iterator[ShownDocument]:
     """Yield at most `count` documents of each shard of a split, their texts cut to `chars` characters."""
     from tokenloom.reader.decoding import decode, version_tokenizer
 
@@ -101,7 +101,7 @@ def _documents(store: AnyStore, manifest: Json, split: str, count: int, chars: i
             )
 
 
-def _read_shard(store: AnyStore, path: str, entry: Json, count: int) -> tuple[ShardHeader, list[dict[str, Any]]]:
+def _read_shard(store: Store, path: str, entry: Json, count: int) -> tuple[ShardHeader, list[dict[str, Any]]]:
     """Return a shard's header and the first rows of its document table, after checking that they fit together."""
     table = f"{path.removesuffix('.tok')}.docs"
     try:

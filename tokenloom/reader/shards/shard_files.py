@@ -10,8 +10,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shards.open_shards import OpenShard
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
-from tokenloom.storage.stores.local import Store
-from tokenloom.storage.stores.remote import AnyStore, RemoteStore
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.versions import check_listed, version_path
 
 #: a manifest or an entry of it
@@ -29,7 +28,7 @@ class ShardFiles:
         cache: the cache of a remote store; None for the default one.
     """
 
-    def __init__(self, store: AnyStore, manifest: Json, split: str, cache: ShardCache | None) -> None:
+    def __init__(self, store: Store, manifest: Json, split: str, cache: ShardCache | None) -> None:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest["version"]
         self._dtype = token_dtype(manifest["tokenizer"]["vocab_size"])
         self.entries: list[Json] = manifest["splits"][split]["shards"]
@@ -38,7 +37,7 @@ class ShardFiles:
     @property
     def is_remote(self) -> bool:
         """Whether shards are downloaded before they are read."""
-        return not isinstance(self.store, Store)
+        return not self.store.is_local
 
     def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
         """Open a shard. A copy in the cache that is damaged, or was removed meanwhile, is downloaded once more.
@@ -73,7 +72,7 @@ class ShardFiles:
 
     def fetch_ahead(self, indices: list[int]) -> None:
         """Begin to download shards of a remote store, in this order, as many as fit into half of the cache."""
-        assert self.cache is not None and isinstance(self.store, RemoteStore)  # called for remote stores only
+        assert self.cache is not None  # called for remote stores only
         room = (self.cache.limit_bytes or 2**63) // 2
         requests = []
         for index in indices:
@@ -94,8 +93,8 @@ class ShardFiles:
         """Return the local path of a shard; a shard of a remote store is downloaded first."""
         entry = self.entries[index]
         name = version_path(self._version, entry["name"])
-        if isinstance(self.store, Store):
-            return self.store.local(name)
+        if (path := self.store.local(name)) is not None:
+            return path
         assert self.cache is not None  # a remote store has a cache
         return self.cache.fetch(self.store, name, entry["sha256"], entry["bytes"])
 

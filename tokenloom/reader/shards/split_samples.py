@@ -16,7 +16,7 @@ from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
 from tokenloom.reader.shards.rows import Rows, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.state import SamplesFingerprint
-from tokenloom.storage.cache.cache_folder import default_cache_folder
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.packing.packing import PackingShares, ShardPlan, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.wording import counted

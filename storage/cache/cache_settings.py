@@ -1,0 +1,45 @@
+"""Where the cache lies and how much it may hold: TOKENLOOM_CACHE, TOKENLOOM_CACHE_LIMIT and their defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from tokenloom.errors import StoreError
+from tokenloom.storage.cache.cache_files import CacheFiles
+
+_DEFAULT_LIMIT_BYTES = 100 * 10**9
+_LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
+_FREE_SHARE = 0.8  # of the file system's free space, the most that the default limit takes
+_LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z", re.I)
+
+
+def default_cache_folder() -> Path:
+    """Return the folder of copied shards and counts of samples: TOKENLOOM_CACHE or ~/.cache/tokenloom; creates none."""
+    return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
+
+
+def default_limit(folder: Path) -> int:
+    """Return the limit in bytes of the cache in `folder`; raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size."""
+    return _given_limit(os.environ.get(_LIMIT_VARIABLE, "")) or _free_limit(folder)
+
+
+def _given_limit(text: str) -> int | None:
+    """Return the size that a text such as "100GB" or "93 GiB" gives in bytes, None for an empty one."""
+    if not text.strip():
+        return None
+    match = _LIMIT.match(text)
+    base = 1024 if match and match[3] else 1000
+    limit = int(float(match[1]) * base ** " KMGT".index((match[2] or " ").upper())) if match else 0
+    if limit < 1:
+        raise StoreError(f"{_LIMIT_VARIABLE} is {text!r}: write bytes, such as 100GB or 93GiB")
+    return limit
+
+
+def _free_limit(folder: Path) -> int:
+    """Return a limit that leaves part of the file system to others; the bytes in the cache count as free."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free + CacheFiles(folder, None).used()
+    return max(1, min(_DEFAULT_LIMIT_BYTES, int(_FREE_SHARE * free)))

@@ -1,0 +1,96 @@
+"""Files and folders of a local disk: durable writes, checks before reading and writing, free space."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import IO
+
+
+def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write all of `data`; every byte of a store passes through here, so tests can make any write fail."""
+    file.write(data)
+
+
+def sync(file: IO[bytes]) -> None:
+    """Flush `file` and wait until its bytes are on the device."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on the device."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Create `folder` and its parents; sync each into the folder above it."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError as error:  # callers of `create` would read it as "another writer was first"
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+    except FileNotFoundError as error:
+        if folder.parent.is_dir():  # nobody deleted it: a place such as /proc, where no folder can be created
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
+        raise
+    sync_folder(folder.parent)
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError unless `path` is a regular file: reading a pipe may block, reading a device may never end."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise OSError if no file can be created in `folder` or, while it does not exist, in its nearest parent."""
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    try:
+        with tempfile.TemporaryFile(dir=there):  # without a name where the file system supports it
+            pass
+    except FileNotFoundError as error:  # a place such as /proc, where no file can be created
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there)) from error
+
+
+def free_bytes(path: Path) -> int | None:
+    """Return the free bytes of the file system of `path`, which need not exist yet; None if unknown."""
+    try:
+        usage = shutil.disk_usage(_existing(path))
+    except OSError:
+        return None
+    return usage.free if usage.total else None  # /proc and the like have no disk
+
+
+def describe_file_system(path: Path) -> str:
+    """Return where the file system of `path` is mounted and how much of it is free, for messages.
+
+    Example: "file system /mnt/data, 0 bytes free"
+    """
+    there = Path(os.path.realpath(_existing(path)))
+    mount = next(folder for folder in (there, *there.parents) if os.path.ismount(folder))
+    try:
+        status = os.statvfs(mount)
+    except OSError:
+        return f"file system {mount}"
+    no_files = " and none left for files" if status.f_files and not status.f_favail else ""
+    return f"file system {mount}, {status.f_bavail * status.f_frsize:,} bytes free{no_files}"
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))

@@ -1,0 +1,164 @@
+"""Retries of requests to a remote store: each request has a time limit and is repeated while its error is transient.
+
+Three levels retry, each what the level below has given up:
+
+1. The store, here: one request (a range, a listing page, an upload part) up to 5 times within 2 minutes, for errors
+   of the network or a busy server. Retries of the libraries below are switched off, so that every retry is logged
+   and all kinds of store behave alike. An upload that arrives wrong is sent again (uploads.py).
+2. A task: one job, again while its error is transient or its worker process was lost (tasks/running/retries.py).
+3. A build: a missing or damaged work file, by writing it again (flows/build_steps.py).
+
+What an error means is decided in one place, `remote_errors`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.stores.remote_errors import is_bucket_missing, kind_of, reason_of, without_secrets
+from tokenloom.storage.stores.time_limit import POLL_SECONDS, is_ending
+from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3, bucket_and_key, scheme_of
+
+T = TypeVar("T")
+
+FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
+_SLOWEST_BYTES = 2**18  # bytes a second that a request must move beyond its time limit
+_LISTING_SECONDS = 3600.0  # for a million names and more; each request of it has its own limit
+_FOLDER_SECONDS = 300.0  # for the names of one folder, of libraries that list it in one call
+_CREDENTIALS = {
+    **dict.fromkeys(S3, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"),
+    **dict.fromkeys(GOOGLE, "GOOGLE_APPLICATION_CREDENTIALS"),
+    **dict.fromkeys(
+        AZURE, "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+    ),
+}
+_logger = logging.getLogger("tokenloom")
+
+
+class RemoteCalls:
+    """Calls of one store's file system, with time limits and retries. Pickles small.
+
+    Args:
+        url: of the store or of a file in it: s3://, gs://, abfs:// or another scheme of fsspec.
+        tries: of one call before giving up, at least 1.
+        total_seconds: time limit of all tries of one call and the waits between them.
+        read_seconds: time limit of one try; one that moves many bytes has more.
+    """
+
+    def __init__(self, url: str, tries: int = 5, total_seconds: float = 120.0, read_seconds: float = 30.0) -> None:
+        self.url, self.scheme = url, scheme_of(url)
+        self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
+
+    def call(
+        self,
+        place: str,
+        name: str,
+        *args: Any,
+        doing: str = "read",
+        num_bytes: int = 0,
+        many: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Call a method of the file system, and retry it while its error is transient.
+
+        Args:
+            place: the URL, for messages.
+            name: of the method.
+            args: of the method; `options` too.
+            doing: "read" or "written", for messages.
+            num_bytes: to move; adds to the time limit.
+            many: the method sends many requests, as a listing does; adds an hour to the time limit, five minutes if
+                the library blocks.
+
+        Raises FileNotFoundError, FileExistsError, FormatError (the file is shorter than the range), StoreError.
+        """
+        listing_seconds = _LISTING_SECONDS if self.scheme in OBJECT_STORES else _FOLDER_SECONDS
+        more = num_bytes / _SLOWEST_BYTES + many * listing_seconds
+        return self.retry(place, lambda run: run(name, *args, **options), doing, more)
+
+    def read_range(self, place: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file, all of them; errors as `call`."""
+
+        def attempt(run: Callable[..., Any]) -> bytes:
+            data: bytes = run("cat_file", place, start=start, end=end)
+            if len(data) == end - start:
+                return data
+            if (num_bytes := run("info", place)["size"]) < end:
+                raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
+            raise EOFError(f"the store sent {len(data)} bytes of [{start}, {end})")
+
+        return self.retry(place, attempt, more_seconds=(end - start) / _SLOWEST_BYTES)
+
+    def retry(
+        self, place: str, attempt: Callable[[Callable[..., Any]], T], doing: str = "read", more_seconds: float = 0.0
+    ) -> T:
+        """Return `attempt(run)`, retried while its error is transient; `run` calls a method of the file system."""
+        from tokenloom.storage.stores.remote_systems import run, system_of  # late: local stores don't load fsspec
+
+        end = time.monotonic() + self.total_seconds + more_seconds
+        for number in range(1, self.tries + 1):
+            seconds = min(self.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
+            try:
+                return attempt(partial(run, system_of(self.url, self.read_seconds), seconds))
+            except (StoreError, FormatError, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001  (of any library; translated)
+                pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
+                is_last = number == self.tries or time.monotonic() + pause >= end or is_ending()
+                if kind_of(error) != "transient" or is_last:
+                    raise self._translated(error, place, number, doing) from without_secrets(error)
+                _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.tries)
+            _sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    def _translated(self, error: Exception, place: str, number: int, doing: str) -> Exception:
+        """Return the error to raise for one of a store's library after `number` tries."""
+        kind, reason = kind_of(error), reason_of(error)
+        if kind == "missing":
+            return no_bucket(place) if is_bucket_missing(error) else FileNotFoundError(place)
+        if kind == "exists":
+            return FileExistsError(place)
+        if kind == "shorter":
+            return FormatError(f"{place}: the file is shorter than the range that was read: cut short?")
+        if kind == "forbidden":
+            return self._forbidden(place, reason, doing)
+        if kind == "transient":
+            return StoreError(
+                f"{place}: the store did not answer correctly in {number} tries ({reason}); "
+                f"{self._credentials_first()}check whether it can be reached from here, and run the same command again"
+            )
+        return StoreError(f"{place}: can't be {doing} ({reason}); check the URL")
+
+    def _forbidden(self, place: str, reason: str, doing: str) -> StoreError:
+        verb, verbs = ("read", "list and read") if doing == "read" else ("write", "read and write")
+        named = _CREDENTIALS.get(self.scheme)
+        return StoreError(
+            f"{place}: no permission to {verb} it, or no credentials ({reason}); set credentials of a user who may "
+            f"{verbs} that store in the environment" + (f", for {self.scheme}:// {named}" if named else "")
+        )
+
+    def _credentials_first(self) -> str:
+        """Return the advice to set credentials if none were found and the store was asked without, else ""."""
+        from tokenloom.storage.stores.google_credentials import is_anonymous
+        from tokenloom.storage.stores.remote_systems import system_of
+
+        if self.scheme not in GOOGLE or not is_anonymous(system_of(self.url, self.read_seconds)):
+            return ""
+        return f"no credentials were found, set {_CREDENTIALS[self.scheme]}; "
+
+
+def no_bucket(url: str) -> StoreError:
+    """Return the error to raise if the bucket or container of an object's URL does not exist."""
+    bucket = f"{scheme_of(url)}://{bucket_and_key(url)[0]}"
+    return StoreError(f"{bucket}: no such bucket or container; create it or correct the URL {url}")
+
+
+def _sleep(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not is_ending():
+        time.sleep(min(left, POLL_SECONDS))

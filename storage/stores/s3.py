@@ -1,0 +1,149 @@
+"""Requests to S3 itself, where fsspec's file interface would send more of them: listings, uploads in parts.
+
+Each page of a listing and each part of an upload is a request of its own, so a retry repeats one page or one part.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tokenloom.errors import StoreError
+from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.storage.stores.remote_retries import RemoteCalls
+from tokenloom.storage.stores.urls import bucket_and_key
+
+PART_BYTES = 32 * 2**20
+_MAX_PARTS = 10_000  # a limit of S3
+_PARTS_AT_ONCE = 4
+_logger = logging.getLogger("tokenloom")
+
+
+def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: bool) -> list[dict[str, Any]]:
+    """Return {"name", "type", "size", "ETag"} of the objects whose keys begin with `prefix`, as fsspec does.
+
+    Args:
+        calls: of the store.
+        place: its URL, for messages.
+        bucket: its name.
+        prefix: of keys; "" for all.
+        deep: list the objects in folders too; else each folder is one entry of type "directory".
+
+    Raises FileNotFoundError if the bucket does not exist, StoreError if the store cannot be listed.
+    """
+    found: list[dict[str, Any]] = []
+    options: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix} | ({} if deep else {"Delimiter": "/"})
+    while True:
+        page = calls.call(place, "call_s3", "list_objects_v2", **options)
+        found += [_folder(bucket, item["Prefix"]) for item in page.get("CommonPrefixes", [])]
+        found += [_file(bucket, item) for item in page.get("Contents", [])]
+        if not page["IsTruncated"]:
+            return found
+        options["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _folder(bucket: str, prefix: str) -> dict[str, Any]:
+    return {"name": f"{bucket}/{prefix.removesuffix('/')}", "type": "directory", "size": 0}
+
+
+def _file(bucket: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"{bucket}/{item['Key']}", "type": "file", "size": item["Size"], "ETag": item["ETag"]}
+
+
+def put_file(calls: RemoteCalls, place: str, path: str) -> str:
+    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last answer was lost."""
+    num_bytes = os.stat(path).st_size
+    part_bytes = _part_bytes(num_bytes)
+    bucket, key = bucket_and_key(place)
+    target = {"Bucket": bucket, "Key": key}
+    if num_bytes <= part_bytes:
+        answer = _write(calls, place, "put_object", **target, Body=Path(path).read_bytes())
+        return str(answer["ETag"]).strip('"')
+    target["UploadId"] = _write(calls, place, "create_multipart_upload", **target)["UploadId"]
+    try:
+        return _complete(calls, place, target, _put_parts(calls, place, path, part_bytes, target))
+    except FileNotFoundError as error:
+        if not os.path.exists(path):  # TMPDIR was deleted
+            failure: BaseException = error
+        else:
+            raise StoreError(
+                f"{place}: the store forgot the upload before all parts arrived; check whether a rule of the bucket "
+                "ends unfinished uploads that soon"
+            ) from error
+    except BaseException as error:  # noqa: BLE001  (raised below)
+        failure = error
+    _abort(calls, place, target)  # after the handler, so that its own errors do not name this one as their context
+    raise failure
+
+
+def etag(path: str) -> str:
+    """Return the ETag that S3 gives a local file sent by `put_file`: its MD5, or the MD5 of the MD5s of its parts."""
+    num_bytes = os.stat(path).st_size
+    part_bytes = _part_bytes(num_bytes)
+    digests = b""
+    with Path(path).open("rb") as file:
+        if num_bytes <= part_bytes:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        while part := file.read(part_bytes):
+            digests += hashlib.md5(part, usedforsecurity=False).digest()
+    whole = hashlib.md5(digests, usedforsecurity=False).hexdigest()
+    return f"{whole}-{len(digests) // 16}"
+
+
+def abort_stale_uploads(calls: RemoteCalls, root: str, before: datetime.datetime) -> None:
+    """Delete the parts of unfinished uploads below `root` that began before a time."""
+    bucket, prefix = bucket_and_key(root)
+    found = _write(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+    for begun in found.get("Uploads", []):  # at most a thousand; the next build finds more
+        if begun["Initiated"] < before:
+            _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
+
+
+def _part_bytes(num_bytes: int) -> int:
+    return max(PART_BYTES, -(-num_bytes // _MAX_PARTS))
+
+
+def _put_parts(
+    calls: RemoteCalls, place: str, path: str, part_bytes: int, target: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Send all parts of a file; return their numbers and ETags, as S3 wants them to complete the upload."""
+
+    def put(start: int) -> dict[str, Any]:
+        body, number = os.pread(file.fileno(), part_bytes, start), start // part_bytes + 1
+        answer = _write(calls, f"{place} (part {number})", "upload_part", **target, PartNumber=number, Body=body)
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    with Path(path).open("rb") as file, ThreadPoolExecutor(_PARTS_AT_ONCE) as threads:
+        num_bytes = os.fstat(file.fileno()).st_size
+        futures = [threads.submit(put, start) for start in range(0, num_bytes, part_bytes)]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def _complete(calls: RemoteCalls, place: str, target: dict[str, str], parts: list[dict[str, Any]]) -> str:
+    try:
+        answer = _write(calls, place, "complete_multipart_upload", **target, MultipartUpload={"Parts": parts})
+    except FileNotFoundError:  # an earlier try completed the upload, and its answer was lost
+        return ""
+    return str(answer["ETag"]).strip('"')
+
+
+def _abort(calls: RemoteCalls, place: str, target: dict[str, str]) -> None:
+    """Delete the parts of an upload; `abort_stale_uploads` finds those that cannot be deleted now."""
+    try:
+        _write(calls, place, "abort_multipart_upload", **target)
+    except (StoreError, FileNotFoundError) as error:
+        _logger.warning("%s: parts of an upload stay in the store for a day: %s", place, reason_of(error))
+
+
+def _write(calls: RemoteCalls, place: str, method: str, **options: Any) -> Any:
+    num_bytes = len(options.get("Body", b""))
+    return calls.call(place, "call_s3", method, doing="written", num_bytes=num_bytes, **options)

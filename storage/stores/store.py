@@ -1,0 +1,136 @@
+"""What every store can do: the one interface behind which a local folder and an object store look alike.
+
+`open_store` returns a store for a path or URL. Callers use the methods below and never ask for a class: where stores
+differ, they ask for a capability (`is_local`, `creates_exclusively`) or let the store decide (`local`, `is_damage`).
+tests/storage/conformance.py tests each implementation against this description.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import IO, ClassVar
+
+TMP = "work/tmp"  # unfinished files and probes of a dataset
+
+
+class Store(ABC):
+    """The folder of one dataset; each `path` below is relative to it, with '/'. Pickles small.
+
+    A file is complete as soon as it is visible under its name. Methods that read or write raise StoreError if the
+    store cannot be read or written, and for a path that would leave the store.
+    """
+
+    is_local: ClassVar[bool]  # files are on a file system of this machine: reads are cheap and errors final
+    root: Path | str  # a local path, or a URL without credentials
+
+    @abstractmethod
+    def place(self, path: str) -> str:
+        """Return the local path or URL of `path`, for messages."""
+
+    @abstractmethod
+    def local(self, path: str) -> Path | None:
+        """Return the local path of `path`, None if the store is not a local folder."""
+
+    # ---- capabilities
+
+    @abstractmethod
+    def creates_exclusively(self) -> bool:
+        """Return whether `create` lets exactly one of several writers succeed; may write a probe into work/tmp."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Raise StoreError if the store cannot be written; leaves nothing behind."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Return the free bytes of the store's file system, None if unknown."""
+
+    @abstractmethod
+    def is_damage(self, error: OSError) -> bool:
+        """Return whether an error raised by reading a file means that the file is damaged.
+
+        It does not if the same read may succeed later or for another user: the network, permissions, a lost mount.
+        """
+
+    # ---- listing
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Return whether `path` is a file or folder."""
+
+    @abstractmethod
+    def num_bytes(self, path: str) -> int | None:
+        """Return the length of the file at `path` in bytes, None if there is no file."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names in `folder`, an empty list if it does not exist."""
+
+    @abstractmethod
+    def lengths(self, folder: str) -> dict[str, int]:
+        """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
+
+    # ---- reading
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
+
+    @abstractmethod
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of the file at `path`, all of them.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            FormatError: the file is shorter than `end`.
+            StoreError: the file cannot be read.
+        """
+
+    @abstractmethod
+    def blocks(self, path: str) -> Iterator[memoryview]:
+        """Yield the file at `path` in blocks of a few MiB; each block is valid until the next one is requested.
+
+        All blocks but the last are a multiple of 8 bytes long. Raises FileNotFoundError, StoreError.
+        """
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of many small files, None for each file that does not exist; raises StoreError."""
+        return [self._read_if_present(path) for path in paths]
+
+    def _read_if_present(self, path: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return self.read(path)
+        return None
+
+    # ---- writing
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file; exactly one of several writers succeeds if the store `creates_exclusively`.
+
+        Raises FileExistsError if the file exists, StoreError if it cannot be written.
+        """
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
+
+    @abstractmethod
+    def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
+        """Open a new file for writing and reading; it appears at `path` when the block ends without an error.
+
+        Args:
+            path: its name in the store.
+            durable: make the file survive a power failure before the block ends; False for work files.
+        """
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Delete the file at `path` if it exists."""
+
+    @abstractmethod
+    def remove_stale_temporaries(self) -> None:
+        """Delete the unfinished files that killed processes left more than a day ago."""
