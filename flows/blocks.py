@@ -1,7 +1,7 @@
-"""Stores and credentials from blocks of Prefect: never parameters of a run, and in no message.
+"""Load stores and credentials from Prefect blocks, so that no secret is in a parameter of a run or in a message.
 
-A Secret block holds a JSON object of fsspec's options for a protocol, such as {"key": "...", "secret": "..."}. A store
-may be named as block://local-file-system/NAME/FOLDER.
+A Secret block contains a JSON object of fsspec options for a protocol, such as {"key": "...", "secret": "..."}. A store
+can be given as block://local-file-system/NAME/FOLDER.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def _restore() -> None:
 
 
 def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:
-    """Return the environment in which a new process takes the same: fsspec reads FSSPEC_<protocol>, JSON."""
+    """Return the environment for a new process with the same credentials: fsspec reads JSON from FSSPEC_<protocol>."""
     names = {f"FSSPEC_{one.protocol.upper()}": one.protocol for one in credentials}
     own = {key: value for key, value in os.environ.items() if not key.startswith(tuple(f"{name}_" for name in names))}
     return own | {name: json.dumps(fsspec.config.conf[protocol]) for name, protocol in names.items()}
 
 
 def with_store_of_block(spec: BuildSpec) -> BuildSpec:
-    """Return the spec with the folder that its store's block names.
+    """Return the spec with the folder of its store's block as its store.
 
-    Raises SpecError if there is no such block, or it names no folder.
+    Raises SpecError if the block does not exist or has no folder.
     """
     if not spec.store.startswith(BLOCK_URL):
         return spec
@@ -91,14 +91,14 @@ def _options(credentials: Credentials) -> dict[str, Any]:
     where = f"credentials of {credentials.protocol}: Secret block {credentials.block!r}"
     value = _load(f"secret/{credentials.block}", where).get()
     if not isinstance(value, dict):
-        raise SpecError(f'{where}: its value is no JSON object such as {{"key": "...", "secret": "..."}}')
+        raise SpecError(f'{where}: its value is not a JSON object such as {{"key": "...", "secret": "..."}}')
     return value
 
 
 def _load(reference: str, where: str) -> Any:
     try:
-        return Block.load(reference, _sync=True)  # type: ignore[call-arg]  # its decorator takes it
+        return Block.load(reference, _sync=True)  # type: ignore[call-arg]  # its decorator accepts it
     except ValidationError:
-        raise SpecError(f"{where}: this release of Prefect can't read it; make it again in the UI") from None
+        raise SpecError(f"{where}: this release of Prefect can't read it; create it again in the UI") from None
     except ValueError as error:
-        raise SpecError(f"{where}: Prefect knows no such block; make it in the UI under Blocks") from error
+        raise SpecError(f"{where}: Prefect has no such block; create it in the UI under Blocks") from error

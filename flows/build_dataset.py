@@ -1,6 +1,6 @@
-"""The Prefect flow `build-dataset`: raw text in, a published version of token shards out.
+"""The Prefect flow `build-dataset`: it turns raw text into a published version of token shards.
 
-Prefect caches nothing: the store is the one truth, and a step that finds its valid result returns at once.
+Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.spec.base import is_absolute
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.publish import BuildResult
 
 
 @flow(name="build-dataset", **BUILD_HOOKS)
@@ -30,34 +31,37 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
         spec: What to build: sources, tokenizer, splits, store. Relative paths need TOKENLOOM_HOME.
 
     Returns:
-        reference, version, published, splits: as `tokenloom build --json` prints them.
+        The JSON object of `tokenloom build --json`: reference, version, published, splits and more.
     """
     return build_and_report(spec)
 
 
 def build_and_report(spec: BuildSpec) -> dict[str, Any]:
-    """Build and publish in a flow run, and show there what became of it; return what the flow returns."""
+    """Build and publish in a flow run, report the outcome there, and return the final state of the flow."""
     begin(spec.dataset)
     result = _build(spec)
-    if result["published"]:
+    if result.published:
         report.emit_published(spec.dataset, result)
         with using_credentials(spec.credentials):
             report.show_result(result)
-    return completed(result)  # type: ignore[return-value]  # Prefect returns its data
+    return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 
-def _build(spec: BuildSpec) -> dict[str, Any]:
+def _build(spec: BuildSpec) -> BuildResult:
     spec = with_absolute_paths(with_store_of_block(spec))
     with (
         using_credentials(spec.credentials),
         open_runner(spec.runner, spec.credentials) as (num_workers, run_each),
         logging_progress(),
     ):
-        return run_build(spec, num_workers, run_one, run_each).to_json()
+        return run_build(spec, num_workers, run_one, run_each)
 
 
 def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
-    """Make relative paths absolute from TOKENLOOM_HOME; a worker's own folder means nothing to whoever wrote them."""
+    """Return the spec with relative paths resolved from TOKENLOOM_HOME; a worker's current folder is arbitrary.
+
+    Raises SpecError if a path is relative and TOKENLOOM_HOME is not set.
+    """
     for key, path in spec.paths():
         absolute_path(key, path)
     home = os.environ.get("TOKENLOOM_HOME")
@@ -65,7 +69,10 @@ def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
 
 
 def absolute_path(key: str, path: str) -> str:
-    """Return a path or URL, made absolute from TOKENLOOM_HOME; raises SpecError, naming `key`, without that."""
+    """Return an absolute path or URL; a relative path starts from TOKENLOOM_HOME.
+
+    Raises SpecError, which names `key`, if the path is relative and TOKENLOOM_HOME is not set.
+    """
     if path.startswith("~"):
         return str(Path(path).expanduser())
     if is_absolute(path):
@@ -73,7 +80,7 @@ def absolute_path(key: str, path: str) -> str:
     home = os.environ.get("TOKENLOOM_HOME")
     if not home:
         raise SpecError(
-            f"{key}: {path!r} is relative, which says nothing in a deployment; write an absolute path or a URL, or set "
-            "TOKENLOOM_HOME where the worker runs"
+            f"{key}: {path!r} is relative, which has no meaning in a deployment; write an absolute path or a URL, or "
+            "set TOKENLOOM_HOME where the worker runs"
         )
     return str((Path(home) / path).absolute())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -43,22 +43,22 @@ from tokenloom.tasks.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.validate import check_encoding, validate_build
 
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
-# The share of a whole build that each step takes, for its progress. Measured: with gpt2 tokenize takes 0.93 of the time
-# and shuffle 0.05, with bytes 0.53 and 0.37. The time left follows the measured pace of each step.
+# The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
+# 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
 _WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.1), ("validate", 0.03), ("publish", 0.01))
 
 
 def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
-    """Build a version of a dataset and publish it; at once if it is published already.
+    """Build a version of a dataset and publish it; return at once if it is already published.
 
     Args:
         spec: with absolute paths.
-        num_workers: processes at work, for cutting the work; it changes no byte.
+        num_workers: processes among which the work is divided; it does not affect the bytes.
         run_one: how a step is run.
         run_each: how a step is run for many jobs.
 
     Raises:
-        TokenloomError: what is wrong, where, and the next step; nothing is visible then.
+        TokenloomError: what is wrong, where, and the next step; nothing was published.
     """
     with naming_source_lines(spec):
         return _run_steps(spec, num_workers, run_one, run_each)
@@ -66,18 +66,9 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
 
 def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
     start = time.monotonic()
-    progress.report(progress.StepStarted("plan", 0))
-    plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
-    progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
-    for message in left_out_messages(plan.left_out, only_unused=True):
-        progress.report(progress.Message(message))
+    plan = _prepare(spec, run_one)
     if plan.published:
         return finish_build(plan, start)
-    for message in header_messages(plan.inputs):
-        progress.report(progress.Message(message))
-    plan.store.remove_stale_temporaries()
-    if not plan.store.creates_exclusively():
-        progress.report(progress.Message(f"{plan.store.root}: {_ONE_WRITER}"))
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
@@ -98,19 +89,38 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
             plan = with_partitions(plan, cuts)
 
 
+def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
+    """Return the plan, and report warnings about it; prepare the store if there is anything to build."""
+    progress.report(progress.StepStarted("plan", 0))
+    plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
+    progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
+    _report_messages(left_out_messages(plan.left_out, only_unused=True))
+    if not plan.published:
+        _report_messages(header_messages(plan.inputs))
+        plan.store.remove_stale_temporaries()
+        if not plan.store.creates_exclusively():
+            _report_messages([f"{plan.store.root}: {_ONE_WRITER}"])
+    return plan
+
+
+def _report_messages(messages: Iterable[str]) -> None:
+    for message in messages:
+        progress.report(progress.Message(message))
+
+
 def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[list[PartitionRange]]:
     """Return the partitions of every input."""
     return _flat(run_each("cut", partial(run_batch, cut_file), cut_batches(plan, num_workers)))
 
 
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
-    """Raise StoreError if the disk can't hold the build; a sample is taken only where that could be."""
+    """Raise StoreError if the disk is too small for the build; sample the input only if that is possible."""
     if plan.spec.limit is None and not surely_fits(plan):
         check_disk(plan, sample_build(plan, num_workers, run_each))
 
 
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
-    """Return what a build makes, from a sample of its partitions."""
+    """Return an estimate of the result of a build, from a sample of its partitions."""
     jobs = probe_jobs(plan)
     with _counting_bad_files(plan, num_workers):
         samples = _flat(run_each("sample", partial(run_batch, probe_partition), jobs))
@@ -120,7 +130,7 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
 def _encode_and_publish(
     plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str]
 ) -> tuple[BuildPlan, bool]:
-    """Return the plan as carried out and whether its version was published; add the new spills' names to `encoded`."""
+    """Return the plan as executed, and whether this build published it; add the names of new spills to `encoded`."""
     seconds: dict[str, float] = {}
     num_bytes = sum(part.num_bytes for part in plan.partitions)
     progress.report(progress.WorkKnown(_WEIGHTS))
@@ -145,7 +155,7 @@ def _encode_and_publish(
 
 
 def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
-    """Encode what no earlier build has; return the plan, that of a try-out with the partitions that it read."""
+    """Encode what no earlier build has encoded; return the plan, for a try-out with the partitions that it read."""
     if plan.spec.limit is not None:
         return with_tryout_partitions(plan, run_each("tokenize", tokenize_tryout, tryout_batches(plan)))
     missing = plan.missing
@@ -161,7 +171,7 @@ def _flat(batches: list[list[Any]]) -> list[Any]:
 
 @contextmanager
 def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
-    """Let the message of a BadRow in the block also say how many files have such a row."""
+    """Add to the message of a BadRow in the block how many files have such a row."""
     try:
         yield
     except BadRow as error:

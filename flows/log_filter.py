@@ -1,8 +1,8 @@
-"""What Prefect writes into the logs of our runs and nobody needs to read.
+"""Remove lines that Prefect writes to the logs of our runs and that help nobody.
 
-That is: a line for each of hundreds of tasks that completed or were stopped, whatever follows our own last line, and
-what Prefect says of a user's mistake, as the last line says all. Other failures of tasks, and retries, stay. Runs of
-other flows keep all their lines.
+These are a line for each of hundreds of tasks that completed or were stopped, everything after our own last line, and
+Prefect's report of a user's mistake, which our last line explains. Other failures of tasks, and retries, are kept. Runs
+of other flows keep all their lines.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tokenloom.flows.run_events import FLOWS
 from tokenloom.tasks.running.workers import STOPPED
 
 BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
-_MISTAKES = (TokenloomError, *BAD_PARAMETERS)  # of the user
-# Errors of a task that its run can outlive: their lines stay.
-_PASSING = {kind.__name__ for kind in (WorkerLost, WorkError)}
+_MISTAKES = (TokenloomError, *BAD_PARAMETERS)  # errors that the user can fix
+# Errors of a task after which its run can continue: their lines are kept.
+_SURVIVABLE = {kind.__name__ for kind in (WorkerLost, WorkError)}
 _FINISHED = re.compile(
     r"Finished in state (?:Completed\(|Running\(\)|Failed\(.Task run encountered an exception:? (\w+): (.*))", re.DOTALL
 )
 _RUNS, _TASKS = "prefect.flow_runs", "prefect.task_runs"
 
-ended: set[str] = set()  # ids of runs whose log has got its last line from this process
+ended: set[str] = set()  # ids of runs whose last log line this process has written
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Return whether a line stays in the log; take the traceback of a user's mistake from it."""
+    """Return whether to keep a line; remove the traceback from the report of a user's mistake."""
     flow_name, text = getattr(record, "flow_name", None), str(record.msg)
-    is_of_engine = flow_name == "<unknown>" and text.startswith("Engine execution ")  # repeats the message of the run
+    is_of_engine = flow_name == "<unknown>" and text.startswith("Engine execution ")  # repeats the run's own message
     if flow_name not in FLOWS and not is_of_engine:
         return True
     if getattr(record, "flow_run_id", None) in ended:
@@ -43,31 +43,31 @@ def _is_shown(record: logging.LogRecord) -> bool:
         return False
     if is_mistake:
         record.exc_info = record.exc_text = None
-    return not _is_idle_end(record)
+    return not _is_redundant_end(record)
 
 
-def _is_idle_end(record: logging.LogRecord) -> bool:
-    """Return whether a line says that a task or run ended, and nothing that our own lines do not say."""
+def _is_redundant_end(record: logging.LogRecord) -> bool:
+    """Return whether a line reports the end of a task or run without adding to our own lines."""
     text = record.getMessage()
     if record.name == _RUNS:
-        return text == "Finished in state Running()"  # of a run that was cancelled
+        return text == "Finished in state Running()"  # written when a run is cancelled
     found = _FINISHED.match(text)
     if not found or found[1] is None:
         return found is not None
-    return STOPPED in found[2] or (found[1] in vars(errors) and found[1] not in _PASSING)
+    return STOPPED in found[2] or (found[1] in vars(errors) and found[1] not in _SURVIVABLE)
 
 
-def _outlive_reader(handler: PrefectConsoleHandler) -> None:
-    """Let a console fall silent when nobody reads its pipe any more, as after the death of Prefect's worker.
+def _survive_broken_pipe(handler: PrefectConsoleHandler) -> None:
+    """Make a console quiet when nobody reads its pipe any more, such as after Prefect's worker was killed.
 
-    rich would end the process, at its very next line: before the run has reported that it ends.
+    Otherwise rich ends the process at the next line, before the run has reported its end.
     """
     setattr(handler.console, "on_broken_pipe", lambda: setattr(handler.console, "quiet", True))  # noqa: B010
 
 
-for _name in (_RUNS, _TASKS):  # at import: Prefect logs invalid parameters before it calls any code of ours
+for _name in (_RUNS, _TASKS):  # at import, because Prefect logs invalid parameters before it calls our code
     logging.getLogger(_name).addFilter(_is_shown)
 for _name in ("", "prefect", _RUNS, _TASKS):
     for _handler in logging.getLogger(_name).handlers:
         if isinstance(_handler, PrefectConsoleHandler):
-            _outlive_reader(_handler)
+            _survive_broken_pipe(_handler)

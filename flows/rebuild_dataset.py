@@ -1,7 +1,7 @@
-"""The Prefect flow `rebuild-dataset`: each run reads a spec file anew and builds what it says; made for schedules.
+"""The Prefect flow `rebuild-dataset`, for schedules: each run reads a spec file again and builds it.
 
-What a schedule builds lies in a folder or repository that a team reviews, and the form of a schedule needs one line of
-text. Prefect's form can't save a schedule whose parameters are a whole spec.
+The spec file is in a folder or repository that a team reviews, and the form of a schedule needs only one line of text.
+Prefect's form can't save a schedule whose parameters are a whole spec.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def rebuild_dataset(
     spec_file: Annotated[str, Field(min_length=1)],
     overrides: str = "",
 ) -> dict[str, Any]:
-    """Build a version of the dataset that a spec file describes, and publish it if there is anything new.
+    """Build a version of the dataset in a spec file, and publish it if anything changed.
 
     Args:
         spec_file: Required: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path
-            counts from TOKENLOOM_HOME, the paths in the file from its folder.
-        overrides: KEY=VALUE a line, as with --set on the command line, such as limit=1000.
+            starts from TOKENLOOM_HOME, paths in the file from its folder.
+        overrides: One KEY=VALUE per line, as with --set on the command line, such as limit=1000.
 
     Returns:
-        reference, version, published, splits: as `tokenloom build --json` prints them.
+        The JSON object of `tokenloom build --json`: reference, version, published, splits and more.
     """
     place = absolute_path("spec_file", spec_file.strip())
     lines = [line.strip() for line in overrides.splitlines() if line.strip()]

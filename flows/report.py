@@ -1,4 +1,4 @@
-"""What a run shows in Prefect beside its tasks: its name, artifacts, and an event when a build ends."""
+"""Show a run in Prefect: its name, artifacts, and an event when a build publishes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from prefect.runtime import flow_run
 
 from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
+from tokenloom.flows.verify_steps import VerificationResult
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
+from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running.reading import step_label
 from tokenloom.wording import counted
 
-_MOST_ROWS = 500  # of a table; the UI shows all rows at once
-# What the event `tokenloom.dataset.published` says of a result.
+_MAX_ROWS = 500  # of a table; the UI shows all rows at once
+# Fields of the result in the event `tokenloom.dataset.published`.
 _PUBLISHED = (
     "version",
     "reference",
@@ -45,25 +47,23 @@ _STEPS = {
 
 
 def name_run(dataset: str, version: str) -> None:
-    """Name this flow run after what it builds, unless somebody named it."""
+    """Name this flow run after the version, unless a user named it."""
     if not is_generated(flow_run.get_name() or ""):
         return
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(flow_run.get_id()), name=f"{dataset} {version}")
 
 
-def show_result(result: dict[str, Any]) -> None:
-    """Write the summary, and the tables of inputs and shards, of the version that a build published.
-
-    Args:
-        result: of the flow, see BuildResult.to_json.
-    """
-    store, version = resolve(parse_reference(result["reference"]))
+def show_result(result: BuildResult) -> None:
+    """Write the artifacts of a published version: a summary and tables of inputs and shards."""
+    store, version = resolve(parse_reference(result.reference))
     build = json.loads(store.read(version_path(version["version"], manifest.BUILD)))
     inputs = read_inputs(store, version)
     key = artifact_key(version["dataset"])
     create_markdown_artifact(
-        summary(result, version, inputs, build["seconds"]), key=f"{key}-summary", description=outcome_line(result)
+        summary(result, version, inputs, build["seconds"]),
+        key=f"{key}-summary",
+        description=outcome_line(result.to_json()),
     )
     create_table_artifact(
         _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
@@ -79,25 +79,25 @@ def show_result(result: dict[str, Any]) -> None:
 
 
 def artifact_key(dataset: str) -> str:
-    """Return a dataset's name as Prefect allows it in the key of an artifact."""
+    """Return the name of a dataset in the characters that Prefect allows in the key of an artifact."""
     return re.sub("[^a-z0-9]+", "-", dataset).strip("-")
 
 
 def _first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return rows[:_MOST_ROWS]
+    return rows[:_MAX_ROWS]
 
 
 def _description(what: str, count: int) -> str:
-    return counted(count, what) if count <= _MOST_ROWS else f"the first {_MOST_ROWS} of {counted(count, what)}"
+    return counted(count, what) if count <= _MAX_ROWS else f"the first {_MAX_ROWS} of {counted(count, what)}"
 
 
 def summary(
-    result: dict[str, Any], version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
+    result: BuildResult, version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
 ) -> str:
-    """Return what a build did as Markdown: the way from inputs to shards, what each step took, and how to read it.
+    """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
-        result: of the flow, see BuildResult.to_json.
+        result: of the build.
         version: its manifest.
         inputs: rows of its inputs.json.
         seconds: by step, from its build.json.
@@ -107,12 +107,12 @@ def summary(
     return "\n".join(
         [
             f"## {version['dataset']} {version['version']}",
-            _cell(outcome_line(result)),
+            _cell(outcome_line(result.to_json())),
             "```python",
-            reading_lines(result["reference"]),
+            reading_lines(result.reference),
             "```",
             "```text",
-            "\n    |\n".join(_way(version, inputs, seconds)),
+            "\n    |\n".join(_diagram(version, inputs, seconds)),
             "```",
             f"The longest step was **{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
             "",
@@ -130,8 +130,8 @@ def summary(
     )
 
 
-def _way(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> list[str]:
-    """Return the way from files to shards: what goes in, each step with its time, what comes out."""
+def _diagram(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> list[str]:
+    """Return the lines of a diagram: the input files, each step with its time, the shards."""
     shards = [shard for split in version["splits"].values() for shard in split["shards"]]
     return [
         f"{counted(len(inputs), 'file')}, {_megabytes(inputs)}",
@@ -148,8 +148,8 @@ def _megabytes(files: list[dict[str, Any]]) -> str:
     return f"{sum(file['bytes'] for file in files) / 1e6:,.1f} MB"
 
 
-def show_verification(dataset: str, result: dict[str, Any]) -> None:
-    """Write what a verification found as Markdown.
+def show_verification(dataset: str, result: VerificationResult) -> None:
+    """Write the result of a verification as a Markdown artifact.
 
     Args:
         dataset: its name.
@@ -164,10 +164,13 @@ def show_verification(dataset: str, result: dict[str, Any]) -> None:
     ]
     if damages:
         lines += ["", "| file | what is wrong | next step |", "|---|---|---|"]
-        lines += ["| " + " | ".join(_cell(row[name]) for name in row) + " |" for row in _first(damages)]
-    if len(damages) > _MOST_ROWS:
-        lines.append(f"and {len(damages) - _MOST_ROWS:,} more: `tokenloom verify {result['reference']}` names all")
-    lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MOST_ROWS])]
+        lines += [
+            f"| {_cell(row['file'])} | {_cell(row['what'])} | {_cell(row['next_step'])} |"
+            for row in damages[:_MAX_ROWS]
+        ]
+    if len(damages) > _MAX_ROWS:
+        lines.append(f"and {len(damages) - _MAX_ROWS:,} more: `tokenloom verify {result['reference']}` lists all")
+    lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MAX_ROWS])]
     create_markdown_artifact(
         "\n".join(lines), key=f"{artifact_key(dataset)}-verification", description=result["reference"]
     )
@@ -177,15 +180,16 @@ def _cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("\n", " ")
 
 
-def emit_published(dataset: str, result: dict[str, Any]) -> None:
+def emit_published(dataset: str, result: BuildResult) -> None:
     """Emit the event `tokenloom.dataset.published`."""
-    payload = {name: result[name] for name in _PUBLISHED}
+    fields = result.to_json()
+    payload = {name: fields[name] for name in _PUBLISHED}
     payload |= {
         "flow_run_id": flow_run.get_id(),
-        "message": outcome_line(result),
-        "read": reading_lines(result["reference"]),
+        "message": outcome_line(fields),
+        "read": reading_lines(result.reference),
     }
-    labels = {"tokenloom.version": result["version"], "tokenloom.tag": result["tag"] if result["tag_moved"] else "none"}
+    labels = {"tokenloom.version": result.version, "tokenloom.tag": result.tag if result.tag_moved else "none"}
     emit_event(
         "tokenloom.dataset.published",
         resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset} | labels,

@@ -1,4 +1,4 @@
-"""The line of the spec that an error of an input is about, where the spec came from a file."""
+"""Name the line of the spec file whose source an InputError is about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenloom.spec.build_spec import BuildSpec
 
 @contextmanager
 def naming_source_lines(spec: BuildSpec) -> Iterator[None]:
-    """Put file, line and name of the source before the message of an InputError of the block.
+    """Prefix the message of an InputError with the file, line and name of its source, if the spec came from a file.
 
     Example: "news.yaml:7: source wiki: /data/wiki.parquet: no column 'body'; ..."
     """

@@ -1,8 +1,6 @@
-"""The Prefect flow `verify-dataset`: every byte of a version is read, every damaged file is named."""
+"""The Prefect flow `verify-dataset`: it reads every byte of a version and names every damaged file."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from prefect import flow
 
@@ -13,25 +11,25 @@ from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
 from tokenloom.flows.run_hooks import VERIFY_HOOKS
 from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
-from tokenloom.flows.verify_steps import run_verification
+from tokenloom.flows.verify_steps import VerificationResult, run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
 from tokenloom.storage.versions.versions import parse_reference
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 @flow(name="verify-dataset", **VERIFY_HOOKS)
-def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> dict[str, Any]:
-    """Verify a version; a damaged one, or a `deep` look at no document, ends the run as Failed.
+def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> VerificationResult:
+    """Verify a version. The run fails if a file is damaged, or if `deep` could check no document.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION; @latest if left out. A relative path needs TOKENLOOM_HOME.
+        reference: STORE/DATASET@TAG_OR_VERSION; the default is @latest. A relative path needs TOKENLOOM_HOME.
         deep: Encode 1,000 documents again from their sources.
-        spec: Where those are now, and the runner; without it build.json says where they were.
+        spec: Says where the sources are now, and which runner to use. Default: the sources in build.json.
 
     Returns:
-        reference, version, files, bytes, damages: as `tokenloom verify --json` prints them.
+        The JSON object of `tokenloom verify --json`: reference, version, files, bytes, damages and more.
     """
     reference = absolute_path("reference", reference)
     spec = with_absolute_paths(spec) if spec else None
@@ -52,10 +50,10 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
     return result
 
 
-def _message(result: dict[str, Any]) -> str:
+def _message(result: VerificationResult) -> str:
     files = [row["file"] for row in result["damages"]]
-    more = f" and {len(files) - _MOST_NAMED:,} more" if len(files) > _MOST_NAMED else ""
+    more = f" and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
     return (
-        f"{result['reference']}: {len(files):,} damaged: {', '.join(files[:_MOST_NAMED])}{more}; the artifact of this "
-        "run says what is wrong with each and what to do"
+        f"{result['reference']}: {len(files):,} damaged: {', '.join(files[:_MAX_NAMED])}{more}; the artifact of this "
+        "run describes each damage and the next step"
     )

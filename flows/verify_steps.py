@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tokenloom.errors import FormatError, SpecError
 from tokenloom.storage.formats.manifest import BUILD
@@ -16,30 +16,50 @@ from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
 
-if TYPE_CHECKING:  # what a deep verification needs is imported by one alone: that takes as long as reading a gigabyte
+if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.verification.verify_sources import DeepJob, EncodingReport
 
 _TASK_BYTES = 64_000_000
-_ENCODE_BYTES = 1e9  # reading so many takes about as long as encoding 1,000 documents again
+_ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 documents again
+
+
+class DamagedFile(TypedDict):
+    """A damaged file of a version: what is wrong, and what to do."""
+
+    file: str
+    what: str
+    next_step: str
+
+
+class VerificationResult(TypedDict):
+    """The JSON object of `tokenloom verify --json`."""
+
+    reference: str
+    version: str | None
+    files: int
+    bytes: int
+    documents_encoded_again: int
+    damages: list[DamagedFile]
+    warnings: list[str]
 
 
 def run_verification(
     reference: str, deep: bool, spec: BuildSpec | None, num_workers: int, run_one: RunOne, run_each: RunEach
-) -> dict[str, Any]:
-    """Verify a version; return what `tokenloom verify --json` prints.
+) -> VerificationResult:
+    """Verify every file of a version.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
         deep: encode 1,000 documents again from their sources.
-        spec: where those are, with absolute paths; None for what build.json says.
-        num_workers: processes at work, for cutting the work.
+        spec: where the sources are, with absolute paths; None for the spec in build.json.
+        num_workers: processes among which the work is divided.
         run_one: how a step is run.
         run_each: how a step is run for many jobs.
 
     Raises:
-        StoreError: there is no such version, or the store can't be read.
-        SpecError: `spec` is not what the version was built from.
+        StoreError: the version does not exist, or the store can't be read.
+        SpecError: the version was not built from `spec`.
     """
     progress.report(progress.StepStarted("open", 0))
     subject: Subject = run_one("open", lambda: open_version(reference))
@@ -99,34 +119,34 @@ def _label(job: VerifyJob) -> str:
     return str(job.claim.entry["name"]) if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
 
 
-def _by_file(damages: list[Damage]) -> list[dict[str, str]]:
-    """Return a row for each damaged file, in the order they were found."""
+def _by_file(damages: list[Damage]) -> list[DamagedFile]:
+    """Return the damaged files in the order they were found."""
     by_file: defaultdict[str, list[str]] = defaultdict(list)
     for damage in damages:
         by_file[damage.file].append(damage.what)
-    return [{"file": file, "what": "; ".join(what), "next_step": _next_step(file)} for file, what in by_file.items()]
+    return [DamagedFile(file=file, what="; ".join(what), next_step=_next_step(file)) for file, what in by_file.items()]
 
 
 def _next_step(file: str) -> str:
     if file.startswith("tags/"):
-        return "restore it from a copy; deleting the newest entry of a log lets the one before it count again"
+        return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
 def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
-    """Raise SpecError if the version was built from another spec; the excluded contents are not compared."""
+    """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
     mine, built = spec.identity(), dict(manifest["spec"])
     for identity in (mine, built):
         documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
         identity |= {"documents": documents} if documents else {}
     mine = json.loads(json.dumps(mine))
     if differ := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
-        raise SpecError(f"{name}: it is not what the version was built from: {', '.join(differ)} differ")
+        raise SpecError(f"{name}: the version was built from another spec: {', '.join(differ)} differ")
 
 
 def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
-    """Return the documents to encode again, and why some can't be."""
+    """Return the documents to encode again, and the reasons why some can't be."""
     from tokenloom.tasks.verification.verify_sources import deep_jobs
 
     if subject.inputs is None:
@@ -139,14 +159,14 @@ def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | No
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
         return deep_jobs(subject, [document for one in checked for document in one.proposed], spec)
-    except FormatError as error:  # a file of the tokenizer; its own job names it too
+    except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
         return [], [f"no document was encoded again: {error}"]
 
 
 def _recorded_spec(subject: Subject) -> BuildSpec:
-    """Return the spec as build.json says it, whose secrets are redacted; raises what reading and checking it raise.
+    """Return the spec in build.json, whose secrets are redacted. Errors of reading and checking it are not translated.
 
-    Whoever writes the store may write that file, so it may name sources, and no code that would run here.
+    Anyone who can write to the store can write that file. It may therefore name sources, but no code to run here.
     """
     from tokenloom.spec.build_spec import BuildSpec
 
@@ -155,5 +175,5 @@ def _recorded_spec(subject: Subject) -> BuildSpec:
     spec = BuildSpec.model_validate(build["spec"])
     _check_spec(spec, subject.manifest, BUILD)
     if spec.documents.transform:
-        raise SpecError("documents.transform is code, which runs from --spec alone")
+        raise SpecError("documents.transform is code, which runs only if --spec names it")
     return spec

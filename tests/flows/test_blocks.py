@@ -1,4 +1,4 @@
-"""Stores and credentials from blocks of Prefect: what they open, what is said of wrong ones, and that none shows."""
+"""Stores and credentials from Prefect blocks: what they open, how errors are reported, and that no secret shows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ pytestmark = [
     # of aiobotocore and s3fs, whose sessions end with the process
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-_PLANTED = "planted-8f3c1d7e5b"  # a secret that must be found nowhere
+_PLANTED = "planted-8f3c1d7e5b"  # a secret that must not appear anywhere
 
 
 @pytest.fixture
 def options() -> Iterator[dict[str, Any]]:
-    """fsspec's options of this process, put back afterwards."""
+    """The options of fsspec in this process, restored afterwards."""
     before = dict(fsspec.config.conf)
     yield fsspec.config.conf
     fsspec.config.conf.clear()
@@ -46,7 +46,7 @@ def options() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An S3 server with a file of documents, which the environment does not know."""
+    """An S3 server with a file of documents; the environment has no credentials for it."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     with s3_server() as url:
@@ -62,12 +62,12 @@ def s3_spec(folder: Path, block: str) -> BuildSpec:
 
 
 def secret_of(server: str) -> dict[str, str]:
-    """Return the options that open the server, with the planted secret."""
+    """Return the options for the server, with the planted secret."""
     return {"key": "test", "secret": _PLANTED, "endpoint_url": server}
 
 
 @pytest.mark.usefixtures("options")
-def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
+def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     Secret(value=secret_of(s3)).save("bucket", overwrite=True)
@@ -80,8 +80,8 @@ def test_a_secret_block_opens_a_bucket_and_its_value_shows_nowhere(
     places = [*(tmp_path / "store").rglob("*"), *Path(PREFECT_HOME.value()).rglob("*")]
     found = [path for path in places if path.is_file() and _PLANTED.encode() in path.read_bytes()]
     assert found == []
-    told = all_told(prefect_server)
-    assert "tokenize" in told and result["reference"] in told and _PLANTED not in told
+    recorded = all_told(prefect_server)
+    assert "tokenize" in recorded and result["reference"] in recorded and _PLANTED not in recorded
 
 
 def test_credentials_of_threads_last_as_long_as_one_of_them_works(
@@ -104,7 +104,7 @@ def test_credentials_of_threads_last_as_long_as_one_of_them_works(
 
 
 @pytest.mark.usefixtures("options", "quick_retries")
-def test_a_store_on_s3_holds_no_secret_and_no_failure_shows_one(
+def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.storage.stores.remote_retries.FIRST_WAIT_SECONDS", 0.01)
@@ -123,29 +123,29 @@ def test_a_store_on_s3_holds_no_secret_and_no_failure_shows_one(
     assert any(path.name == "build.json" for path in files)
     assert [path for path in files if _PLANTED.encode() in path.read_bytes()] == []
     chain = "".join(traceback.format_exception(refused.value)) + "".join(traceback.format_exception(failed.value))
-    told = all_told(prefect_server)
-    assert "no permission to write it" in told and _PLANTED not in told + chain + caplog.text
+    recorded = all_told(prefect_server)
+    assert "no permission to write it" in recorded and _PLANTED not in recorded + chain + caplog.text
 
 
 @pytest.mark.usefixtures("prefect_server", "options")
-def test_a_block_that_is_missing_or_of_another_form_is_named(tmp_path: Path, s3: str) -> None:
+def test_a_missing_or_malformed_block_is_named(tmp_path: Path, s3: str) -> None:
     with pytest.raises(SpecError, match=r"credentials of s3: Secret block 'nothing': .*make it in the UI under Blocks"):
         build_dataset(s3_spec(tmp_path, "nothing"))
     Secret(value=_PLANTED).save("text", overwrite=True)
-    with pytest.raises(SpecError, match="'text': its value is no JSON object") as failed:
+    with pytest.raises(SpecError, match="'text': its value is not a JSON object") as failed:
         build_dataset(s3_spec(tmp_path, "text"))
     assert _PLANTED not in str(failed.value)
 
 
 @pytest.mark.usefixtures("prefect_server", "options")
-def test_a_store_may_be_a_block_and_a_folder_in_it(tmp_path: Path) -> None:
+def test_a_store_can_be_a_folder_in_a_block(tmp_path: Path) -> None:
     LocalFileSystem(basepath=str(tmp_path / "corpora")).save("corpora", overwrite=True)
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(60)])
     spec = make_spec(tmp_path, [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}]).with_workers(0)
     named = spec.model_copy(update={"store": "block://local-file-system/corpora/team"})
     assert build_dataset(named)["reference"].startswith(f"{tmp_path}/corpora/team/data@")
     for store, said in (
-        ("block://local-file-system/other", "Prefect knows no such block"),
+        ("block://local-file-system/other", "Prefect has no such block"),
         ("block://secret/x", "write block://local-file-system/NAME or"),
         ("block://local-file-system/corpora/../x", "write block://local-file-system/NAME or"),
     ):
@@ -153,7 +153,7 @@ def test_a_store_may_be_a_block_and_a_folder_in_it(tmp_path: Path) -> None:
             build_dataset(spec.model_copy(update={"store": store}))
 
 
-def test_a_direct_build_says_what_only_prefect_has(tmp_path: Path) -> None:
+def test_a_direct_build_refuses_what_only_prefect_has(tmp_path: Path) -> None:
     for fields, said in (
         ({"credentials": [{"protocol": "s3", "block": "a"}]}, "credentials: this needs Prefect"),
         ({"runner": {"kind": "dask"}}, "runner: this needs Prefect"),

@@ -1,4 +1,4 @@
-"""The Prefect flow: what it publishes, which tasks run again, how it runs as a deployment."""
+"""The flow build-dataset: what it publishes, which tasks are retried, and how it runs as a deployment."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
         send_all()
         deadline = time.monotonic() + 60
         runs: list[TaskRun] = []
-        while True:  # the server takes events of task runs in a little later: wait until nothing more comes
+        while True:  # the server processes events of task runs a little later: wait until no more arrive
             before, runs = len(runs), client.read_task_runs(flow_run_filter=wanted)
             are_final = all(r.state is not None and r.state.is_final() for r in runs)
             if (runs and are_final and len(runs) == before) or time.monotonic() > deadline:
@@ -67,7 +67,7 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
 
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_flow_publishes_what_a_direct_build_does(tmp_path: Path, workers: int) -> None:
+def test_the_flow_publishes_the_same_version_as_a_direct_build(tmp_path: Path, workers: int) -> None:
     spec = _spec(tmp_path, shard_tokens=3000)
     result = build_dataset(spec.with_workers(workers))
     assert result["published"] is True
@@ -93,7 +93,7 @@ def test_every_step_is_a_task_run_that_completes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_bad_input_fails_the_run_once_with_our_message(tmp_path: Path) -> None:
+def test_bad_input_fails_the_run_without_retries_and_with_our_message(tmp_path: Path) -> None:
     spec = _spec(tmp_path)
     with (tmp_path / "input" / "b.jsonl").open("a") as file:
         file.write('{"text": 3}\n')
@@ -132,7 +132,7 @@ def test_an_unexpected_error_keeps_its_traceback_and_the_last_line_names_it(
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_other_flows_in_the_same_process_keep_their_log(tmp_path: Path) -> None:
+def test_other_flows_in_the_same_process_keep_their_logs(tmp_path: Path) -> None:
     @flow(name="somebody-elses")
     def somebody_elses() -> None:
         raise InputError("their file")
@@ -147,18 +147,18 @@ def test_other_flows_in_the_same_process_keep_their_log(tmp_path: Path) -> None:
 
 
 def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
-    """Encode, but end this worker process the first time."""
+    """Encode, but kill this worker process the first time."""
     mark = Path(job.store).parent / "killed"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
         return tokenize_partition(job)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a killed process goes on")
+    raise AssertionError("a killed process continues")
 
 
 @pytest.mark.usefixtures("prefect_server", "quick_retries")
-def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
+def test_work_of_a_lost_worker_is_retried_and_the_run_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
@@ -176,8 +176,8 @@ def test_lost_worker_is_retried_by_prefect_and_the_run_completes(
 
 
 @pytest.mark.usefixtures("prefect_server", "quick_retries")
-@pytest.mark.parametrize("number", [0, 1])  # of the plan's requests, and of the first that a worker makes
-def test_a_busy_server_of_inputs_is_asked_again_by_prefect(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", [0, 1])  # the plan's first request, and the first request of a worker
+def test_a_request_to_a_busy_input_server_is_retried(tmp_path: Path, number: int) -> None:
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(8)])
     with serving(tmp_path / "input", {number}) as (url, _):
         spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
@@ -188,7 +188,7 @@ def test_a_busy_server_of_inputs_is_asked_again_by_prefect(tmp_path: Path, numbe
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
+def test_a_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
     spec = _spec(tmp_path)
     waiting = ["once"]
 
@@ -204,7 +204,7 @@ def test_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_relative_path_needs_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_needs_tokenloom_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i}" for i in range(60)])
     source = {"kind": "jsonl", "path": "input/*.jsonl"}
     spec = make_spec(Path("store"), [source])
@@ -220,7 +220,7 @@ def test_relative_path_needs_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert build_dataset(spec.with_workers(0))["reference"].startswith(f"{tmp_path}/store/data@")
 
 
-def test_parameters_of_the_flow_are_the_spec() -> None:
+def test_the_parameter_of_the_flow_is_the_spec() -> None:
     schema = build_dataset.parameters.model_dump()
     assert schema["required"] == ["spec"]
     assert set(schema["properties"]) == {"spec"}
@@ -228,7 +228,7 @@ def test_parameters_of_the_flow_are_the_spec() -> None:
     assert module.build_dataset.name == "build-dataset"
 
 
-def test_every_flow_that_is_deployed_filters_its_log() -> None:
+def test_every_deployed_flow_filters_its_log() -> None:
     assert {name.split("/")[0] for name in NAMES} == set(FLOWS)
 
 
@@ -240,7 +240,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Prefect process that is told to stop, and surely gone, after the block."""
+    """A Prefect process that is stopped, and has ended, after the block."""
     log = (folder / f"{arguments[0]}.log").open("wb")
     process = subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "prefect", *arguments],
@@ -275,7 +275,7 @@ def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"no server at {url}")
 
 
-def test_deployment_of_prefect_yaml_runs_through_a_worker(migrated: Path, tmp_path: Path) -> None:
+def test_a_deployment_of_prefect_yaml_runs_in_a_worker(migrated: Path, tmp_path: Path) -> None:
     use_migrated(migrated, tmp_path / "prefect")
     port = _free_port()
     url = f"http://127.0.0.1:{port}/api"

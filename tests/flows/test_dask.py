@@ -69,14 +69,14 @@ def _cluster(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shared_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster for the tests that leave it as it was."""
+    """The address of a cluster for tests that do not change it."""
     with _cluster(tmp_path_factory.mktemp("cluster")) as address:
         yield address
 
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster of the test's own, which has its environment."""
+    """The address of a cluster for one test, with the environment of that test."""
     with _cluster(tmp_path) as address:
         yield address
 
@@ -93,7 +93,7 @@ def _address_when_ready(file: Path) -> str:
 
 
 def _spec(folder: Path, again: int = 1, **fields: Any) -> BuildSpec:
-    """Return a build of 4 x 100 documents; each says its line `again` times."""
+    """Return a build of 4 x 100 documents, each of which repeats its line `again` times."""
     for name in "abcd":
         texts = [f"document {i} of {name} on a cluster" * again for i in range(100)]
         write_jsonl(folder / "input" / f"{name}.jsonl", texts)
@@ -102,14 +102,14 @@ def _spec(folder: Path, again: int = 1, **fields: Any) -> BuildSpec:
 
 
 def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
-    """Return the same build for this machine's processes and another store."""
+    """Return the same build with processes of this machine and another store."""
     return BuildSpec.model_validate(
         spec.model_dump() | {"store": str(folder / "direct"), "runner": {"kind": "process"}}
     )
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_cluster_changes_no_byte_and_tells_its_progress(tmp_path: Path, shared_address: str) -> None:
+def test_a_cluster_changes_no_byte_and_reports_progress(tmp_path: Path, shared_address: str) -> None:
     spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
     seen: list[progress.Event] = []
     with progress.listening(seen.append):
@@ -122,19 +122,17 @@ def test_a_cluster_changes_no_byte_and_tells_its_progress(tmp_path: Path, shared
 
 
 def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
-    """Encode, but end this worker of the cluster the first time."""
+    """Encode, but kill this worker of the cluster the first time."""
     try:
         (Path(job.store).parent / "killed").touch(exist_ok=False)
     except FileExistsError:
         return tokenize_partition(job)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a killed process goes on")
+    raise AssertionError("a killed process continues")
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_worker_killed_in_the_middle_changes_no_byte(
-    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killing_a_worker_changes_no_byte(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
     spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
     (tmp_path / "store").mkdir()

@@ -1,4 +1,4 @@
-"""A server on a real PostgreSQL, as in docs/teams.md: deploy, a worker, a build, a dump that a server starts on."""
+"""A server on a real PostgreSQL, as in docs/teams.md: deployments, a worker, a build, and a restored dump."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.versions import dataset_store, published_versions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-# PostgreSQL refuses to be run by root
+# PostgreSQL refuses to run as root
 AS_NOBODY: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
 
 
 class Postgres:
-    """A PostgreSQL of this test's own, which listens on a socket in its folder alone."""
+    """A PostgreSQL for this test, which listens only on a socket in its folder."""
 
     def __init__(self, programs: Path, folder: Path):
         self.programs = programs
         self.folder = folder
 
     def start(self) -> None:
-        """Make the cluster and start it."""
+        """Create the cluster and start it."""
         options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c fsync=off"
         if AS_NOBODY:
             shutil.chown(self.folder, AS_NOBODY["user"])
@@ -45,21 +45,21 @@ class Postgres:
         self.control("pg_ctl", "start", "--wait", f"--log={self.folder}/log", f"--options={options}")
 
     def stop(self) -> None:
-        """End it with its sessions."""
+        """Stop it and end its sessions."""
         self.control("pg_ctl", "stop", "--wait", "--mode=immediate")
 
     def create(self, database: str) -> str:
-        """Create a database that `prefect`, which is no superuser, owns; return its URL for Prefect."""
+        """Create a database owned by `prefect`, which is not a superuser; return its URL for Prefect."""
         self.run("createdb", "--owner=prefect", database, user="admin")
         return f"postgresql+asyncpg://prefect@/{database}?host={self.folder}"
 
     def run(self, program: str, *arguments: str, user: str = "prefect") -> str:
-        """Run a client; return what it prints."""
+        """Run a client; return its output."""
         environment = os.environ | {"PGHOST": str(self.folder), "PGUSER": user}
         return run_program([str(self.programs / program), *arguments], env=environment)
 
     def control(self, program: str, *arguments: str) -> None:
-        """Run a program of the server on the cluster."""
+        """Run a server program on the cluster."""
         command = [str(self.programs / program), f"--pgdata={self.folder}/data", *arguments]
         run_program(command, cwd=self.folder, **AS_NOBODY)
 
@@ -74,7 +74,7 @@ class Team(NamedTuple):
 
 
 def run_program(command: list[str], **options: Any) -> str:
-    """Run a program that has to succeed; return what it prints."""
+    """Run a program that must succeed; return its output."""
     with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open as long as the server that pg_ctl starts
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=120, check=False, **options)
         output.seek(0)
@@ -90,7 +90,7 @@ def postgres() -> Iterator[Postgres]:
     found = [Path(initdb)] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         pytest.skip("needs PostgreSQL's programs (Debian: apt-get install postgresql)")
-    with tempfile.TemporaryDirectory(prefix="pg") as folder:  # the path of a socket has to be short
+    with tempfile.TemporaryDirectory(prefix="pg") as folder:  # the path of a socket must be short
         server = Postgres(found[-1].resolve().parent, Path(folder))
         server.start()
         try:
@@ -109,7 +109,7 @@ def serving(folder: Path, database: str) -> Iterator[str]:
         patch.setenv("PREFECT_HOME", str(folder / "prefect"))
         patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", database)
         server, url = start_server(log=log)
-        patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nobody else needs it
+        patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nothing else needs it
         patch.setenv("PREFECT_API_URL", url)
         try:
             with temporary_settings({PREFECT_API_URL: url}):
@@ -120,7 +120,7 @@ def serving(folder: Path, database: str) -> Iterator[str]:
 
 @contextmanager
 def working(folder: Path) -> Iterator[None]:
-    """Run a worker with the command that `tokenloom deploy` tells."""
+    """Run a worker with the command that `tokenloom deploy` prints."""
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "tokenloom", "--install-policy", "never"]
     with (folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
@@ -156,7 +156,7 @@ def team(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield Team(folder, postgres, asked, run)
 
 
-def test_a_build_through_the_server_has_the_version_of_a_direct_one(team: Team, tmp_path: Path) -> None:
+def test_a_build_through_the_server_has_the_version_of_a_direct_build(team: Team, tmp_path: Path) -> None:
     assert team.run.state.is_completed(), team.run.state
     direct = build(BuildSpec.model_validate(team.asked["spec"] | {"store": str(tmp_path)}))
     assert published_versions(dataset_store(str(team.folder / "store"), "news")) == [direct.version]
@@ -164,12 +164,12 @@ def test_a_build_through_the_server_has_the_version_of_a_direct_one(team: Team, 
     assert f"## news {direct.version}" in artifact("news-summary").data
 
 
-def test_the_role_of_the_server_is_no_superuser_and_has_made_its_extension(team: Team) -> None:
+def test_the_role_of_the_server_is_not_a_superuser_and_created_its_extension(team: Team) -> None:
     query = "SELECT rolsuper, extname FROM pg_roles, pg_extension WHERE rolname = 'prefect' AND extname = 'pg_trgm'"
     assert team.postgres.run("psql", "-Atc", query, "prefect") == "f|pg_trgm\n"
 
 
-def test_a_server_on_a_restored_dump_has_the_old_runs(team: Team) -> None:
+def test_a_server_on_a_restored_dump_has_the_earlier_runs(team: Team) -> None:
     dump = str(team.folder / "prefect.dump")
     team.postgres.run("pg_dump", "--format=custom", f"--file={dump}", "prefect")
     database = team.postgres.create("restored")

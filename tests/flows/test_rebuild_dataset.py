@@ -1,4 +1,4 @@
-"""The flow rebuild-dataset: each run reads its spec file anew, and nothing else says what to build."""
+"""The flow rebuild-dataset: each run reads its spec file again, and nothing else determines the build."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ runner: {kind: process, workers: 0}
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """TOKENLOOM_HOME with specs/news.yaml and an input file; another folder is the current one."""
+    """TOKENLOOM_HOME with specs/news.yaml and an input file; the current folder is another one."""
     write_jsonl(tmp_path / "home" / "input" / "a.jsonl", [f"document {i}" for i in range(50)])
     (tmp_path / "home" / "specs").mkdir()
     (tmp_path / "home" / "specs" / "news.yaml").write_text(SPEC)
@@ -43,7 +43,7 @@ def test_the_help_says_that_a_schedule_must_give_the_spec_file() -> None:
     assert parameter_schema(rebuild_dataset).properties["spec_file"]["description"].startswith("Required: ")
 
 
-def test_each_run_reads_the_spec_file_and_the_input_anew(home: Path) -> None:
+def test_each_run_reads_the_spec_file_and_the_input_again(home: Path) -> None:
     first = rebuild_dataset(spec_file="specs/news.yaml")
     assert (first["published"], first["rows"]["read"]) == (True, 50)
     assert Path(first["reference"].partition("@")[0]).resolve() == home / "store" / "news"
@@ -54,7 +54,7 @@ def test_each_run_reads_the_spec_file_and_the_input_anew(home: Path) -> None:
     assert rebuild_dataset(spec_file="specs/news.yaml")["published"] is True
 
 
-def test_overrides_are_lines_whose_paths_count_from_the_same_folder(home: Path) -> None:
+def test_overrides_are_lines_whose_paths_start_from_tokenloom_home(home: Path) -> None:
     result = rebuild_dataset(spec_file="specs/news.yaml", overrides="\n  store=other store\n\nlimit=7\n")
     assert result["reference"].startswith(f"{home}/other store/news@")
     store = dataset_store(f"{home}/other store", "news")
@@ -63,7 +63,7 @@ def test_overrides_are_lines_whose_paths_count_from_the_same_folder(home: Path) 
     assert load_manifest(store, tag.version)["rows"]["read"] == 7
 
 
-def test_a_run_without_its_spec_file_fails_though_a_version_is_there(home: Path) -> None:
+def test_a_run_without_its_spec_file_fails_even_if_a_version_exists(home: Path) -> None:
     rebuild_dataset(spec_file="specs/news.yaml")
     (home / "specs" / "news.yaml").unlink()
     with pytest.raises(SpecError, match=r"home/specs/news\.yaml: no such file"):
@@ -77,7 +77,7 @@ def test_a_relative_spec_file_needs_tokenloom_home(home: Path, monkeypatch: pyte
     assert rebuild_dataset(spec_file=f"{home}/specs/news.yaml")["published"] is True
 
 
-def test_a_spec_at_a_url_counts_its_paths_from_there(home: Path, s3_proxy: FaultyProxy) -> None:
+def test_paths_of_a_spec_at_a_url_start_from_its_folder(home: Path, s3_proxy: FaultyProxy) -> None:
     upload(s3_proxy.url, home, "corpora")
     result = rebuild_dataset(spec_file=f"s3://{BUCKET}/corpora/specs/news.yaml")
     assert result["published"] is True

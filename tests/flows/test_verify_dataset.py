@@ -1,4 +1,4 @@
-"""The flow verify-dataset: Completed for a whole version, Failed with the names of the files for a damaged one."""
+"""The flow verify-dataset: Completed for an intact version, Failed with the names of the damaged files otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixture
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """A version with every kind of file in it."""
+    """A version that contains every kind of file."""
     return make_version(tmp_path)
 
 
@@ -29,7 +29,7 @@ def _newest_run() -> FlowRun:
         return max(client.read_flow_runs(), key=lambda run: run.created)  # type: ignore[arg-type, return-value]
 
 
-def test_a_whole_version_completes_and_says_what_the_command_does(made: Made) -> None:
+def test_an_intact_version_completes_with_the_result_of_the_command(made: Made) -> None:
     spec = made.spec.with_workers(1)
     result = verify_dataset(made.reference, deep=True, spec=spec)
     assert result == verify_directly(made.reference, True, None, 0)
@@ -37,9 +37,9 @@ def test_a_whole_version_completes_and_says_what_the_command_does(made: Made) ->
     assert run.state is not None
     assert run.state.is_completed()
     assert run.name == f"data {made.version} verified"
-    told = artifact("data-verification").data
-    assert "nothing is damaged" in told
-    assert f"{result['documents_encoded_again']:,} documents encoded again" in told
+    page = artifact("data-verification").data
+    assert "nothing is damaged" in page
+    assert f"{result['documents_encoded_again']:,} documents encoded again" in page
 
 
 def test_a_damaged_version_fails_and_names_the_files(made: Made) -> None:
@@ -54,12 +54,12 @@ def test_a_damaged_version_fails_and_names_the_files(made: Made) -> None:
     assert run.state is not None
     assert run.state.is_failed()
     assert names[0] in str(run.state.message)
-    told = artifact("data-verification").data
-    assert all(name in told for name in names)
-    assert "restore it from a copy" in told
+    page = artifact("data-verification").data
+    assert all(name in page for name in names)
+    assert "restore it from a copy" in page
 
 
-def test_a_relative_reference_counts_from_home_alone(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_reference_starts_only_from_tokenloom_home(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENLOOM_HOME", raising=False)
     with pytest.raises(SpecError, match=r"reference: 'store/data' is relative.*TOKENLOOM_HOME"):
         verify_dataset("store/data")

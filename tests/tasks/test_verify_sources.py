@@ -129,7 +129,7 @@ def test_a_transform_is_applied_again(tmp_path: Path, monkeypatch: pytest.Monkey
         "documents.transform tokenloom_test_rule:change gives different texts: 20 not compared"
     ]
     (warning,) = _deep(made)["warnings"]
-    assert "documents.transform is code, which runs from --spec alone" in warning
+    assert "documents.transform is code, which runs only if --spec names it" in warning
 
 
 def test_build_json_cannot_name_code_to_run(made: Made) -> None:
@@ -140,7 +140,7 @@ def test_build_json_cannot_name_code_to_run(made: Made) -> None:
     result = _deep(made)
     assert (result["damages"], result["documents_encoded_again"]) == ([], 0)
     (warning,) = result["warnings"]
-    assert "it is not what the version was built from: documents differ" in warning
+    assert "the version was built from another spec: documents differ" in warning
 
 
 def test_a_source_that_changes_during_the_comparison_is_not_damage(

@@ -1,4 +1,4 @@
-"""Tokenizers of a tokenizer.json: ids of the library, known and unknown ends of text, and what is refused."""
+"""Tokenizers from a tokenizer.json: ids of the library, known and unknown ends of text, and refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train_bpe() -> str:
 
 @lru_cache
 def train_wordpiece() -> str:
-    """Return a WordPiece with BERT's template, and truncation and padding declared."""
+    """Return a WordPiece with BERT's template, truncation and padding."""
     library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     library.normalizer = normalizers.BertNormalizer()
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -65,7 +65,7 @@ def train_wordpiece() -> str:
 
 @lru_cache
 def train_unigram() -> str:
-    """Return a Unigram with Metaspace, as T5 has it; `</s>` is one of its pieces, too."""
+    """Return a Unigram with Metaspace, as in T5; `</s>` is also one of its pieces."""
     library = tokenizers.Tokenizer(models.Unigram())
     library.normalizer = normalizers.NFKC()
     library.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -77,8 +77,8 @@ def train_unigram() -> str:
     return library.to_str()
 
 
-def ids_alone(json_text: str, text: str) -> list[int]:
-    """Return the ids that the library gives one text as ordinary text."""
+def library_ids(json_text: str, text: str) -> list[int]:
+    """Return the library's ids of one text, as ordinary text."""
     library = _library(json_text)
     ids: list[int] = library.encode(text, add_special_tokens=False).ids
     return ids
@@ -101,7 +101,7 @@ def write_json(folder: Path, content: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(json_text: str, change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json after `change` was made in it."""
+    """Return the content of a tokenizer.json after `change`."""
     content: dict[str, Any] = json.loads(json_text)
     change(content)
     return content
@@ -115,28 +115,28 @@ class _HuggingFace(TokenizerConformance):
         return write_json(tmp_path, type(self).json_text())
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return ids_alone(type(self).json_text(), text)
+        return library_ids(type(self).json_text(), text)
 
 
 class TestByteLevelBpe(_HuggingFace):
     json_text = staticmethod(train_bpe)
-    other_marks = ({"eot": "<s>"}, {"bos": "<s>"}, {"bos": EOT})
+    other_boundary_tokens = ({"eot": "<s>"}, {"bos": "<s>"}, {"bos": EOT})
 
 
 class TestWordPiece(_HuggingFace):
     json_text = staticmethod(train_wordpiece)
     bos_ids = (2,)
     spellings = ("[CLS]", "[SEP]", "[UNK]", "[PAD]", EOT)
-    other_marks = ({"eot": "[PAD]"}, {"bos": "[PAD]"}, {"eot": "[SEP]"})
+    other_boundary_tokens = ({"eot": "[PAD]"}, {"bos": "[PAD]"}, {"eot": "[SEP]"})
 
 
 class TestUnigram(_HuggingFace):
     json_text = staticmethod(train_unigram)
-    special_ids_stay_out = False  # the model itself has </s> among its pieces
-    other_marks = ({"eot": "<s>"}, {"bos": "<s>"})
+    special_ids_stay_out = False  # </s> is one of the pieces of the model
+    other_boundary_tokens = ({"eot": "<s>"}, {"bos": "<s>"})
 
 
-# The end of text, and what stands before a text
+# End of text, and ids before a text
 
 
 def marks(definition: dict[str, Any], **fields: Any) -> list[int]:
@@ -157,7 +157,7 @@ TEMPLATE = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens
     ],
     ids=["bert", "roberta", "template", "sequence"],
 )
-def test_a_template_with_one_token_behind_the_text_gives_both_marks(processor: Any, tmp_path: Path) -> None:
+def test_a_template_with_one_token_after_the_text_determines_eot_and_bos(processor: Any, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_wordpiece())
     library.post_processor = processor
     definition = write_json(tmp_path, library.to_str())
@@ -168,41 +168,41 @@ def test_a_template_with_one_token_behind_the_text_gives_both_marks(processor: A
 
 
 @pytest.mark.parametrize("single", ["[CLS] $A", "$A [SEP] [SEP]", "$A"])
-def test_a_template_without_one_token_behind_the_text_does_not_decide(single: str, tmp_path: Path) -> None:
+def test_a_template_without_one_token_after_the_text_does_not_determine_eot(single: str, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_wordpiece())
     library.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     definition = write_json(tmp_path, library.to_str())
-    with pytest.raises(TokenizerError, match=r"can't be known; give tokenizer\.eot; .*: \[CLS\], \[PAD\], \[SEP\]"):
+    with pytest.raises(TokenizerError, match=r"is unknown; give tokenizer\.eot; .*: \[CLS\], \[PAD\], \[SEP\]"):
         load_tokenizer(definition)
     assert marks(definition, eot="[SEP]") == [3]
 
 
-def test_a_template_that_puts_an_unknown_id_is_refused(tmp_path: Path) -> None:
+def test_a_template_with_an_unknown_id_is_refused(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_wordpiece())
     library.post_processor = processors.BertProcessing(("[SEP]", 999), ("[CLS]", 2))
     with pytest.raises(TokenizerError, match=r"its template puts ids \[2\], \[999\]"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
-def test_one_known_spelling_is_the_end_of_text_and_two_are_not(tmp_path: Path) -> None:
+def test_end_of_text_is_known_by_one_usual_spelling_but_not_by_two(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_bpe())
     assert marks(write_json(tmp_path, library.to_str())) == [library.token_to_id(EOT)]
     library.add_special_tokens(["</s>"])
     definition = write_json(tmp_path, library.to_str())
-    with pytest.raises(TokenizerError, match=r"can't be known.*: </s>, <s>, <\|endoftext\|>"):
+    with pytest.raises(TokenizerError, match=r"is unknown.*: </s>, <s>, <\|endoftext\|>"):
         load_tokenizer(definition)
     assert marks(definition, eot="</s>") == [library.token_to_id("</s>")]
 
 
 @pytest.mark.parametrize("field", ["eot", "bos"])
-def test_a_mark_that_is_no_token_is_refused_with_those_there_are(field: str, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"'<nope>' is no token of it; .*: <s>, <\|endoftext\|>"):
+def test_an_unknown_eot_or_bos_is_refused_with_a_list_of_special_tokens(field: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"'<nope>' is not one of its tokens; .*: <s>, <\|endoftext\|>"):
         load_tokenizer({**write_json(tmp_path, train_bpe()), field: "<nope>"})
 
 
 def test_the_size_of_the_vocabulary_counts_holes_and_added_tokens(tmp_path: Path) -> None:
     plain = load_tokenizer(write_json(tmp_path, train_bpe()))
-    assert plain.vocab_size == 302  # 300 of the model, and two runs of spaces
+    assert plain.vocab_size == 302  # 300 in the model, and two runs of spaces
 
     def leave_a_hole(content: dict[str, Any]) -> None:
         content["model"]["vocab"]["zq"] = 999
@@ -211,17 +211,17 @@ def test_the_size_of_the_vocabulary_counts_holes_and_added_tokens(tmp_path: Path
     assert holed.vocab_size == 1000
 
 
-def test_end_of_text_out_of_ordinary_text_moves_no_boundary(tmp_path: Path) -> None:
+def test_end_of_text_from_ordinary_text_does_not_move_a_boundary(tmp_path: Path) -> None:
     tokenizer = load_tokenizer({**write_json(tmp_path, train_bpe()), "eot": "a"})
     texts = ["a", "aaa", "", "banana"]
-    assert encode_each(tokenizer, texts) == [[*ids_alone(train_bpe(), text), tokenizer.eot_id] for text in texts]
+    assert encode_each(tokenizer, texts) == [[*library_ids(train_bpe(), text), tokenizer.eot_id] for text in texts]
     assert encode_each(tokenizer, texts)[0] == [tokenizer.eot_id] * 2
 
 
 # Decoding
 
 
-def test_bytes_come_back_and_marks_are_spelled(tmp_path: Path) -> None:
+def test_decoding_returns_the_bytes_and_spells_eot_and_bos(tmp_path: Path) -> None:
     tokenizer = load_tokenizer({**write_json(tmp_path, train_bpe()), "bos": "<s>"})
     for text, ids in zip(TEXTS, encode_each(tokenizer, TEXTS), strict=True):
         assert tokenizer.decode(np.array(ids)) == f"<s>{normalizers.NFC().normalize_str(text)}{EOT}"
@@ -232,13 +232,13 @@ def test_special_tokens_are_not_dropped_when_decoding(tmp_path: Path) -> None:
     assert tokenizer.decode(np.array([2, 0, 1, 3, 2])) == f"[CLS][PAD] [UNK]{EOT}[CLS]"
 
 
-def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
+def test_each_document_decodes_independently(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_json(tmp_path, train_unigram()))
     ids = [i for document in encode_each(tokenizer, ["lorem ipsum", "dolor sit"]) for i in document]
     assert tokenizer.decode(np.array(ids, np.uint16)) == f"lorem ipsum{EOT}dolor sit{EOT}"
 
 
-# Long texts, cut where their ids stay what they are
+# Long texts, cut where that does not change their ids
 
 WHOLE = 2_000_000
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -259,13 +259,13 @@ BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 
 
 def byte_level(*patterns: str, behavior: str = "isolated", invert: bool = False) -> Any:
-    """Return the pre-tokenizer of Llama 3 and later: expressions, then bytes."""
+    """Return the pre-tokenizer of Llama 3 and later: regular expressions, then bytes."""
     splits = [pre_tokenizers.Split(Regex(pattern), behavior, invert) for pattern in patterns]
     return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def gpt2_bytes(*before: Any, add_prefix_space: bool = False) -> Any:
-    """Return the pre-tokenizer of GPT-2, behind others."""
+    """Return the pre-tokenizer of GPT-2, after others."""
     return pre_tokenizers.Sequence([*before, pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)])
 
 
@@ -325,17 +325,17 @@ def train_local(kind: str) -> str:
         vocab_size=1000, special_tokens=["<unk>", EOT, "<s>"], initial_alphabet=alphabet, show_progress=False
     )
     library.train_from_iterator(["".join(draw.choices(PIECES, k=40)) for _ in range(300)], trainer)
-    library.add_tokens(["  ", "    ", "foo", ", "])  # no two that normalize to one: the library would choose by chance
+    library.add_tokens(["  ", "    ", "foo", ", "])  # none normalizes to another: the library would choose at random
     return library.to_str()
 
 
 def takes_long_texts(tokenizer: Tokenizer) -> bool:
-    """Whether a text of words that is longer than what is encoded whole can be encoded."""
+    """Return whether a text of words can be encoded that is too long to be encoded in one call."""
     assert tokenizer.max_text_bytes == 2_000_000
     return tokenizer.takes(np.frombuffer(b"word other " * 200_000, np.uint8))
 
 
-def test_a_long_stretch_without_a_place_to_cut_is_not_taken(tmp_path: Path) -> None:
+def test_a_long_stretch_without_a_place_to_cut_is_refused(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_json(tmp_path, train_local("gpt2")))
     words, stretch = b"word other " * 30_000, b"QUJD" * 600_000
     assert tokenizer.takes(np.frombuffer(words + stretch[:1_000_000] + words, np.uint8))
@@ -350,7 +350,7 @@ def test_added_tokens_that_normalize_to_one_text_are_refused(tmp_path: Path) -> 
 
 
 def check_parts(tokenizer: Tokenizer, json_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that texts have the ids of the library after they were cut as often as can be."""
+    """Check that texts cut at every possible place have the ids of the library."""
     monkeypatch.setattr(long_texts, "PART_BYTES", 4)
     monkeypatch.setattr(long_texts, "_WINDOW_BYTES", 8)
     monkeypatch.setattr("tokenloom.tokenizers.huggingface_json._RUN_BYTES", 4)
@@ -359,7 +359,7 @@ def check_parts(tokenizer: Tokenizer, json_text: str, monkeypatch: pytest.Monkey
     @settings(max_examples=count(100, 3000), deadline=None)
     @given(st.lists(STRESS, max_size=3))
     def check(texts: list[str]) -> None:
-        assert encode_each(tokenizer, texts) == [[*ids_alone(json_text, t), tokenizer.eot_id] for t in texts]
+        assert encode_each(tokenizer, texts) == [[*library_ids(json_text, t), tokenizer.eot_id] for t in texts]
 
     check()
 
@@ -382,7 +382,7 @@ def test_a_real_book_that_is_long_has_the_ids_of_the_whole(data_dir: Path) -> No
     books = pq.read_table(data_dir / "longdocs" / "gutenberg.parquet")["text"].to_pylist()
     book = max(books, key=len)
     assert len(book.encode()) > WHOLE
-    assert encode_each(tokenizer, [book, "last"])[0] == [*ids_alone(json_text, book), 0]
+    assert encode_each(tokenizer, [book, "last"])[0] == [*library_ids(json_text, book), 0]
 
 
 @given(STRESS, st.integers(4, 40))
@@ -410,17 +410,17 @@ def test_letters_at_a_cut_are_letters_in_every_normal_form() -> None:
 
 
 def with_pre_tokenizer(*steps: Any) -> Callable[[tokenizers.Tokenizer], None]:
-    """Return what gives a tokenizer these pre-tokenizers."""
+    """Return a function that gives a tokenizer these pre-tokenizers."""
     return lambda library: setattr(library, "pre_tokenizer", pre_tokenizers.Sequence(list(steps)))
 
 
 def with_normalizer(normalizer: Any) -> Callable[[tokenizers.Tokenizer], None]:
-    """Return what gives a tokenizer this normalizer."""
+    """Return a function that gives a tokenizer this normalizer."""
     return lambda library: setattr(library, "normalizer", normalizer)
 
 
 def with_token(content: str, **flags: bool) -> Callable[[tokenizers.Tokenizer], None]:
-    """Return what gives a tokenizer one more added token."""
+    """Return a function that gives a tokenizer one more added token."""
 
     def change(library: tokenizers.Tokenizer) -> None:
         library.add_tokens([AddedToken(content, **flags)])
@@ -439,7 +439,7 @@ NOT_LOCAL = {
     "looks behind": with_pre_tokenizer(byte_level(r"(?<=a) b|" + GPT2)),
     "merged matches": with_pre_tokenizer(byte_level(GPT2, behavior="contiguous")),
     "spaces in a gap": with_pre_tokenizer(byte_level(r" ?\p{L}+|\p{N}")),
-    "unknown behind known": with_pre_tokenizer(byte_level(r"\p{N}{1,3}", r"\w \w")),
+    "unknown after known": with_pre_tokenizer(byte_level(r"\p{N}{1,3}", r"\w \w")),
     "replace": with_normalizer(normalizers.Replace("a b", "c")),
     "prepend": with_normalizer(normalizers.Sequence([normalizers.NFC(), normalizers.Prepend("▁")])),
     "token with a space": with_token("a b"),
@@ -453,27 +453,25 @@ NOT_LOCAL = {
 
 
 @pytest.mark.parametrize("case", NOT_LOCAL)
-def test_a_tokenizer_that_is_not_known_to_be_local_takes_short_texts_only(case: str, tmp_path: Path) -> None:
+def test_a_tokenizer_that_may_not_be_local_accepts_only_short_texts(case: str, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_local("bert-bytes"))
     NOT_LOCAL[case](library)
     tokenizer = load_tokenizer(write_json(tmp_path, library.to_str()))
     assert not takes_long_texts(tokenizer)
     text = "lorem ipsum, dolor " * 20_000
-    assert encode_each(tokenizer, [text])[0][:-1] == ids_alone(library.to_str(), text)
+    assert encode_each(tokenizer, [text])[0][:-1] == library_ids(library.to_str(), text)
 
 
-def test_flags_of_special_tokens_and_steps_behind_the_separator_do_not_matter(tmp_path: Path) -> None:
+def test_flags_of_special_tokens_and_steps_after_the_separator_do_not_matter(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_local("gpt2"))
     library.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, single_word=True)])
-    behind = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")  # as Falcon has it
+    after = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")  # as in Falcon
     library.pre_tokenizer = gpt2_bytes(pre_tokenizers.Punctuation("contiguous"))
-    with_pre_tokenizer(library.pre_tokenizer, pre_tokenizers.Digits(), behind)(library)
+    with_pre_tokenizer(library.pre_tokenizer, pre_tokenizers.Digits(), after)(library)
     assert takes_long_texts(load_tokenizer(write_json(tmp_path, library.to_str())))
 
 
-def test_a_library_that_does_not_agree_is_given_short_texts_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_does_not_agree_gets_only_short_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = r"\p{L}+ \p{L}+"
     monkeypatch.setattr(long_texts, "_ALTERNATIVES", [*long_texts._ALTERNATIVES, wrong])
     library = tokenizers.Tokenizer.from_str(train_local("cl100k"))
@@ -482,22 +480,22 @@ def test_a_library_that_does_not_agree_is_given_short_texts_only(
     assert not takes_long_texts(load_tokenizer(write_json(tmp_path, library.to_str())))
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
     "content",
     ["", "{", '{"a": 1}', "[1, 2]", "null", "\x00\xff", "version https://git-lfs.github.com/spec/v1\n", "[" * 10_000],
 )
-def test_a_file_that_is_no_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is no whole tokenizer\.json"):
+def test_a_file_that_is_not_a_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is not a complete tokenizer\.json"):
         load_tokenizer(write_json(tmp_path, content))
 
 
-def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
     whole = train_bpe()
     for length in range(0, len(whole), len(whole) // 20):
-        with pytest.raises(TokenizerError, match="is no whole tokenizer"):
+        with pytest.raises(TokenizerError, match="is not a complete tokenizer"):
             load_tokenizer(write_json(tmp_path, whole[:length]))
 
 
@@ -524,18 +522,18 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
     with pytest.raises(TokenizerError, match=r"org/model: no such file; .* names of the Hugging Face hub are not supp"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "org/model")})
-    with pytest.raises(TokenizerError, match=r"it is a folder; give the path of the tokenizer\.json in it"):
+    with pytest.raises(TokenizerError, match=r"this is a folder; give the path of the tokenizer\.json in it"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path)})
     with pytest.raises(TokenizerError, match=r"give tokenizer\.path"):
         load_tokenizer({"kind": "huggingface"})
-    with pytest.raises(TokenizerError, match=r"needs tokenizer\.json; there are: other"):
+    with pytest.raises(TokenizerError, match=r"needs tokenizer\.json; the files given are: other"):
         load_tokenizer({"kind": "huggingface"}, {"other": b""})
 
 
 @pytest.mark.parametrize("alphabet", ["abcdefgh", None])
 def test_a_bpe_that_drops_unknown_characters_is_refused(alphabet: str | None, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer(models.BPE())
-    if alphabet is None:  # byte-level, but trained without all bytes
+    if alphabet is None:  # byte-level, but trained without some bytes
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(vocab_size=100, special_tokens=[EOT], show_progress=False)
     library.train_from_iterator([alphabet or "naïve café"], trainer)
@@ -559,13 +557,13 @@ def test_a_bpe_with_an_unknown_token_or_byte_fallback_is_not_refused(tmp_path: P
         load_tokenizer({**write_json(tmp_path, holed.to_str()), "eot": EOT})
 
 
-def test_ids_drawn_by_chance_are_refused(tmp_path: Path) -> None:
+def test_random_ids_are_refused(tmp_path: Path) -> None:
     definition = write_json(tmp_path, changed(train_bpe(), lambda content: content["model"].update(dropout=0.1)))
     with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1.*differ from run to run"):
         load_tokenizer(definition)
 
 
-def test_a_model_without_a_token_for_the_unknown_is_refused_with_the_words_of_the_library(tmp_path: Path) -> None:
+def test_a_model_without_an_unknown_token_is_refused_with_the_message_of_the_library(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer(models.WordLevel({"a": 0, EOT: 1}))
     library.add_special_tokens([EOT])
     with pytest.raises(TokenizerError, match=r"can't be encoded: WordLevel error: Missing \[UNK\]"):
@@ -573,19 +571,19 @@ def test_a_model_without_a_token_for_the_unknown_is_refused_with_the_words_of_th
 
 
 @pytest.mark.parametrize("raised", [Exception, ValueError, type("PanicException", (BaseException,), {})])
-def test_what_the_library_raises_names_the_tokenizer(raised: type[BaseException], tmp_path: Path) -> None:
+def test_an_error_of_the_library_names_the_tokenizer(raised: type[BaseException], tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="tokenizer label: a text can't be encoded: why"):
         encode_each(raising(tmp_path, raised("why")), ["text"])
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, MemoryError])
-def test_interrupts_and_lack_of_memory_stay_what_they_are(raised: type[BaseException], tmp_path: Path) -> None:
+def test_interrupts_and_memory_errors_are_not_translated(raised: type[BaseException], tmp_path: Path) -> None:
     with pytest.raises(raised):
         encode_each(raising(tmp_path, raised("why")), ["text"])
 
 
 def raising(folder: Path, error: BaseException) -> Tokenizer:
-    """Return a tokenizer whose library raises `error` at every text."""
+    """Return a tokenizer whose library raises `error` for every text."""
 
     class Library:
         def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> None:
@@ -601,14 +599,14 @@ def raising(folder: Path, error: BaseException) -> Tokenizer:
 
 
 def from_data(data_dir: Path, name: str) -> tuple[Tokenizer, str]:
-    """Return the tokenizer of a real tokenizer.json, and its content."""
+    """Return the tokenizer from a real tokenizer.json, and the file's content."""
     path = data_dir / "tokenizers" / name / "tokenizer.json"
     if not path.is_file():
         pytest.skip(f"needs real data: {path}")
     return load_tokenizer({"kind": "huggingface", "path": str(path)}), path.read_text(encoding="utf-8")
 
 
-def test_gpt2_gives_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_cache: Path) -> None:
+def test_gpt2_has_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_cache: Path) -> None:
     tokenizer, _ = from_data(data_dir, "gpt2")
     encoding = tiktoken.get_encoding("gpt2")
     texts = [*TEXTS, *real_texts(data_dir)]
@@ -616,10 +614,10 @@ def test_gpt2_gives_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_c
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (50257, 50256)
 
 
-def test_gpt_neox_gives_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
+def test_gpt_neox_has_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
     tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
     texts = [*TEXTS, *real_texts(data_dir)]
-    assert encode_each(tokenizer, texts) == [[*ids_alone(json_text, text), 0] for text in texts]
+    assert encode_each(tokenizer, texts) == [[*library_ids(json_text, text), 0] for text in texts]
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (50277, 0)
     ids = encode_each(tokenizer, ["a        b<|padding|>"])[0]
     assert 50270 in ids  # a run of eight spaces is one token, not special

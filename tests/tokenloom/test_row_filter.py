@@ -1,4 +1,4 @@
-"""Filters: what may be written, and that every reader keeps the rows that plain Python keeps."""
+"""Row filters: their syntax, and that every reader keeps the rows that plain Python keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.fields import Fields
 
 Row = dict[str, Any]
-Rule = tuple[str, Callable[[Row], bool]]  # a filter as a spec writes it, and what it means
+Rule = tuple[str, Callable[[Row], bool]]  # a filter as in a spec, and its meaning in Python
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -59,7 +59,7 @@ _SCHEMA = pa.schema(
 
 
 def value_of(row: Row, column: str) -> Any:
-    """Return the value of a dotted column, None where a row has none."""
+    """Return the value of a dotted column, None if the row lacks it."""
     value: Any = row
     for part in column.split("."):
         value = None if value is None else value[part]
@@ -92,7 +92,7 @@ def junction(is_all: bool, parts: list[Rule]) -> Rule:
 
 
 def rules(columns: tuple[str, ...]) -> st.SearchStrategy[Rule]:
-    """Return random filters over some columns, with what they mean."""
+    """Return random filters over some columns, with their meaning in Python."""
 
     def leaf(column: str) -> st.SearchStrategy[Rule]:
         values = _VALUES[column]
@@ -137,7 +137,7 @@ def kept_by_columns(options: Row, table: pa.Table) -> list[int]:
 
 @settings(max_examples=count(100, 5000), deadline=None)
 @given(rule=rules(tuple(_VALUES)), rows=_ROWS)
-def test_a_filter_means_the_same_for_values_for_columns_and_for_python(rule: Rule, rows: list[Row]) -> None:
+def test_a_filter_keeps_the_same_rows_for_values_for_columns_and_in_python(rule: Rule, rows: list[Row]) -> None:
     text, holds = rule
     options = _OPTIONS | {"filter": text}
     wanted = [i for i, row in enumerate(rows) if holds(row)]
@@ -152,7 +152,7 @@ def test_a_filter_means_the_same_for_values_for_columns_and_for_python(rule: Rul
 
 @settings(max_examples=count(60, 2000), deadline=None)
 @given(rule=rules(_NUMBERS), rows=_ROWS)
-def test_a_filter_reads_numbers_that_are_spelled_as_text(rule: Rule, rows: list[Row]) -> None:
+def test_a_filter_compares_numbers_that_are_stored_as_text(rule: Rule, rows: list[Row]) -> None:
     text, holds = rule
     fields = Fields(_OPTIONS | {"filter": text}, parses_numbers=True)
     spelled = [{k: "" if row[k] is None else repr(row[k]) for k in _NUMBERS} for row in rows]
@@ -162,13 +162,13 @@ def test_a_filter_reads_numbers_that_are_spelled_as_text(rule: Rule, rows: list[
 
 @settings(max_examples=count(60, 2000), deadline=None)
 @given(rule=rules(tuple(_VALUES)), rows=_ROWS, group_rows=st.integers(1, 4), x32=st.booleans(), sort=st.booleans())
-def test_skipping_row_groups_changes_no_kept_row(
+def test_skipping_row_groups_keeps_the_same_rows(
     rule: Rule, rows: list[Row], group_rows: int, x32: bool, sort: bool
 ) -> None:
     table = pa.Table.from_pylist(rows, _SCHEMA)
-    if x32:  # 0.8 as float32 is another number than 0.8
+    if x32:  # 0.8 in float32 differs from 0.8
         table = table.set_column(2, "x", table["x"].cast(pa.float32()))
-    if sort:  # so that groups can be told apart
+    if sort:  # so that row groups have different ranges
         table = table.sort_by("n")
     text, holds = rule
     wanted = [i for i, row in enumerate(table.to_pylist()) if holds(row)]
@@ -212,10 +212,10 @@ def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any
     assert [int(row) for batch in batches for row in batch.rows] == wanted
 
 
-# What may be written
+# Syntax
 
 
-def test_a_filter_is_read_into_a_tree_of_comparisons() -> None:
+def test_a_filter_is_parsed_to_a_tree_of_comparisons() -> None:
     tree = parse_filter(' a.b == "x" and (n not in [1, -2.5] or flag == True) ')
     members = Junction(True, (Comparison("n", "!=", 1), Comparison("n", "!=", -2.5)))
     assert tree == Junction(
@@ -255,14 +255,14 @@ def test_a_filter_is_read_into_a_tree_of_comparisons() -> None:
     ],
     ids=lambda text: text[:30],
 )
-def test_what_is_no_filter_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_filter_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r'language == "en" and score >= 0\.5'):
         parse_filter(text)
 
 
 @settings(max_examples=count(200, 5000), deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab .=<>!()[],'\"\\01andorit\n\ud800é"), max_size=30) | st.text(max_size=30))
-def test_any_text_is_a_filter_or_a_value_error(text: str) -> None:
+def test_any_text_is_a_filter_or_raises_value_error(text: str) -> None:
     try:
         tree = parse_filter(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A secret in a URL: wherever one can be given, it it is refused, and the secret is shown nowhere."""
+"""A secret in a URL is refused wherever a URL can be given, and is never shown."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ _COMMANDS: dict[str, Callable[[str], list[str]]] = {
 
 
 def write_spec(folder: Path, **changes: Any) -> None:
-    """Write a small spec that builds, but for what is changed."""
+    """Write a small valid spec, with changes."""
     write_parquet(folder / "a.parquet", ["one", "two"])
     spec = {"dataset": "data", "store": "store", "sources": [_PARQUET], "tokenizer": {"kind": "byte"}}
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec | changes))
 
 
 def commands(url: str) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-    """Yield every way to give a URL: its name, the command's arguments, what the spec says."""
+    """Yield every way to give a URL: its name, the arguments of the command, the changes to the spec."""
     for name, change in _IN_SPEC.items():
         yield f"plan {name}", _PLAN, change(url)
         yield f"build {name}", _BUILD, change(url)
@@ -91,7 +91,7 @@ def test_no_secret_of_a_url_is_shown(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every place, one after the other, in this process."""
+    """Try every way in turn, in this process."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     shown = []
@@ -107,6 +107,6 @@ def test_no_secret_of_a_url_is_shown(
         out = capfd.readouterr()
         logs = "\n".join(f"{record.getMessage()} {record.exc_text}" for record in caplog.records)
         if code == 0:
-            shown.append(f"{place}: it was taken")
+            shown.append(f"{place}: it was accepted")
         shown += [f"{place}: {text}" for text in (out.out, out.err, logs) if _PLANTED in text]
     assert shown == []

@@ -1,4 +1,4 @@
-"""Tokenizers of a SentencePiece model: ids of the library, marks, and what is refused."""
+"""Tokenizers from a SentencePiece model: ids of the library, eot and bos, and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CORPUS = ["lorem ipsum dolor sit amet, consectetur adipiscing elit", "Hello, wor
 
 @lru_cache
 def train(model_type: str, **options: Any) -> bytes:
-    """Return a small model: <unk> 0, <s> 1, </s> 2, and a piece that its user defined."""
+    """Return a small model: <unk> 0, <s> 1, </s> 2, and a user-defined piece."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=iter(CORPUS),
@@ -43,8 +43,8 @@ def write_model(folder: Path, content: bytes) -> dict[str, Any]:
     return {"kind": "sentencepiece", "path": str(path)}
 
 
-def ids_alone(model: bytes, text: str) -> list[int]:
-    """Return the ids that the library gives one text."""
+def library_ids(model: bytes, text: str) -> list[int]:
+    """Return the library's ids of one text."""
     ids: list[int] = _library(model).EncodeAsIds(text)
     return ids
 
@@ -56,66 +56,66 @@ def _library(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 class TestUnigramModel(TokenizerConformance):
     spellings = ("<s>", "</s>", "<unk>", "<sep>", EOT)
-    other_marks = ({"eot": "<s>"}, {"bos": "<s>"}, {"eot": "<sep>"})
+    other_boundary_tokens = ({"eot": "<s>"}, {"bos": "<s>"}, {"eot": "<sep>"})
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
         return write_model(tmp_path, train("unigram"))
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return ids_alone(train("unigram"), text)
+        return library_ids(train("unigram"), text)
 
 
 class TestBpeModelWithByteFallback(TokenizerConformance):
     spellings = ("<s>", "</s>", "<unk>", "<0x41>", EOT)
     bos_ids = (1,)
-    other_marks = ({"eot": "<s>"}, {"bos": None}, {"bos": "</s>"})
+    other_boundary_tokens = ({"eot": "<s>"}, {"bos": None}, {"bos": "</s>"})
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
         return {**write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340)), "bos": "<s>"}
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return ids_alone(train("bpe", byte_fallback=True, vocab_size=340), text)
+        return library_ids(train("bpe", byte_fallback=True, vocab_size=340), text)
 
 
-# The end of text
+# End of text
 
 
-def test_a_model_without_an_end_of_text_needs_one_given(tmp_path: Path) -> None:
+def test_a_model_without_an_end_of_text_requires_eot(tmp_path: Path) -> None:
     definition = write_model(tmp_path, train("unigram", eos_id=-1))
-    with pytest.raises(TokenizerError, match=r"can't be known.*give tokenizer\.eot; .* special tokens: <s>$"):
+    with pytest.raises(TokenizerError, match=r"is unknown.*give tokenizer\.eot; .* special tokens: <s>$"):
         load_tokenizer(definition)
     assert load_tokenizer({**definition, "eot": "<sep>"}).eot_id == 2
 
 
 @pytest.mark.parametrize("field", ["eot", "bos"])
 @pytest.mark.parametrize("piece", ["<nope>", "<unk>", "<0x41>"])
-def test_a_mark_that_is_no_piece_of_its_own_is_refused(field: str, piece: str, tmp_path: Path) -> None:
+def test_an_eot_or_bos_that_is_not_a_separate_piece_is_refused(field: str, piece: str, tmp_path: Path) -> None:
     definition = write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340))
-    with pytest.raises(TokenizerError, match=rf"'{piece}' is no piece of it.* special tokens: <s>, </s>"):
+    with pytest.raises(TokenizerError, match=rf"'{piece}' is not a piece that.* special tokens: <s>, </s>"):
         load_tokenizer({**definition, field: piece})
 
 
-def test_end_of_text_out_of_ordinary_text_moves_no_boundary(tmp_path: Path) -> None:
+def test_end_of_text_from_ordinary_text_does_not_move_a_boundary(tmp_path: Path) -> None:
     tokenizer = load_tokenizer({**write_model(tmp_path, train("unigram")), "eot": "<sep>"})
     texts = ["<sep>", "a<sep><sep>b", ""]
     ids = encode_each(tokenizer, texts)
-    assert ids == [[*ids_alone(train("unigram"), text), tokenizer.eot_id] for text in texts]
+    assert ids == [[*library_ids(train("unigram"), text), tokenizer.eot_id] for text in texts]
     assert [document.count(tokenizer.eot_id) for document in ids] == [2, 3, 1]
 
 
 # Decoding
 
 
-def test_control_pieces_are_spelled_where_the_library_drops_them(tmp_path: Path) -> None:
+def test_control_pieces_that_the_library_drops_are_spelled(tmp_path: Path) -> None:
     model = train("unigram", pad_id=3)
     assert _library(model).DecodeIds([1, 3]) == ""
     tokenizer = load_tokenizer(write_model(tmp_path, model))
     assert tokenizer.decode(np.array([1, 3, 2], np.uint16)) == f"<s><pad>{EOT}"
 
 
-def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
+def test_each_document_decodes_independently(tmp_path: Path) -> None:
     definition = write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340))
     tokenizer = load_tokenizer(definition)
     texts = ["lorem ipsum", "dolor мир 👩", "sit"]
@@ -123,14 +123,16 @@ def test_each_document_decodes_as_if_it_stood_alone(tmp_path: Path) -> None:
     assert tokenizer.decode(np.array(ids, np.uint16)) == "".join(f"{text}{EOT}" for text in texts)
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 100, b"hello\n", b'{"version": "1.0"}', bytes(range(256)) * 20, b"\n\x00"]
 )
-def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.model is no whole model file"):
+def test_a_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer file .*tokenizer\.model is not a complete SentencePiece model"
+    ):
         load_tokenizer(write_model(tmp_path, content))
 
 
@@ -162,11 +164,11 @@ def test_a_damaged_model_is_refused_or_makes_another_tokenizer_and_never_ends_th
 @pytest.mark.parametrize(
     ("name", "vocab_size"), [("mistral/tokenizer.model.v1", 32000), ("sentencepiece/test_model.model", 1000)]
 )
-def test_real_models_give_the_ids_of_the_library_for_real_text(name: str, vocab_size: int, data_dir: Path) -> None:
+def test_real_models_have_the_ids_of_the_library_for_real_text(name: str, vocab_size: int, data_dir: Path) -> None:
     path = data_dir / "tokenizers" / name
     if not path.is_file():
         pytest.skip(f"needs real data: {path}")
     tokenizer: Tokenizer = load_tokenizer({"kind": "sentencepiece", "path": str(path), "bos": "<s>"})
     texts = [*TEXTS, *real_texts(data_dir)]
-    assert encode_each(tokenizer, texts) == [[1, *ids_alone(path.read_bytes(), text), 2] for text in texts]
+    assert encode_each(tokenizer, texts) == [[1, *library_ids(path.read_bytes(), text), 2] for text in texts]
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, 2)

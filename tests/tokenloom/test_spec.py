@@ -1,4 +1,4 @@
-"""The spec's models: defaults, what is refused, and the part that decides the bytes."""
+"""The models of a spec: defaults, refused values, and the part that determines the bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
 
 
 def spec(**fields: Any) -> BuildSpec:
-    """Return a spec with these fields in place of, or beside, the required ones."""
+    """Return a spec with these fields in addition to, or instead of, the required ones."""
     required = {"dataset": "news", "store": "./store", "sources": [SOURCE], "tokenizer": {"kind": "byte"}}
     return BuildSpec.model_validate(required | fields)
 
 
 def refusal(**fields: Any) -> str:
-    """Return the message with which these fields are refused."""
+    """Return the message that refuses these fields."""
     with pytest.raises(ValidationError) as caught:
         spec(**fields)
     return str(caught.value)
@@ -32,7 +32,7 @@ def refusal(**fields: Any) -> str:
 
 
 def test_a_default_never_changes_within_a_format_version() -> None:
-    """A spec that leaves a field out must go on meaning the same bytes: change none of these values."""
+    """A spec that omits a field must keep producing the same bytes, so never change these values."""
     sources: list[dict[str, Any]] = [SOURCE, {"kind": "jsonl", "path": "a.jsonl"}, {"kind": "text", "path": "a.txt"}]
     assert spec(sources=sources, tokenizer={"kind": "tiktoken", "name": "gpt2"}).model_dump(mode="json") == {
         "dataset": "news",
@@ -84,7 +84,7 @@ def test_the_tokenizer_has_no_default() -> None:
         BuildSpec.model_validate({"dataset": "news", "store": "./store", "sources": [SOURCE]})
 
 
-def test_splits_as_a_mapping_are_the_list_in_its_order() -> None:
+def test_a_mapping_of_splits_is_the_same_as_a_list_in_its_order() -> None:
     mapping = {"b": 0.2, "train": 0.7, "a": 0.1}
     listed = [{"name": name, "share": share} for name, share in mapping.items()]
     assert spec(splits=mapping) == spec(splits=listed)
@@ -95,7 +95,7 @@ def test_splits_as_a_mapping_are_the_list_in_its_order() -> None:
         spec(splits=[*listed[:2], *2 * [{"name": "a", "share": 0.05}]])
 
 
-def test_where_a_build_runs_is_no_part_of_its_identity() -> None:
+def test_the_runner_and_credentials_are_not_in_the_identity() -> None:
     elsewhere = spec(
         runner={"kind": "dask", "address": "tcp://a:1", "workers": 3},
         credentials=[{"protocol": "s3", "block": "prod"}],
@@ -104,11 +104,11 @@ def test_where_a_build_runs_is_no_part_of_its_identity() -> None:
     assert elsewhere.with_workers(5).runner.workers == 5
     assert elsewhere.with_workers(None) == elsewhere
     assert spec().with_workers(0).runner.workers == 0
-    with pytest.raises(SpecError, match="runner dask needs one at least"):
+    with pytest.raises(SpecError, match="runner dask needs at least one"):
         elsewhere.with_workers(0)
 
 
-def test_a_spec_survives_json(tmp_path: Path) -> None:
+def test_a_spec_round_trips_through_json(tmp_path: Path) -> None:
     whole = spec(
         splits={"train": 0.5, "test": 0.5},
         tokenizer={"kind": "tiktoken", "ranks": "a", "pattern": "gpt2", "special_tokens": {"<|endoftext|>": 9}},
@@ -118,7 +118,7 @@ def test_a_spec_survives_json(tmp_path: Path) -> None:
     assert BuildSpec.model_validate(json.loads(whole.model_dump_json())) == whole
 
 
-def test_a_spec_can_not_be_changed() -> None:
+def test_a_spec_is_immutable() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         spec().seed = 1  # type: ignore[misc]
 
@@ -126,7 +126,7 @@ def test_a_spec_can_not_be_changed() -> None:
 # Identity
 
 
-def test_the_identity_holds_what_differs_from_the_defaults_and_no_path() -> None:
+def test_the_identity_contains_what_differs_from_the_defaults_and_no_path() -> None:
     assert spec().identity() == {
         "dataset": "news",
         "sources": [{"name": "parquet-0", "kind": "parquet"}],
@@ -161,7 +161,7 @@ def test_the_order_of_packs_is_not_in_the_identity() -> None:
     assert "packs" not in spec(packs=[]).identity()
 
 
-def test_defaults_written_out_and_the_store_are_not_in_the_identity() -> None:
+def test_explicit_defaults_and_the_store_are_not_in_the_identity() -> None:
     written = spec(
         store="/another/store",
         tokenizer={"kind": "byte"},
@@ -177,7 +177,7 @@ def test_the_order_of_splits_is_in_the_identity() -> None:
     assert swapped.identity() != spec().identity()
 
 
-def test_sources_without_a_name_are_called_by_kind_and_position() -> None:
+def test_sources_without_a_name_are_named_by_kind_and_position() -> None:
     sources = [SOURCE, {**SOURCE, "name": "named"}, {"kind": "text", "path": "a.txt"}]
     assert spec(sources=sources).source_names() == ["parquet-0", "named", "text-2"]
 
@@ -185,7 +185,7 @@ def test_sources_without_a_name_are_called_by_kind_and_position() -> None:
 # Paths
 
 
-def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: Path) -> None:
+def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_path: Path) -> None:
     sources = [SOURCE, {"kind": "text", "path": "/absolute/a.txt"}, {"kind": "jsonl", "path": "s3://bucket/a.jsonl"}]
     tokenizer = {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": "encoder.json"}
     resolved = spec(sources=sources, tokenizer=tokenizer).resolve(tmp_path)
@@ -200,7 +200,7 @@ def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: P
     assert resolved.resolve(Path("/elsewhere")) == resolved
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: P
             {"sources": [SOURCE | {"kind": "xlsx"}]},
             "'parquet', 'jsonl', 'csv', 'text', 'arrow', 'arrayrecord', 'huggingface'",
         ),
-        ({"sources": [SOURCE | {"filter": "label = 1"}]}, "no comparison"),
-        ({"sources": [SOURCE | {"filter": "f(label) == 1"}]}, "is no column; write comparisons"),
+        ({"sources": [SOURCE | {"filter": "label = 1"}]}, "not a comparison"),
+        ({"sources": [SOURCE | {"filter": "f(label) == 1"}]}, "is not a column; write comparisons"),
         ({"sources": [{"kind": "csv", "path": "a", "delimiter": "::"}]}, "at most 1 character"),
         ({"sources": [{"kind": "text", "path": "a", "separator": ""}]}, "at least 1 character"),
-        ({"sources": [{"kind": "arrayrecord", "path": "a", "id": "id"}]}, "give text, the key of their text"),
+        ({"sources": [{"kind": "arrayrecord", "path": "a", "id": "id"}]}, "give text, the key with their text"),
         ({"sources": [{"kind": "huggingface", "name": "json"}]}, "give data_files"),
         ({"sources": [{"kind": "huggingface", "name": "a/b", "take": 0}]}, "greater than or equal to 1"),
         ({"documents": {"min_chars": 5, "max_chars": 4}}, "max_chars (4) is less than min_chars (5)"),
@@ -232,11 +232,11 @@ def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: P
         ({"sources": [SOURCE | {"id": ""}]}, "at least 1 character"),
         ({"sources": [SOURCE, SOURCE | {"name": "parquet-0"}]}, "two sources are named 'parquet-0'"),
         ({"tokenizer": {"kind": "tiktoken"}}, "give the name of a tiktoken encoding"),
-        ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "go with ranks"),
+        ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "require ranks"),
         ({"tokenizer": {"kind": "tiktoken", "ranks": "a"}}, "needs a pattern"),
         ({"tokenizer": {"kind": "byte", "eot": "x"}}, "Extra inputs are not permitted"),
         ({"splits": {"train": 0.5, "test": 0.4}}, "shares must add up to 1, not 0.9"),
-        ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is needed"),
+        ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is required"),
         ({"splits": {"train": 1.0, "test": 0.0}}, "greater than 0"),
         ({"splits": {"train": 0.5, "../test": 0.5}}, "String should match pattern"),
         ({"splits": {}}, "shares must add up to 1"),
@@ -254,10 +254,10 @@ def test_relative_paths_are_resolved_and_absolute_ones_and_urls_kept(tmp_path: P
         ({"packs": [{"packing": "best_fit"}]}, "Field required"),
         ({"packs": [{"packing": "best_fit", "seq_len": 0}]}, "greater than or equal to 1"),
         ({"packs": [{"packing": "best_fit", "seq_len": 2**31}]}, "less than or equal to 2147483647"),
-        ({"packs": [{"packing": "best_fit", "seq_len": 8}] * 2}, "best_fit with seq_len 8 stands here a second time"),
+        ({"packs": [{"packing": "best_fit", "seq_len": 8}] * 2}, "best_fit with seq_len 8 is listed twice"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_refused(fields: dict[str, Any], message: str) -> None:
     assert message in refusal(**fields)
 
 
@@ -269,12 +269,12 @@ def test_a_password_in_a_url_is_refused(fields: dict[str, Any]) -> None:
     assert "must not carry a password" in refusal(**fields)
 
 
-def test_shares_written_in_decimals_add_up_exactly() -> None:
+def test_decimal_shares_add_up_exactly() -> None:
     assert spec(splits={"train": 0.7, "a": 0.1, "b": 0.1, "c": 0.1}).split_shares()[0] == ("train", 0.7)
     assert spec(splits={"train": 1.0}).split_shares() == [("train", 1.0)]
 
 
-def test_allowed_keys_are_those_of_the_models() -> None:
+def test_allowed_keys_are_the_fields_of_the_models() -> None:
     assert field_names(()) == list(BuildSpec.model_fields)
     assert field_names(("sources", 0, "text")) == ["path", "name", "leave_out", "kind", "separator", "encoding"]
     assert field_names(("sources", 0, "huggingface"))[:2] == ["kind", "name"]

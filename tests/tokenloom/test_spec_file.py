@@ -38,7 +38,7 @@ def load(folder: Path, text: str, *overrides: str) -> BuildSpec:
 
 
 def refusal(folder: Path, text: str, *overrides: str) -> str:
-    """Return the message with which a spec file is refused, without the folder's name."""
+    """Return the message that refuses a spec file, without the name of its folder."""
     with pytest.raises(SpecError) as caught:
         load(folder, text, *overrides)
     assert caught.value.exit_code == 2
@@ -61,7 +61,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("documents:\n", "spec.yaml:7: documents: Input should be a valid dictionary"),
         (
             "tokenizer: {kind: tiktoken, name: gpt3}\n",
-            "spec.yaml:7: tokenizer: tiktoken knows no encoding 'gpt3'; allowed: cl100k_base, gpt2,",
+            "spec.yaml:7: tokenizer: tiktoken has no encoding 'gpt3'; allowed: cl100k_base, gpt2,",
         ),
         ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: Input should be greater than 0; got 0"),
@@ -99,7 +99,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("5: 6\n", "Keys should be strings; got 5"),
     ],
 )
-def test_a_wrong_key_type_or_value_is_told_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_key_type_or_value_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     assert message in refusal(tmp_path, BASE + text)
 
 
@@ -121,13 +121,13 @@ def test_a_spec_without_a_tokenizer_is_refused_with_an_example(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["News", "my news", "9news", "n" * 65, "ñews"])
-def test_what_a_name_may_hold_is_said_in_words(name: str, tmp_path: Path) -> None:
+def test_the_rule_for_names_is_stated_in_words(name: str, tmp_path: Path) -> None:
     message = refusal(tmp_path, BASE.replace("dataset: news", f"dataset: {name}"))
     rule = "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'"
     assert message == f"spec.yaml:1: dataset: {rule}; got '{name}'"
 
 
-def test_every_pattern_of_a_spec_is_said_in_words() -> None:
+def test_every_pattern_of_a_spec_is_stated_in_words() -> None:
     patterns: set[str] = set()
 
     def collect(value: Any) -> None:
@@ -144,7 +144,7 @@ def test_every_pattern_of_a_spec_is_said_in_words() -> None:
         assert pydantic_rule(item).startswith("must ")
 
 
-def test_what_prefect_quotes_of_pydantic_is_said_in_the_same_words() -> None:
+def test_pydantic_errors_that_prefect_quotes_are_stated_in_words() -> None:
     wrong = {
         "dataset": "News",
         "store": "store",
@@ -167,7 +167,7 @@ def test_what_prefect_quotes_of_pydantic_is_said_in_the_same_words() -> None:
         ("s3://$BUCKET/*.txt", "spec.yaml:6"),
     ],
 )
-def test_a_variable_in_a_path_is_not_expanded_and_the_message_says_so(path: str, place: str, tmp_path: Path) -> None:
+def test_a_variable_in_a_path_is_refused_as_unexpanded(path: str, place: str, tmp_path: Path) -> None:
     message = refusal(tmp_path, BASE.replace("a.txt", path))
     assert message.startswith(f"{place}: sources.1.path: variables such as $")
     assert message.endswith(f'are not expanded in a spec; let the shell expand it: --set sources.1.path="{path}"')
@@ -181,13 +181,13 @@ def test_a_variable_in_the_store_or_in_an_override_is_named(tmp_path: Path, monk
     assert override.endswith('--set sources.1.path="$DATA/x"')
 
 
-def test_a_path_that_is_spelled_with_a_dollar_is_read(tmp_path: Path) -> None:
+def test_a_path_whose_name_contains_a_dollar_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "$DATA").mkdir()
     for path in ("$DATA/a.txt", "cost$5/a.txt", "a$b.txt", "s3://bucket/$key/a.txt"):
         assert load(tmp_path, BASE.replace("a.txt", path)).sources[1].pattern().endswith(path)
 
 
-def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     text = BASE.replace("dataset: news\n", "") + "seed: -1\nnope: 1\ndocuments: {min_chars: x}\n"
     lines = refusal(tmp_path, text).splitlines()
     assert len(lines) == 4
@@ -197,9 +197,9 @@ def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given a second time here; remove one"),
-        (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars is given a second"),
-        (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given a second time"),
+        (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given twice; remove one"),
+        (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars is given twice"),
+        (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given twice"),
         (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']'"),
         (BASE + "\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t'"),
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
@@ -214,11 +214,11 @@ def test_every_error_of_a_file_is_told_at_once(tmp_path: Path) -> None:
         ("hello", "a spec is a mapping of keys"),
     ],
 )
-def test_a_file_that_is_no_spec_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_spec_is_refused(text: str, message: str, tmp_path: Path) -> None:
     assert message in refusal(tmp_path, text)
 
 
-def test_a_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.yaml: no such file; `tokenloom init .*none\.yaml` writes"):
         load_spec(tmp_path / "none.yaml")
     with pytest.raises(SpecError, match="this is a folder"):
@@ -238,7 +238,7 @@ def test_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
     assert "hush" not in store + path + override + long
 
 
-def test_a_password_does_not_stand_in_the_chain_of_errors(tmp_path: Path) -> None:
+def test_a_password_is_not_in_the_chain_of_exceptions(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         load(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
     assert caught.value.__suppress_context__
@@ -287,14 +287,14 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
         ("dataset=", "--set dataset=: dataset: Input should be a valid string; got no value"),
     ],
 )
-def test_a_bad_override_is_told_as_it_was_written(override: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_override_is_reported_as_written(override: str, message: str, tmp_path: Path) -> None:
     assert message in refusal(tmp_path, BASE, override)
 
 
 # Paths
 
 
-def test_paths_count_from_the_file_and_those_of_overrides_from_the_current_folder(
+def test_paths_start_from_the_file_and_paths_of_overrides_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "specs").mkdir()
@@ -316,12 +316,12 @@ def test_paths_count_from_the_file_and_those_of_overrides_from_the_current_folde
 
 
 def write_to_memory(url: str, text: str) -> None:
-    """Write a file of fsspec's memory:// file system."""
+    """Write a file to fsspec's memory:// file system."""
     with fsspec.open(url, "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def test_a_spec_at_a_url_is_read_and_its_paths_count_from_the_folder_of_the_url(tmp_path: Path) -> None:
+def test_paths_of_a_spec_at_a_url_start_from_the_folder_of_the_url(tmp_path: Path) -> None:
     write_to_memory("memory://corpora/specs/news.yaml", WHOLE.replace("data/*", "../data/*"))
     spec = load_spec("memory://corpora/specs/news.yaml", ["store=out"], tmp_path)
     assert dict(spec.paths()) == {
@@ -337,9 +337,11 @@ def test_errors_of_a_spec_at_a_url_name_the_url_and_the_line() -> None:
     with pytest.raises(SpecError, match=rf"^{url}:8: sed: unknown key"):
         load_spec(url)
     write_to_memory(url, WHOLE.replace("./store", "../../../store"))
-    with pytest.raises(SpecError, match=r"'\.\./\.\./\.\./store' leaves memory://corpora/specs, from which it counts"):
+    with pytest.raises(
+        SpecError, match=r"'\.\./\.\./\.\./store' leaves memory://corpora/specs, the folder that it is relative to"
+    ):
         load_spec(url)
-    with pytest.raises(SpecError, match=r"^memory://corpora/none\.yaml: no such file; see whether the URL is right$"):
+    with pytest.raises(SpecError, match=r"^memory://corpora/none\.yaml: no such file; check the URL$"):
         load_spec("memory://corpora/none.yaml")
 
 
@@ -350,7 +352,7 @@ def test_a_url_of_a_spec_must_not_carry_a_password(url: str) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_the_query_of_a_web_address_is_no_part_of_its_folder(tmp_path: Path) -> None:
+def test_the_query_of_a_web_address_is_not_part_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "specs").mkdir()
     (tmp_path / "specs" / "news.yaml").write_text(WHOLE)
     with serving(tmp_path, busy=()) as (url, _):
@@ -358,7 +360,7 @@ def test_the_query_of_a_web_address_is_no_part_of_its_folder(tmp_path: Path) -> 
     assert spec.store == f"{url}/specs/store"
 
 
-def test_the_starter_spec_is_valid_and_spells_out_the_defaults(tmp_path: Path) -> None:
+def test_the_starter_spec_is_valid_and_lists_the_defaults(tmp_path: Path) -> None:
     spec = load(tmp_path, STARTER_SPEC)
     plain = load(tmp_path, BASE)
     assert (spec.documents, spec.splits, spec.seed, spec.shard_tokens) == (
@@ -374,13 +376,19 @@ def test_the_starter_spec_is_valid_and_spells_out_the_defaults(tmp_path: Path) -
     [
         (BASE + "tokenizer: meta-llama/Llama-3\n", [], r"name of a tokenizer.*byte, gpt2.*kind: huggingface, path: "),
         (BASE + "tokenizer: gpt3\n", [], "Did you mean gpt2"),
-        ("sources: [{kind: parquet, path: a[0-2].parquet}]\n", [], r":1: not valid YAML: .*; quote values that hold"),
+        (
+            "sources: [{kind: parquet, path: a[0-2].parquet}]\n",
+            [],
+            r":1: not valid YAML: .*; quote values that contain",
+        ),
         ("", [], "not an empty file"),
         (WHOLE + "documents:\n", [], "got no value"),
         (WHOLE, ["sources.3.path=x"], "the spec has no sources.3$"),
         (WHOLE, ["sources.3=x"], "the spec has no sources.3$"),
     ],
 )
-def test_a_mistake_is_said_in_words_of_a_spec(text: str, overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_a_mistake_is_explained_in_terms_of_the_spec(
+    text: str, overrides: list[str], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(SpecError, match=message):
         load(tmp_path, text, *overrides)

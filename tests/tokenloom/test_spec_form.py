@@ -1,4 +1,4 @@
-"""The JSON schema from which Prefect makes the form of a spec, as its browser and its server read it."""
+"""The JSON schema of a spec, from which Prefect makes a form: as the browser and the server read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOURCE = {"kind": "text", "path": "a.txt"}
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with what it refers to."""
+    """Return a schema with its references resolved."""
     reference = schema.get("$ref", "").rpartition("/")[2]
     return (_SCHEMA["definitions"][reference] if reference else {}) | schema
 
@@ -37,13 +37,13 @@ def objects() -> Iterator[dict[str, Any]]:
 
 
 def refused(spec: dict[str, Any], is_of_form: bool = True) -> list[str]:
-    """Return what Prefect's server finds wrong with the parameter `spec`, in the form or when a run is created."""
+    """Return the errors of Prefect's server for the parameter `spec`, in the form or when a run is created."""
     errors = validate({"spec": spec}, _SCHEMA, preprocess=True, allow_none_with_default=not is_of_form)
     return [error.message for error in errors]
 
 
 def as_filled_in(tab: dict[str, Any]) -> Any:
-    """Return what the form sends of a tab in which a user filled in nothing."""
+    """Return what the form submits for a tab in which the user filled in nothing."""
     if "properties" not in tab:
         return tab.get("default")
     return {name: field["default"] for name, field in tab["properties"].items() if "default" in field}
@@ -57,7 +57,7 @@ def test_no_field_is_a_choice_with_none() -> None:
         assert not any(choice == {"type": "null"} for choice in field.get("anyOf", [])[:1]), field
 
 
-def test_a_kind_is_a_list_of_its_one_value_behind_the_other_fields() -> None:
+def test_a_kind_is_a_list_of_its_one_value_after_the_other_fields() -> None:
     kinds = [each for each in objects() if "kind" in each["properties"]]
     assert len(kinds) >= 15
     for each in kinds:
@@ -76,16 +76,16 @@ def test_the_first_tab_of_the_tokenizer_presets_nothing() -> None:
 
 
 @pytest.mark.parametrize("title", _TOKENIZERS[1:])
-def test_what_a_tab_of_the_tokenizer_presets_is_taken_by_the_form(title: str) -> None:
+def test_the_form_accepts_the_presets_of_each_tab_of_the_tokenizer(title: str) -> None:
     sent = as_filled_in(tabs("tokenizer")[title])
     spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": sent}
     assert refused(spec) == []
-    if title != "tiktoken files":  # those need a pattern, which nobody can guess
+    if title != "tiktoken files":  # these need a pattern, which has no sensible preset
         assert BuildSpec.model_validate(spec).tokenizer.kind == sent["kind"]
 
 
 @pytest.mark.parametrize("name", tabs("tokenizer")["By name"]["enum"])
-def test_each_name_in_the_list_makes_a_tokenizer(name: str) -> None:
+def test_each_name_in_the_list_is_a_tokenizer(name: str) -> None:
     spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": name}
     assert refused(spec) == []
     assert BuildSpec.model_validate(spec).tokenizer.kind == ("byte" if name == "byte" else "tiktoken")
@@ -105,7 +105,7 @@ def test_each_name_in_the_list_makes_a_tokenizer(name: str) -> None:
         ("documents", {"max_chars": 0}, "less than the minimum"),
     ],
 )
-def test_the_form_refuses_what_its_schema_can_judge(field: str, value: Any, message: str) -> None:
+def test_the_form_refuses_values_that_its_schema_excludes(field: str, value: Any, message: str) -> None:
     spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": "byte"}
     assert refused(spec) == []
     assert any(message in error for error in refused(spec | {field: value}))
@@ -123,7 +123,7 @@ def test_the_form_refuses_what_its_schema_can_judge(field: str, value: Any, mess
         {"kind": "sentencepiece", "path": "tokenizer.model"},
     ],
 )
-def test_a_spec_that_spells_out_its_nulls_is_taken_when_a_run_is_created(tokenizer: dict[str, Any]) -> None:
+def test_a_run_accepts_a_spec_with_explicit_nulls(tokenizer: dict[str, Any]) -> None:
     sources = [{"kind": kind, "path": "a"} for kind in ("parquet", "jsonl", "csv", "text", "arrow", "arrayrecord")] + [
         {"kind": "huggingface", "name": "org/name"}
     ]

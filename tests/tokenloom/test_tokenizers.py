@@ -1,4 +1,4 @@
-"""Tokenizers: ids of the library, end-of-text behind each document, and fingerprints that tell definitions apart."""
+"""Tokenizers: the ids of the library, end of text after each document, and fingerprints of definitions."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def write_ranks(path: Path, merges: tuple[bytes, ...] = (b"ab", b"abc", b"  ")) 
 
 @lru_cache
 def small_encoding() -> tiktoken.Encoding:
-    """Return tiktoken's own encoding of the file that write_ranks writes."""
+    """Return tiktoken's own encoding from the file that write_ranks writes."""
     ranks = {bytes([i]): i for i in range(256)} | {b"ab": 256, b"abc": 257, b"  ": 258}
     pattern = openai_public.r50k_pat_str
     return tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
 
 def from_file(path: Path, **fields: Any) -> Tokenizer:
-    """Return a tokenizer of a small .tiktoken file with two special tokens."""
+    """Return a tokenizer from a small .tiktoken file with two special tokens."""
     definition = {"ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}, **fields}
     return load_tokenizer({"kind": "tiktoken", **definition})
 
@@ -62,7 +62,7 @@ class TestByteTokenizer(TokenizerConformance):
 
 
 class TestTiktokenTokenizerOfFiles(TokenizerConformance):
-    other_marks: tuple[dict[str, Any], ...] = ({"eot": "<s>"}, {"bos": "<s>"})
+    other_boundary_tokens: tuple[dict[str, Any], ...] = ({"eot": "<s>"}, {"bos": "<s>"})
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class TestTiktokenTokenizerOfFiles(TokenizerConformance):
 
 class TestTiktokenTokenizerWithBos(TestTiktokenTokenizerOfFiles):
     bos_ids = (301,)
-    other_marks = ({"bos": None}, {"eot": "<s>"}, {"bos": EOT})
+    other_boundary_tokens = ({"bos": None}, {"eot": "<s>"}, {"bos": EOT})
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_byte_ids_cut_inside_a_character_decode_to_a_replacement() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base"])
-def test_documents_encoded_together_get_the_ids_of_each_alone(name: str, tiktoken_cache: Path) -> None:
+def test_documents_encoded_together_have_the_ids_of_each_alone(name: str, tiktoken_cache: Path) -> None:
     tokenizer, encoding = by_name(name), tiktoken.get_encoding(name)
 
     @settings(max_examples=count(60, 1000), deadline=None)
@@ -134,7 +134,7 @@ def test_documents_encoded_together_get_the_ids_of_each_alone(name: str, tiktoke
     check()
 
 
-def test_texts_that_hold_the_end_of_text_spelling_keep_it_as_ordinary_text(tiktoken_cache: Path) -> None:
+def test_end_of_text_in_a_document_is_ordinary_text(tiktoken_cache: Path) -> None:
     tokenizer = by_name("gpt2")
     texts = ["plain", EOT, f"a{EOT}b", "plain again"]
     ids = encode_each(tokenizer, texts)
@@ -143,7 +143,7 @@ def test_texts_that_hold_the_end_of_text_spelling_keep_it_as_ordinary_text(tikto
     assert [tokenizer.decode(np.array(document[:-1])) for document in ids] == texts
 
 
-def test_a_text_on_which_the_library_panics_gets_the_ids_of_the_unbounded_engine(tiktoken_cache: Path) -> None:
+def test_a_text_on_which_the_library_panics_has_the_ids_of_the_unbounded_engine(tiktoken_cache: Path) -> None:
     tokenizer, encoding = by_name("gpt2"), tiktoken.get_encoding("gpt2")
     text = " " * 1_000_000 + "x"
     with pytest.raises(BaseException, match=r"[Rr]egex|backtracking|StackOverflow|unwrap"):
@@ -155,7 +155,7 @@ def test_a_text_on_which_the_library_panics_gets_the_ids_of_the_unbounded_engine
     ]
 
 
-def test_bos_stands_before_each_document(tmp_path: Path) -> None:
+def test_bos_precedes_each_document(tmp_path: Path) -> None:
     path = write_ranks(tmp_path / "a.tiktoken")
     plain, with_bos = from_file(path), from_file(path, bos="<s>")
     texts = ["abc", "", "<s>", EOT, "abcabc ab"]
@@ -194,7 +194,7 @@ def test_ids_of_a_vocabulary_file_follow_its_merges(tmp_path: Path) -> None:
 # Fingerprints
 
 
-def test_gpt2_by_name_and_from_its_two_files_is_one_tokenizer(data_dir: Path, tiktoken_cache: Path) -> None:
+def test_gpt2_by_name_and_from_its_two_files_is_the_same_tokenizer(data_dir: Path, tiktoken_cache: Path) -> None:
     folder = data_dir / "tokenizers" / "gpt2"
     paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(folder / "encoder.json")}
     files = load_tokenizer({"kind": "tiktoken", "name": "label", **paths})
@@ -221,7 +221,7 @@ def test_every_part_of_a_definition_changes_the_fingerprint(tmp_path: Path) -> N
     assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == len(tokenizers)
 
 
-def test_name_and_place_of_a_definition_do_not_change_the_fingerprint(tmp_path: Path) -> None:
+def test_the_name_and_path_of_a_definition_do_not_change_the_fingerprint(tmp_path: Path) -> None:
     path, copy = write_ranks(tmp_path / "a.tiktoken"), write_ranks(tmp_path / "copy.tiktoken")
     first = from_file(path)
     assert from_file(path, name="label").fingerprint == first.fingerprint
@@ -231,7 +231,7 @@ def test_name_and_place_of_a_definition_do_not_change_the_fingerprint(tmp_path: 
 
 
 def test_fingerprints_are_pinned(tiktoken_cache: Path) -> None:
-    """Every version's name depends on them: a change here makes every dataset another one."""
+    """The name of every version depends on them: a change here gives every dataset a new version."""
     assert load_tokenizer({"kind": "byte"}).fingerprint[:16] == "ba82a41214cfe89a"
     assert by_name("gpt2").fingerprint[:16] == "6d6c4edc118d929b"
 
@@ -247,25 +247,23 @@ def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path
         load_job_tokenizer(definition, planned.fingerprint)
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"eot": "<|nope|>"}, r"'<\|nope\|>' is no special token of it; it has: <s>, <\|endoftext\|>"),
-        ({"bos": "<|nope|>"}, r"'<\|nope\|>' is no special token"),
-        ({"special_tokens": {"<s>": 301}}, r"its end-of-text token is not known; give tokenizer\.eot"),
+        ({"eot": "<|nope|>"}, r"'<\|nope\|>' is not one of its special tokens, which are: <s>, <\|endoftext\|>"),
+        ({"bos": "<|nope|>"}, r"'<\|nope\|>' is not one of its special tokens"),
+        ({"special_tokens": {"<s>": 301}}, r"its end-of-text token is unknown; give tokenizer\.eot"),
         ({"special_tokens": {EOT: 7}}, r"special token id 7 is the rank of an ordinary token"),
-        ({"special_tokens": {EOT: 300, "<s>": 300}}, r"two tokens have one id"),
-        ({"special_tokens": {EOT: 2**40}}, r"its files are no"),
-        ({"special_tokens": {EOT: -1}}, r"its files are no"),
+        ({"special_tokens": {EOT: 300, "<s>": 300}}, r"two tokens have the same id"),
+        ({"special_tokens": {EOT: 2**40}}, r"not valid files of tiktoken"),
+        ({"special_tokens": {EOT: -1}}, r"not valid files of tiktoken"),
         ({"ranks": "missing.tiktoken"}, r"missing\.tiktoken: No such file"),
     ],
 )
-def test_a_definition_that_does_not_hold_together_is_refused(
-    fields: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_an_inconsistent_definition_is_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=message):
         from_file(write_ranks(tmp_path / "a.tiktoken"), **fields)
 
@@ -273,31 +271,32 @@ def test_a_definition_that_does_not_hold_together_is_refused(
 @pytest.mark.parametrize(
     "content", [b"", b"no base64 !\n", b"YQ== x\n", b"YQ==\n", b"\xff\xfe 1\n", b"YQ== 0\nYQ== 1\n"]
 )
-def test_a_file_of_ranks_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_an_invalid_file_of_ranks_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tiktoken"
     path.write_bytes(content)
-    with pytest.raises(TokenizerError, match="its files are no"):
+    with pytest.raises(TokenizerError, match="not valid files of tiktoken"):
         from_file(path)
 
 
-def test_a_pattern_that_is_no_expression_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="its files are no"):
+def test_an_invalid_pattern_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="not valid files of tiktoken"):
         from_file(write_ranks(tmp_path / "a.tiktoken"), pattern="(")
 
 
-def test_two_files_that_do_not_belong_together_are_refused(data_dir: Path, tmp_path: Path) -> None:
+def test_two_files_that_do_not_match_are_refused(data_dir: Path, tmp_path: Path) -> None:
     folder = data_dir / "tokenizers" / "gpt2"
     encoder = json.loads((folder / "encoder.json").read_text())
     encoder["hello"], encoder["world"] = encoder["world"], encoder["hello"]
     (tmp_path / "encoder.json").write_text(json.dumps(encoder))
     paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(tmp_path / "encoder.json")}
-    with pytest.raises(TokenizerError, match="do not belong together"):
+    with pytest.raises(TokenizerError, match="don't match"):
         load_tokenizer({"kind": "tiktoken", **paths})
 
 
-def test_unknown_kinds_and_names_are_refused_with_those_there_are() -> None:
+def test_unknown_kinds_and_names_are_refused_with_a_list_of_known_ones() -> None:
     with pytest.raises(
-        TokenizerError, match=r"'magic' is not known to this release: byte, tiktoken, huggingface, sentencepiece"
+        TokenizerError,
+        match=r"'magic' is not supported by this release; supported kinds: byte, tiktoken, huggingface, sentencepiece",
     ):
         load_tokenizer({"kind": "magic"})
     with pytest.raises(TokenizerError, match=r"no encoding 'gpt9'.*cl100k_base.*gpt2"):

@@ -1,4 +1,4 @@
-"""What every kind of tokenizer must do; its test class subclasses TokenizerConformance and passes."""
+"""The conformance class of tokenizers: the test class of each kind derives from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 EOT = "<|endoftext|>"
-# Every script and width of UTF-8, spaces of all kinds, spellings of special tokens, and a text longer than one run.
+# All lengths of UTF-8, many scripts, all kinds of space, special tokens as text, and a text longer than one run.
 TEXTS = [
     "Hello, world! It's 1234567.",
     "",
@@ -37,7 +37,7 @@ TEXTS = [
 
 
 def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Encode texts in one call; return the ids of each, its end-of-text id among them."""
+    """Encode texts in one call; return the ids of each, including its end-of-text id."""
     encoded = tokenizer.encode(pa.array(texts, pa.large_string()), token_dtype(tokenizer.vocab_size))
     assert encoded.tokens.dtype == token_dtype(tokenizer.vocab_size)
     assert encoded.num_tokens.dtype == np.uint32
@@ -52,25 +52,25 @@ class TokenizerConformance:
     A subclass gives `definition` (a fixture) and `reference_ids`, and may set the rest.
     """
 
-    bos_ids: tuple[int, ...] = ()  # what stands before each document
-    spellings: tuple[str, ...] = (EOT, "<s>", "</s>")  # of special tokens: texts hold them
-    special_ids_stay_out = True  # no spelling in a text gives the id of a special token
-    other_marks: tuple[dict[str, Any], ...] = ()  # fields that make another tokenizer of the same file
+    bos_ids: tuple[int, ...] = ()  # ids before each document
+    spellings: tuple[str, ...] = (EOT, "<s>", "</s>")  # of special tokens, which occur in texts
+    special_ids_stay_out = True  # a special token as text never gets its id
+    other_boundary_tokens: tuple[dict[str, Any], ...] = ()  # fields that make a different tokenizer from the same file
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
-        """The definition under test; its files lie in `tmp_path`."""
+        """The definition under test; its files are in `tmp_path`."""
         raise NotImplementedError
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        """Return the library's own ids of one text, without marks."""
+        """Return the library's own ids of one text, without eot and bos."""
         raise NotImplementedError
 
     def expected(self, definition: dict[str, Any], tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-        """Return the ids of texts, marks among them."""
+        """Return the ids of texts, including eot and bos."""
         return [[*self.bos_ids, *self.reference_ids(definition, text), tokenizer.eot_id] for text in texts]
 
-    def test_each_document_gets_the_ids_of_the_library_alone_and_end_of_text(self, definition: dict[str, Any]) -> None:
+    def test_each_document_has_the_ids_of_the_library_and_end_of_text(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         pieces = st.sampled_from([*self.spellings, " ", "  ", "\n", "lorem"])
         texts_of_documents = st.lists(st.one_of(st.text(max_size=30), st.lists(pieces).map("".join)), max_size=8)
@@ -95,12 +95,14 @@ class TokenizerConformance:
             marks = {*self.bos_ids, tokenizer.eot_id}
             assert [tuple(i for i in document if i in marks) for document in ids] == expected
 
-    def test_an_empty_document_is_its_marks_and_no_documents_are_nothing(self, definition: dict[str, Any]) -> None:
+    def test_an_empty_document_has_only_eot_and_bos_and_no_documents_have_no_ids(
+        self, definition: dict[str, Any]
+    ) -> None:
         tokenizer = load_tokenizer(definition)
         assert encode_each(tokenizer, ["", ""]) == [[*self.bos_ids, tokenizer.eot_id]] * 2
         assert encode_each(tokenizer, []) == []
 
-    def test_a_sliced_array_gives_the_ids_of_its_own_texts(self, definition: dict[str, Any]) -> None:
+    def test_a_sliced_array_has_the_ids_of_its_own_texts(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         array = pa.array(TEXTS, pa.large_string())
         for start, end in [(1, 5), (3, 3), (len(TEXTS) - 1, len(TEXTS)), (0, 2)]:
@@ -109,19 +111,19 @@ class TokenizerConformance:
             assert encoded.tokens.tolist() == [i for document in expected for i in document]
             assert encoded.num_tokens.tolist() == [len(document) for document in expected]
 
-    def test_documents_get_the_same_ids_in_one_call_as_in_many(self, definition: dict[str, Any]) -> None:
+    def test_documents_have_the_same_ids_in_one_call_as_in_many(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         together = encode_each(tokenizer, TEXTS)
         assert [encode_each(tokenizer, [text])[0] for text in TEXTS] == together
         assert encode_each(tokenizer, TEXTS[::-1]) == together[::-1]
 
-    def test_ids_have_the_dtype_that_was_asked_for(self, definition: dict[str, Any]) -> None:
+    def test_ids_have_the_requested_dtype(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         for texts in ([], ["one", "two"]):
             for dtype in (token_dtype(tokenizer.vocab_size), np.dtype(np.uint32)):
                 assert tokenizer.encode(pa.array(texts, pa.large_string()), dtype).tokens.dtype == dtype
 
-    def test_every_id_and_the_size_of_a_document_have_their_bounds(self, definition: dict[str, Any]) -> None:
+    def test_ids_and_sizes_of_documents_are_within_bounds(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         assert 0 <= tokenizer.eot_id < tokenizer.vocab_size
         assert 1_000_000 <= tokenizer.max_text_bytes < 2**31
@@ -136,7 +138,7 @@ class TokenizerConformance:
         assert again.files == tokenizer.files
         assert encode_each(again, TEXTS) == encode_each(tokenizer, TEXTS)
 
-    def test_place_and_name_do_not_change_the_fingerprint(self, definition: dict[str, Any], tmp_path: Path) -> None:
+    def test_path_and_name_do_not_change_the_fingerprint(self, definition: dict[str, Any], tmp_path: Path) -> None:
         tokenizer = load_tokenizer(definition)
         moved = {**definition, "name": "label"}
         for key in ("path", "ranks", "encoder"):
@@ -147,8 +149,8 @@ class TokenizerConformance:
         assert (again.fingerprint, again.name) == (tokenizer.fingerprint, "label")
         assert load_tokenizer(definition).fingerprint == tokenizer.fingerprint
 
-    def test_other_marks_change_the_fingerprint(self, definition: dict[str, Any]) -> None:
-        definitions = [definition, *({**definition, **marks} for marks in self.other_marks)]
+    def test_another_eot_or_bos_changes_the_fingerprint(self, definition: dict[str, Any]) -> None:
+        definitions = [definition, *({**definition, **tokens} for tokens in self.other_boundary_tokens)]
         assert len({load_tokenizer(item).fingerprint for item in definitions}) == len(definitions)
 
     def test_decoded_ids_show_end_of_text(self, definition: dict[str, Any]) -> None:

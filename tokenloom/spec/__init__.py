@@ -1,4 +1,4 @@
-"""The spec of a build: what a YAML file or a form may say, checked."""
+"""The spec of a build: the options of a YAML file or a form, validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all parts of a spec share: strict models that know which of their fields are paths."""
+"""The base of every part of a spec: strict models that know which of their fields are paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenloom.errors import SpecError
 from tokenloom.spec.form import show_in_form
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
-# A password before the host, or a token or signature behind the path.
+# A password before the host, or a token or signature after the path.
 SECRET_URL = re.compile(
     r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
     r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",
@@ -36,15 +36,15 @@ Location = Annotated[str, Field(min_length=1), AfterValidator(_no_secret)]  # a 
 
 
 def kind_field(kind: str) -> Any:
-    """Return the field that tells one kind of a choice from the others."""
-    return Field(kind, title="Kind", description="Follows from the tab that is chosen above")
+    """Return the field that distinguishes the kinds of a choice."""
+    return Field(kind, title="Kind", description="Set by the tab chosen above")
 
 
 class SpecModel(BaseModel):
-    """A part of a spec: unknown keys are errors, values are not converted.
+    """A part of a spec: unknown keys are errors, and values are not converted.
 
-    `path_fields` names the fields that are local paths or URLs: made absolute before a build, and no part of its
-    identity, which the content of the files enters instead.
+    `path_fields` names the fields that hold local paths or URLs. They are made absolute before a build and are not part
+    of its identity: the content of the files is.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -52,23 +52,23 @@ class SpecModel(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema from which Prefect makes a form."""
+        """Return the schema that Prefect renders as a form."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         show_in_form(schema, handler)
         return schema
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, path) of every path that is given."""
+        """Yield (field, path) for every path that is set."""
         for field in self.path_fields:
             if path := getattr(self, field):
                 yield field, path
 
     def with_paths(self, absolute: Callable[[str], str]) -> Self:
-        """Return the model with `absolute` applied to every path."""
+        """Return the model, with `absolute` applied to every path."""
         return self.model_copy(update={field: absolute(path) for field, path in self.paths()})
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields that decide the bytes of a version: JSON values, defaults and paths left out."""
+        """Return the fields that determine the bytes of a version, as JSON values without defaults and paths."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude={field for field, _ in self.paths()})
 
 
@@ -78,13 +78,13 @@ def is_absolute(path: str) -> bool:
 
 
 def join_path(folder: str, path: str) -> str:
-    """Return `path`, made absolute from `folder` if it is relative.
+    """Return `path` as an absolute path or URL.
 
     Args:
-        folder: a local folder or a URL.
-        path: a local path or a URL; ~ is the home folder of this machine.
+        folder: the local folder or URL that a relative path starts from.
+        path: a local path or a URL; ~ is the home folder on this machine.
 
-    Raises SpecError if `path` climbs out of a URL's host or bucket.
+    Raises SpecError if `path` leaves the host or bucket of a URL.
     """
     if is_absolute(path):
         return path
@@ -93,5 +93,5 @@ def join_path(folder: str, path: str) -> str:
         return str((Path(folder) / Path(path).expanduser()).absolute())
     joined = posixpath.normpath(posixpath.join(rest, path))
     if joined.split("/")[0] != rest.split("/")[0]:
-        raise SpecError(f"{path!r} leaves {folder}, from which it counts; write an absolute path or a URL")
+        raise SpecError(f"{path!r} leaves {folder}, the folder that it is relative to; write an absolute path or a URL")
     return f"{protocol}://{joined}"

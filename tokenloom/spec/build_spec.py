@@ -1,7 +1,7 @@
-"""What a build makes, as pydantic models: read from YAML, shown by Prefect as a form.
+"""The spec of a build as pydantic models, which are read from YAML and shown by Prefect as a form.
 
-A spec has an identity part (`BuildSpec.identity`): what decides the bytes of a version. The store and the
-typed paths are not in it; the content of the files is.
+`BuildSpec.identity` is the part of a spec that determines the bytes of a version. It contains neither the store nor the
+paths: the content of the files enters instead.
 """
 
 from __future__ import annotations
@@ -22,44 +22,48 @@ from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
 
 _VERSION = re.compile(r"^[0-9a-f]{16}$")
-MAX_SEED = 2**53 - 1  # the largest integer that a form in a browser keeps exactly
+MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 
 class Transform(SpecModel):
-    """A function of yours that changes each text before the rules: (str) -> str, or None to leave the text out."""
+    """Your own function, applied to each text before the rules: (str) -> str, or None to leave the text out."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
         title="Function", description="package.module:function, importable where workers run"
     )
     version: Annotated[str, Field(min_length=1)] = Field(
-        title="Version", description="Part of the identity: change it whenever the function changes"
+        title="Version", description="Part of the identity: change it whenever you change the function"
     )
 
 
 class DocumentRules(SpecModel):
-    """What makes a row a document."""
+    """Which rows become documents."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
-    min_chars: int = Field(1, ge=0, title="Least characters", description="Shorter texts are counted, not kept")
-    max_chars: int | None = Field(None, ge=1, title="Most characters", description="Longer texts are counted, not kept")
-    deduplicate: bool = Field(True, title="Drop duplicates", description="Of equal texts the first stays")
+    min_chars: int = Field(1, ge=0, title="Minimum characters", description="Shorter texts are counted but not kept")
+    max_chars: int | None = Field(
+        None, ge=1, title="Maximum characters", description="Longer texts are counted but not kept"
+    )
+    deduplicate: bool = Field(True, title="Drop duplicates", description="Keep only the first of identical texts")
     exclude: Location | None = Field(
-        None, title="Exclude", description="File of content hashes or texts (one a line) that must not be kept"
+        None,
+        title="Exclude",
+        description="File of content hashes or texts, one per line; documents with these are not kept",
     )
     on_error: Literal["fail", "skip"] = Field(
-        "fail", title="On a bad row", description="skip: leave it out, count it, list it in quarantine.jsonl"
+        "fail", title="On a bad row", description="skip: leave it out, count it and list it in quarantine.jsonl"
     )
     encoding_errors: Literal["fail", "replace"] = Field(
-        "fail", title="On invalid UTF-8", description="replace: U+FFFD stands for what is no UTF-8"
+        "fail", title="On invalid UTF-8", description="replace: put U+FFFD in place of invalid bytes"
     )
     max_bytes: int = Field(
         268_435_456,
         ge=1,
         le=2**31 - 1,
         title="Largest document",
-        description="In UTF-8 bytes; more is a bad row",
+        description="In bytes of UTF-8; a larger one is a bad row",
     )
     transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
 
@@ -71,55 +75,58 @@ class DocumentRules(SpecModel):
 
 
 class Pack(SpecModel):
-    """A way to cut shards into samples whose numbers a build counts, so that no reader must."""
+    """A packing whose samples are counted during the build, so that readers need not count them."""
 
     packing: Literal["concat", "document", "document_padded", "best_fit"] = Field(
-        title="Packing", description="best_fit: whole documents with the least padding; docs/format.md says the others"
+        title="Packing", description="best_fit: whole documents with little padding; docs/format.md describes all"
     )
-    seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens a sample", description="T of the reader's seq_len")
+    seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens per sample", description="seq_len of the reader")
 
 
 class Split(SpecModel):
     """A part of a dataset: its name and its share of the documents."""
 
     model_config = ConfigDict(title="Split")
-    name: SplitName = Field(title="Name", description="Lower case letters, digits, '_', '-'")
-    share: float = Field(gt=0, le=1, title="Share", description="Of all documents")
+    name: SplitName = Field(title="Name", description="Lower-case letters, digits, '_', '-'")
+    share: float = Field(gt=0, le=1, title="Share", description="Fraction of all documents")
 
 
 class BuildSpec(SpecModel):
-    """All that a build is made from."""
+    """Everything that defines a build."""
 
-    dataset: Name = Field(title="Dataset", description="Lower case letters, digits, '.', '_', '-'")
+    dataset: Name = Field(title="Dataset", description="Lower-case letters, digits, '.', '_', '-'")
     store: Location = Field(
         title="Store",
-        description="Folder of the datasets: a path, a URL such as s3://bucket/corpora (gs://, abfs://), or "
-        "block://local-file-system/NAME of a Prefect block",
+        description="Folder for the datasets: a path, a URL such as s3://bucket/corpora (gs://, abfs://), or "
+        "block://local-file-system/NAME for a Prefect block",
     )
-    sources: list[Source] = Field(title="Sources", description="Where the texts are; at least one", min_length=1)
-    tokenizer: Tokenizer = Field(title="Tokenizer", description="What turns text into ids; there is no default")
-    documents: DocumentRules = Field(DocumentRules(), title="Documents", description="What makes a row a document")
+    sources: list[Source] = Field(title="Sources", description="Where the texts come from; at least one", min_length=1)
+    tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids; required")
+    documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
         title="Splits",
-        description="Shares that add up to 1; train takes the rest. In YAML also {train: 0.98, ...}",
+        description="Shares must add up to 1; train takes the rest. YAML also accepts {train: 0.98, ...}",
     )
-    seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Of the order of documents")
+    seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Determines the order of documents")
     shard_tokens: int = Field(
-        100_000_000, ge=1, le=2**40, title="Tokens a shard", description="A shard is cut at this size"
+        100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate size of a shard"
     )
     limit: int | None = Field(
-        None, ge=1, title="Limit", description="A try-out: only the first documents of each source; never latest"
+        None,
+        ge=1,
+        title="Limit",
+        description="Try-out: use only the first documents of each source; never becomes latest",
     )
     packs: list[Pack] = Field(
-        [], title="Packs", description="Ways to pack whose numbers of samples go into the manifest; any order"
+        [], title="Packs", description="Packings to count samples for, in any order; the counts go into the manifest"
     )
-    runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work is done")
+    runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
     credentials: list[Credentials] = Field(
-        [], title="Credentials", description="Of object stores; without them the environment is asked"
+        [], title="Credentials", description="For object stores; default: from the environment"
     )
 
-    _source_places: dict[int, str] = PrivateAttr({})  # file and line of each source, where a file was read
+    _source_places: dict[int, str] = PrivateAttr({})  # file and line of each source, if the spec came from a file
 
     @field_validator("dataset")
     @classmethod
@@ -143,7 +150,7 @@ class BuildSpec(SpecModel):
         if abs(total - 1) > Fraction(1, 10**6):
             raise ValueError(f"shares must add up to 1, not {float(total):g}")
         if "train" not in names:
-            raise ValueError("a split named train is needed; it takes the rest of the key range")
+            raise ValueError("a split named train is required; it takes the rest of the key range")
         return value
 
     @field_validator("packs")
@@ -151,7 +158,7 @@ class BuildSpec(SpecModel):
     def _packs_once(cls, value: list[Pack]) -> list[Pack]:
         for i, pack in enumerate(value):
             if pack in value[:i]:
-                raise ValueError(f"{pack.packing} with seq_len {pack.seq_len} stands here a second time; remove one")
+                raise ValueError(f"{pack.packing} with seq_len {pack.seq_len} is listed twice; remove one")
         return value
 
     @model_validator(mode="after")
@@ -163,29 +170,29 @@ class BuildSpec(SpecModel):
         return self
 
     def source_names(self) -> list[str]:
-        """Return the name of each source, in order: as given, or its kind and position (`parquet-0`)."""
+        """Return the name of each source, in order: the given name, or kind and position (`parquet-0`)."""
         return [source.source_name(i) for i, source in enumerate(self.sources)]
 
     def with_source_places(self, places: dict[int, str]) -> BuildSpec:
-        """Return the spec with where its sources stand, by position, such as {0: "news.yaml:7"}, for messages."""
+        """Return the spec with the places of its sources for messages: {0: "news.yaml:7"}."""
         spec = self.model_copy()
         spec._source_places = places
         return spec
 
     def source_place(self, name: str) -> str | None:
-        """Return where the source of this name stands, such as "news.yaml:7"; None if no file was read."""
+        """Return the place of a source, such as "news.yaml:7"; None if the spec did not come from a file."""
         return self._source_places.get(self.source_names().index(name))
 
     def split_shares(self) -> list[tuple[str, float]]:
-        """Return (name, share) of each split in the order written, which is part of a version's identity."""
+        """Return (name, share) of each split in the order written, which is part of the identity."""
         return [(split.name, split.share) for split in self.splits]
 
     def pack_pairs(self) -> list[tuple[str, int]]:
-        """Return (packing, seq_len) of each of `packs`, sorted: their order decides nothing."""
+        """Return (packing, seq_len) of each of `packs`, sorted because their order does not matter."""
         return sorted((pack.packing, pack.seq_len) for pack in self.packs)
 
     def identity(self) -> dict[str, Any]:
-        """Return the part of the spec that decides the bytes: JSON values, defaults and paths left out."""
+        """Return the part of the spec that determines the bytes, as JSON values without defaults and paths."""
         nested = {"sources", "tokenizer", "documents", "splits", "packs"}
         identity = self.model_dump(exclude_defaults=True, exclude={"store", "runner", "credentials"} | nested)
         identity["sources"] = [
@@ -195,7 +202,7 @@ class BuildSpec(SpecModel):
         identity["tokenizer"] = self.tokenizer.identity() | {"kind": self.tokenizer.kind}
         if documents := self.documents.identity():
             identity["documents"] = documents
-        if self.splits != BuildSpec.model_fields["splits"].default:  # their order counts
+        if self.splits != BuildSpec.model_fields["splits"].default:  # their order matters
             identity["splits"] = [[name, share] for name, share in self.split_shares()]
         if self.packs:
             identity["packs"] = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()]
@@ -207,26 +214,25 @@ class BuildSpec(SpecModel):
         yield "documents", self.documents
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, path) of every path that the spec names, the store first."""
+        """Yield (key, path) for every path in the spec, the store first."""
         yield "store", self.store
         for key, part in self._parts():
             yield from ((f"{key}.{field}", path) for field, path in part.paths())
 
     def with_workers(self, workers: int | None) -> BuildSpec:
-        """Return the spec with another number of workers of its runner; None changes nothing.
+        """Return the spec with another number of workers; None changes nothing.
 
-        Raises SpecError for 0 with a runner that can't do without.
+        Raises SpecError for 0 unless the runner is `process`.
         """
         if workers is None:
             return self
         if workers == 0 and self.runner.kind != "process":
-            raise SpecError(f"0 workers: runner {self.runner.kind} needs one at least")
+            raise SpecError(f"0 workers: runner {self.runner.kind} needs at least one")
         return self.model_copy(update={"runner": self.runner.model_copy(update={"workers": workers})})
 
     def resolve(self, folder: str | Path) -> BuildSpec:
-        """Return the spec with every relative path made absolute from `folder`, a local folder or a URL."""
+        """Return the spec with absolute paths; relative ones start from `folder`, a local folder or a URL."""
         full = partial(join_path, str(folder))
-
         parts: dict[str, Any] = {
             "store": full(self.store),
             "sources": [source.with_paths(full) for source in self.sources],
@@ -239,19 +245,19 @@ class BuildSpec(SpecModel):
 def field_names(location: Sequence[str | int]) -> list[str]:
     """Return the keys that a spec allows at `location`, such as ("documents",) or ("sources", 0, "parquet").
 
-    A union is entered by the value of its `kind`; an unknown location gives an empty list.
+    A union is entered by the value of its `kind`. The list is empty for an unknown location.
     """
-    model = _found_at(location)[0]
+    model = _models_at(location)[0]
     return list(model.model_fields) if model else []
 
 
 def kind_names(location: Sequence[str | int]) -> list[str]:
-    """Return the kinds that a spec allows at `location`, such as ("sources", 0); none where there is no choice."""
-    return list(_found_at(location)[1])
+    """Return the kinds that a spec allows at `location`, such as ("sources", 0); empty if there is no choice."""
+    return list(_models_at(location)[1])
 
 
-def _found_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
-    """Return the model at a location, None where it is a choice or unknown, and the choice's models by kind."""
+def _models_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
+    """Return the model at a location (None if it is a choice or unknown), and the models of a choice by kind."""
     model: Any = BuildSpec
     kinds: dict[str, Any] = {}
     for part in location:
@@ -269,7 +275,7 @@ def _found_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that a field's annotation names, inside lists, unions and annotations."""
+    """Return the models in a field's annotation, including those inside lists, unions and Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models_in(part)]

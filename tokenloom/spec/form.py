@@ -1,8 +1,8 @@
-"""How a spec looks in Prefect's form, which is made from its JSON schema: nothing here decides what a spec means.
+"""Adapt the JSON schema of a spec to the form that Prefect makes of it. The meaning of a spec does not change.
 
-The form has a box for a text or number, tabs for `anyOf`, a list for `enum`. It sends the default of every field that
-it shows, and the first tab of a choice that nobody made. A default that only the form should have is therefore written
-here: in the model, a preset would drop out of the identity, and versions would get other names.
+The form shows a box for a text or number, tabs for `anyOf` and a list for `enum`. It submits the default of every field
+that it shows, and the first tab of a choice that the user did not touch. Presets of the form are therefore only in the
+schema: as defaults of the model they would drop out of the identity, and versions would be renamed.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 
-_LAST = 1000  # position of a field in the form; others have none, which counts as 0
+_LAST = 1000  # position of a field in the form; fields without one sort as 0
 
 
 def as_any_of(schema: dict[str, Any]) -> None:
-    """Write a choice between kinds as `anyOf`: of `oneOf`, the form shows the first kind alone."""
+    """Write a choice between kinds as `anyOf`; for `oneOf`, the form shows only the first kind."""
     schema["anyOf"] = schema.pop("oneOf")
 
 
 def show_in_form(schema: JsonSchemaValue, handler: GetJsonSchemaHandler) -> None:
-    """Change the schema of a part of a spec so that the form shows no field that can't be filled in sensibly.
+    """Change the schema of a part of a spec so that every field of the form can be filled in sensibly.
 
-    A field that may be left out is an empty box, not a choice with "None". A kind is a list of its one value.
+    An optional field becomes an empty box instead of a choice with "None". A kind becomes a list of its one value.
     """
     for name, field in schema.get("properties", {}).items():
         if "const" in field:
             field |= {"enum": [field["const"]], "position": _LAST}
             schema.setdefault("required", []).append(name)
-        _leave_out_null(field, handler)
+        _remove_null(field, handler)
         if "default" in field:
             field["default"] = _without_nulls(field["default"])
 
 
-def _leave_out_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> None:
-    """Write `X | None = None` as X without a default; Prefect's server takes null for any such field."""
+def _remove_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> None:
+    """Write `X | None = None` as X without a default; Prefect's server still accepts null for such a field."""
     choices = field.get("anyOf", [])
     if {"type": "null"} not in choices:
         return
@@ -46,7 +46,7 @@ def _leave_out_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> Non
         field["anyOf"] = [*others, {"type": "null"}]
         return
     del field["anyOf"]
-    # Not as a reference: to what has a type of its own the server adds null.
+    # Not a reference: the server adds null to a schema that has a type of its own.
     field |= handler.resolve_ref_schema(others[0]) | field
 
 

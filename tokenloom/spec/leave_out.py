@@ -1,9 +1,9 @@
-"""Files that a source leaves out, by patterns as in a .gitignore file, compared with paths below the source's root.
+"""Patterns of files that a source leaves out, as in a .gitignore file, matched against paths below the source's root.
 
-"*.tmp"     files of that name in any folder
-"drafts"    the file or folder of that name anywhere, with all that lies in it
-"2024/*.gz" in the folder 2024 of the root; "/" at the start or in the middle ties a pattern to the root
-"**/old/**" all below any folder `old`
+"*.tmp"     files with such a name in any folder
+"drafts"    a file or folder of this name anywhere, with everything in it
+"2024/*.gz" in the folder 2024 of the root; "/" at the start or in the middle anchors a pattern to the root
+"**/old/**" everything below any folder `old`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Info = dict[str, Any]
 
 
 class LeaveOut:
-    """Says which files are left out, and counts them by pattern.
+    """Decides which files are left out, and counts them by pattern.
 
     Args:
         patterns: as in a .gitignore file, without exceptions (`!`) and comments.
@@ -32,7 +32,7 @@ class LeaveOut:
         self.num_taken = 0
 
     def kept(self, found: list[tuple[str, Info]], root: str) -> list[tuple[str, Info]]:
-        """Return what is not left out of (name, fsspec info) pairs; patterns do not see the `root` of the names."""
+        """Return the (name, fsspec info) pairs that are not left out; patterns do not see the `root` of the names."""
         return [
             (name, info)
             for name, info in found
@@ -49,19 +49,24 @@ class LeaveOut:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return a pattern; raises ValueError if it can't leave out a file."""
+    """Return the pattern; raise ValueError if it can't match any file."""
     if any(part.include for part in _compiled(pattern).patterns):
         return pattern
     if pattern.startswith("!"):
-        raise ValueError(f"{pattern!r}: exceptions (!) are not supported; write narrower patterns, or \\! for the name")
+        raise ValueError(
+            f"{pattern!r}: exceptions (!) are not supported; write narrower patterns, or \\! for a name that starts "
+            "with !"
+        )
     if pattern.strip() and not pattern.startswith("#"):
-        raise ValueError(f"{pattern!r} is not a valid pattern: it matches no file; write \\[ for a name with a bracket")
-    raise ValueError(f"{pattern!r} is blank or a comment and matches no file; write \\# for a name that begins with #")
+        raise ValueError(
+            f"{pattern!r} is not a valid pattern: it matches no file; write \\[ for a name that contains a bracket"
+        )
+    raise ValueError(f"{pattern!r} is blank or a comment and matches no file; write \\# for a name that starts with #")
 
 
 def _compiled(pattern: str) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec  # takes 50 ms, and few builds need it
+    from pathspec import GitIgnoreSpec  # the import takes 50 ms, and few builds need it
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of `re`, for a set that holds a bracket
+        warnings.simplefilter("ignore", FutureWarning)  # from `re`, for a set that contains a bracket
         return GitIgnoreSpec.from_lines([pattern])

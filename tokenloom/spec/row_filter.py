@@ -1,6 +1,6 @@
-"""Filters: comparisons on columns, such as `language == "en" and score >= 0.5`, as a small tree of values.
+"""Row filters: comparisons on columns, such as `language == "en" and score >= 0.5`, parsed to a small tree.
 
-A row is kept where the whole expression is true; a comparison with null, or with a column that a row lacks, is not.
+A row is kept if the whole expression is true. A comparison with null, or with a column that the row lacks, is false.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Junction:
-    """Several expressions, all of which (`is_all`) or one of which must hold."""
+    """Several expressions: all of them (`is_all`) or at least one must be true."""
 
     is_all: bool
     parts: tuple[Filter, ...]
@@ -55,7 +55,7 @@ Filter = Comparison | Junction
 
 
 def parse_filter(text: str) -> Filter:
-    """Return the tree of a filter; raises ValueError that says what may be written.
+    """Return the tree of a filter; raise ValueError if the syntax is not supported.
 
     Example: 'a.b == "x" or n in [1, 2]' -> Junction(False, (Comparison("a.b", "==", "x"),
     Junction(False, (Comparison("n", "==", 1), Comparison("n", "==", 2)))))
@@ -63,7 +63,7 @@ def parse_filter(text: str) -> Filter:
     try:
         return _tree(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"no comparison: {getattr(error, 'msg', error)}; {_HELP}") from error
+        raise ValueError(f"not a comparison: {getattr(error, 'msg', error)}; {_HELP}") from error
 
 
 def comparisons_of(tree: Filter) -> Iterator[Comparison]:
@@ -76,7 +76,7 @@ def comparisons_of(tree: Filter) -> Iterator[Comparison]:
 
 
 def holds(tree: Filter, compare: Callable[[Comparison], bool]) -> bool:
-    """Return whether a filter holds, from what `compare` says of its comparisons; it is asked of all of them."""
+    """Return whether a filter is true; `compare` evaluates each of its comparisons, all of which are evaluated."""
     if isinstance(tree, Comparison):
         return compare(tree)
     parts = [holds(part, compare) for part in tree.parts]
@@ -99,7 +99,7 @@ def _tree(node: ast.expr) -> Filter:
             is_in = isinstance(operator, ast.In)
             same = "==" if is_in else "!="
             return Junction(not is_in, tuple(Comparison(column, same, _scalar(item)) for item in value.elts))
-    raise ValueError(f"{ast.unparse(node)!r} is no comparison; {_HELP}")
+    raise ValueError(f"{ast.unparse(node)!r} is not a comparison; {_HELP}")
 
 
 def _column(node: ast.expr) -> str:
@@ -107,20 +107,20 @@ def _column(node: ast.expr) -> str:
         return f"{_column(node.value)}.{node.attr}"
     if isinstance(node, ast.Name):
         return node.id
-    raise ValueError(f"{ast.unparse(node)!r} is no column; {_HELP}")
+    raise ValueError(f"{ast.unparse(node)!r} is not a column; {_HELP}")
 
 
 def _scalar(node: ast.expr) -> Scalar:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{ast.unparse(node)!r} is no value; {_HELP}") from error
+        raise ValueError(f"{ast.unparse(node)!r} is not a value; {_HELP}") from error
     if not isinstance(value, Scalar):
-        raise ValueError(f"{ast.unparse(node)!r} is no text, number, True or False; {_HELP}")
+        raise ValueError(f"{ast.unparse(node)!r} is not a text, a number, True or False; {_HELP}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{value} is no number of 64 bits; {_HELP}")
+        raise ValueError(f"{value} does not fit in 64 bits; {_HELP}")
     if isinstance(value, str) and not _is_unicode(value):
-        raise ValueError(f"{value!r} holds half a surrogate pair, which no text does; {_HELP}")
+        raise ValueError(f"{value!r} contains half a surrogate pair and is not valid text; {_HELP}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The kinds of sources as a spec writes them; how each is read stands in tasks/sources/."""
+"""The options of each kind of source; tasks/sources/ reads them."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import columns_of, parse_filter
 
 
-def _parsed(value: str) -> str:
+def _check_filter(value: str) -> str:
     parse_filter(value)
     return value
 
 
-def _codec(name: str) -> str:
-    """Return Python's own name of an encoding that text files may be in."""
-    refused = ValueError(f"{name!r} is not an encoding of text files; utf-16, cp1252, gb18030 are some")
+def _canonical_encoding(name: str) -> str:
+    """Return the canonical name of a text encoding; raise ValueError if files can't be in it."""
+    refused = ValueError(f"{name!r} is not an encoding of text files; examples are utf-16, cp1252, gb18030")
     try:
         codec = codecs.lookup(name)
-        "a".encode(name)  # refuses codecs that are not for text, such as hex
-    except (LookupError, ValueError) as error:  # ValueError: a name that no module can have
+        "a".encode(name)  # raises for codecs that are not text encodings, such as hex
+    except (LookupError, ValueError) as error:  # ValueError: the name is not valid for a module
         raise refused from error
-    if codec.incrementaldecoder is None or codec.name in _NO_FILES:
+    if codec.incrementaldecoder is None or codec.name in _DOMAIN_CODECS:
         raise refused
     return codec.name
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _not_default(value: list[str]) -> list[str]:
+def _without_default(value: list[str]) -> list[str]:
     return [] if value == ["utf-8"] else value
 
 
 def _position_as_name(value: Any) -> Any:
-    """Return a position of a field, which a spec may write as a number, as the name that a reader gives it."""
+    """Return the position of a field, which a spec may write as a number, as the name that the reader uses."""
     if type(value) is int and value < 0:
-        raise ValueError("a position is counted from 0, for the first field: it can't be negative")
+        raise ValueError("positions start at 0, for the first field, and can't be negative")
     return str(value) if type(value) is int else value
 
 
-_NO_FILES = ("idna", "punycode")  # encodings of names in a network
-_Column = Annotated[str, Field(min_length=1)]
+_DOMAIN_CODECS = ("idna", "punycode")  # encodings of domain names
+_ColumnName = Annotated[str, Field(min_length=1)]
 _Field = Annotated[str, BeforeValidator(_position_as_name)]
-_Filter = Annotated[str, AfterValidator(_parsed)]
+_Filter = Annotated[str, AfterValidator(_check_filter)]
 _Encodings = Annotated[
-    list[Annotated[str, AfterValidator(_codec)]],
-    BeforeValidator(_listed),
-    AfterValidator(_not_default),
+    list[Annotated[str, AfterValidator(_canonical_encoding)]],
+    BeforeValidator(_as_list),
+    AfterValidator(_without_default),
 ]
 
 
@@ -62,12 +62,12 @@ def _encoding_field() -> Any:
     return Field(
         [],
         title="Encoding",
-        description="As Python names it: utf-16, cp1252; of several the first that decodes a whole file. Empty: utf-8",
+        description="As Python names it: utf-16, cp1252; of several, the first that decodes the file. Empty: utf-8",
     )
 
 
-_ADDED = ("encoding", "header", "columns")
-_BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # of the package datasets, for local files
+_NEWER_OPTIONS = ("encoding", "header", "columns")  # options that older releases did not have
+_BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
 
 def _is_position(name: str) -> bool:
@@ -76,46 +76,48 @@ def _is_position(name: str) -> bool:
 
 class _Source(SpecModel):
     def source_name(self, position: int) -> str:
-        """Return the name that stands in the inputs of a version; `position` is that in the spec's list."""
+        """Return the name of the source in a version's inputs; `position` is its position in the spec."""
         return getattr(self, "name", None) or f"{self.kind}-{position}"  # type: ignore[attr-defined]
 
     def pattern(self) -> str:
-        """Return the path or glob of its files, "" for a source that has none."""
+        """Return the path or glob of its files; "" if the source has none."""
         return getattr(self, "path", "")
 
     def left_out(self) -> list[str]:
-        """Return the patterns of files that it leaves out; see LeaveOut."""
+        """Return the patterns of files to leave out; see LeaveOut."""
         return getattr(self, "leave_out", [])
 
     def reading_options(self) -> dict[str, Any]:
-        """Return what decides how a file is read: all fields but those that only say which files there are.
+        """Return the options that determine how a file is read: all fields except those that only select files.
 
-        One of _ADDED that is at its default is left out: the names of older spills do not know it.
+        Options of _NEWER_OPTIONS are omitted at their defaults, so that spills of older releases keep their names.
         """
         options = self.model_dump(exclude={"name", "leave_out", *self.path_fields})
         fields = type(self).model_fields
-        return {key: value for key, value in options.items() if key not in _ADDED or value != fields[key].default}
+        return {
+            key: value for key, value in options.items() if key not in _NEWER_OPTIONS or value != fields[key].default
+        }
 
 
 class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
-    path: Location = Field(title="Path", description="File or glob, any fsspec URL: data/*.parquet")
+    path: Location = Field(title="Path", description="File, glob or fsspec URL, such as data/*.parquet")
     name: Name | None = Field(
-        None, title="Name", description="Stands in the inputs of a version; default: kind and position"
+        None, title="Name", description="Shown in the inputs of a version; default: kind and position"
     )
-    leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(_listed)] = Field(
-        [], title="Leave out", description="Files that the path matches and that are not read, as in .gitignore: *.tmp"
+    leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(_as_list)] = Field(
+        [], title="Leave out", description="Files to skip although the path matches, as in .gitignore: *.tmp"
     )
 
     def identity(self) -> dict[str, Any]:
-        """See SpecModel.identity; what `leave_out` decides stands in the list of inputs."""
+        """See SpecModel.identity; `leave_out` is not part of it, because the list of inputs reflects it."""
         return {key: value for key, value in super().identity().items() if key != "leave_out"}
 
 
 class _ColumnSource(_FileSource):
-    text: str = Field("text", title="Text", description="Column or key of the text; may be dotted: meta.body")
+    text: str = Field("text", title="Text", description="Column or key with the text; may be dotted: meta.body")
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
-    id: _Column | None = Field(None, title="Id", description="Column or key that is carried to the document table")
+    id: _ColumnName | None = Field(None, title="Id", description="Column or key to copy to the document table")
 
 
 class ParquetSource(_ColumnSource):
@@ -139,17 +141,17 @@ class CsvSource(_ColumnSource):
     model_config = ConfigDict(title="CSV")
     kind: Literal["csv"] = kind_field("csv")
     text: _Field = Field(
-        "text", title="Text", description="Column of the text; without header and columns its position, 0 is the first"
+        "text", title="Text", description="Column with the text; without header and columns its position, from 0"
     )
     id: _Field | None = Field(
-        None, title="Id", description="Column that is carried to the document table; or its position, as for the text"
+        None, title="Id", description="Column to copy to the document table, or its position, as for the text"
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
-        ",", title="Delimiter", description="Between the fields of a row"
+        ",", title="Delimiter", description="Separates the fields of a row"
     )
     header: bool = Field(True, title="Header", description="Whether the first line names the columns")
     columns: list[str] = Field(
-        [], title="Columns", description="Names of the fields of a row, in order, for files without a header"
+        [], title="Columns", description="Names of the fields in order, for files without a header"
     )
     encoding: _Encodings = _encoding_field()
 
@@ -171,7 +173,7 @@ class CsvSource(_ColumnSource):
 
     def _check_positions(self) -> None:
         if self.filter:
-            raise ValueError("filter: without a header its columns need names: give columns: [name, ...]")
+            raise ValueError("filter: columns need names if there is no header: give columns: [name, ...]")
         named = [("text", self.text), ("id", self.id)]
         if wrong := next(((key, name) for key, name in named if name is not None and not _is_position(name)), None):
             raise ValueError(
@@ -181,7 +183,7 @@ class CsvSource(_ColumnSource):
 
 
 class ArrowSource(_ColumnSource):
-    """Arrow files, or folders written by datasets.save_to_disk; a document is the text of one row."""
+    """Arrow files, or folders that datasets.save_to_disk wrote; a document is the text of one row."""
 
     model_config = ConfigDict(title="Arrow")
     kind: Literal["arrow"] = kind_field("arrow")
@@ -192,14 +194,14 @@ class ArrayRecordSource(_ColumnSource):
 
     model_config = ConfigDict(title="ArrayRecord")
     kind: Literal["arrayrecord"] = kind_field("arrayrecord")
-    text: _Column | None = Field(  # type: ignore[assignment]
-        None, title="Text", description="Key of the text if a record is a JSON object; left out: a record is the text"
+    text: _ColumnName | None = Field(  # type: ignore[assignment]
+        None, title="Text", description="Key with the text if records are JSON objects; empty: a record is the text"
     )
 
     @model_validator(mode="after")
     def _objects(self) -> ArrayRecordSource:
         if self.text is None and (self.filter or self.id):
-            raise ValueError("filter and id need records that are JSON objects: give text, the key of their text")
+            raise ValueError("filter and id need records that are JSON objects: give text, the key with their text")
         return self
 
 
@@ -209,35 +211,35 @@ class TextSource(_FileSource):
     model_config = ConfigDict(title="Text files")
     kind: Literal["text"] = kind_field("text")
     separator: Annotated[str, Field(min_length=1)] | None = Field(
-        None, title="Separator", description="What stands between documents: <|endoftext|>; left out: a file is one"
+        None, title="Separator", description="Separates documents, such as <|endoftext|>; empty: a file is one document"
     )
     encoding: _Encodings = _encoding_field()
 
 
 class HuggingFaceSource(_Source):
-    """A dataset of the Hugging Face hub, a local folder of data files, or files through one of its builders."""
+    """A dataset of the Hugging Face hub, a local folder of data files, or files read by one of its builders."""
 
     model_config = ConfigDict(title="Hugging Face dataset")
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: Location = Field(
-        title="Dataset", description="Of the hub: org/name; a folder: ./data; or json, csv, parquet, text, arrow"
+        title="Dataset", description="org/name on the hub; a folder such as ./data; or json, csv, parquet, text, arrow"
     )
-    config: str | None = Field(None, title="Config", description="Default: the dataset's own")
+    config: str | None = Field(None, title="Config", description="Default: the default of the dataset")
     split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field(
-        "train", title="Split", description="Of the dataset: train"
+        "train", title="Split", description="Split of the dataset"
     )
     revision: str | None = Field(
-        None, title="Revision", description="Branch, tag or commit; the inputs name the commit. Default: main"
+        None, title="Revision", description="Branch, tag or commit; default: main. The inputs record the commit"
     )
     data_files: Location | None = Field(
-        None, title="Data files", description="File or glob in the dataset; of a builder: where they are"
+        None, title="Data files", description="File or glob in the dataset; for a builder: its files"
     )
     take: Annotated[int, Field(ge=1)] | None = Field(
-        None, title="Take", description="Only the first rows, read as one stream"
+        None, title="Take", description="Number of rows to read, from the first on, as one stream"
     )
-    text: str = Field("text", title="Text", description="Column of the text; may be dotted: meta.body")
+    text: str = Field("text", title="Text", description="Column with the text; may be dotted: meta.body")
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
-    id: _Column | None = Field(None, title="Id", description="Column that is carried to the document table")
+    id: _ColumnName | None = Field(None, title="Id", description="Column that is carried to the document table")
 
     @model_validator(mode="after")
     def _files_of_a_builder(self) -> HuggingFaceSource:
@@ -246,18 +248,18 @@ class HuggingFaceSource(_Source):
         return self
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, path) of what lies on this machine: a folder, or the files of a builder."""
+        """Yield (field, path) for what is on this machine: a folder, or the files of a builder."""
         if self.name.startswith(("/", "./", "../", "~")):
             yield "name", self.name
         if self.name in _BUILDERS and self.data_files:
             yield "data_files", self.data_files
 
     def source_name(self, position: int) -> str:
-        """Return kind and position; `name` is the dataset's."""
+        """Return kind and position; `name` is that of the dataset."""
         return f"{self.kind}-{position}"
 
     def reading_options(self) -> dict[str, Any]:
-        """Return all fields: the dataset is opened again where it is read."""
+        """Return all fields: workers open the dataset again."""
         return self.model_dump()
 
 

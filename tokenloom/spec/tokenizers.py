@@ -1,4 +1,4 @@
-"""The kinds of tokenizers as a spec writes them; how each encodes stands in tokenizers/."""
+"""The options of each kind of tokenizer; tokenloom/tokenizers/ encodes with them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class ByteTokenizer(SpecModel):
 
 
 class _WithMarks(SpecModel):
-    name: Name | None = Field(None, title="Name", description="Stands in the manifest; default: the kind")
-    eot: str | None = Field(None, title="End of text", description="Needed where it can't be known: <|endoftext|>")
-    bos: str | None = Field(None, title="Begin of text", description="Put before each document; default none")
+    name: Name | None = Field(None, title="Name", description="Shown in the manifest; default: the kind")
+    eot: str | None = Field(
+        None, title="End of text", description="Required if the tokenizer does not define it, such as <|endoftext|>"
+    )
+    bos: str | None = Field(None, title="Begin of text", description="Token to put before each document; default: none")
 
 
 class TiktokenTokenizer(_WithMarks):
@@ -33,7 +35,7 @@ class TiktokenTokenizer(_WithMarks):
     path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
-        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files only a label"
+        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files, only a label"
     )
     ranks: Location | None = Field(
         None,
@@ -41,11 +43,11 @@ class TiktokenTokenizer(_WithMarks):
         description="A .tiktoken file, or vocab.bpe",
         json_schema_extra={"default": "vocab.tiktoken"},
     )
-    encoder: Location | None = Field(None, title="Encoder file", description="encoder.json beside a vocab.bpe")
+    encoder: Location | None = Field(None, title="Encoder file", description="encoder.json that belongs to a vocab.bpe")
     pattern: str | None = Field(
         None,
         title="Pattern",
-        description="How text is cut before merging, with files: a tiktoken name or a regular expression",
+        description="With files: how text is split before merging, a tiktoken name or a regular expression",
     )
     special_tokens: dict[str, int] = Field({}, title="Special tokens", description="With files: name -> id")
 
@@ -54,14 +56,14 @@ class TiktokenTokenizer(_WithMarks):
         if self.ranks is None and self.name is None:
             raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
         if self.ranks is None and (self.encoder or self.pattern or self.special_tokens):
-            raise ValueError("encoder, pattern and special_tokens go with ranks: a file of ranks")
+            raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
         if self.ranks is not None and self.encoder is None and self.pattern is None:
-            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or an expression")
+            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression")
         if self.ranks is None:
             from tiktoken import list_encoding_names
 
             if self.name not in (known := sorted(list_encoding_names())):
-                raise ValueError(f"tiktoken knows no encoding {self.name!r}; allowed: {', '.join(known)}")
+                raise ValueError(f"tiktoken has no encoding {self.name!r}; allowed: {', '.join(known)}")
         return self
 
 
@@ -95,7 +97,7 @@ class SentencePieceTokenizer(_WithMarks):
     )
 
 
-# What follows is for the form alone, but for the short names.
+# The rest is for the form, except the short names.
 
 
 class _NamedTiktoken(_WithMarks):
@@ -115,11 +117,11 @@ _BY_NAME = {
     "type": "string",
     "enum": list(_SHORT),
     "title": "By name",
-    "description": "byte: the bytes of UTF-8; gpt2, ...: vocabularies of tiktoken. The other tabs have all options.",
+    "description": "byte: UTF-8 bytes; the others: vocabularies of tiktoken. The other tabs have all options.",
 }
 
 
-def _written_out(value: Any) -> Any:
+def _expand_short_name(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value not in _SHORT:
@@ -131,7 +133,7 @@ def _written_out(value: Any) -> Any:
 
 
 class _InForm:
-    """Shows the choice in the form with a first tab that presets nothing, and tiktoken in two."""
+    """Shows the choice in the form: the first tab presets nothing, and tiktoken has two tabs."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         byte, tiktoken_files, *others = handler(core_schema)["oneOf"]
@@ -142,6 +144,6 @@ class _InForm:
 Tokenizer = Annotated[
     ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
     Field(discriminator="kind"),
-    BeforeValidator(_written_out),
+    BeforeValidator(_expand_short_name),
     _InForm(),
 ]

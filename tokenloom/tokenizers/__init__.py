@@ -1,6 +1,6 @@
-"""Tokenizers: text to ids and back, made from a plain definition (the `tokenizer` part of a spec).
+"""Tokenizers convert text to ids and back; a plain definition (`tokenizer` of a spec) makes one.
 
-Each kind is one module with a `load` function; it is imported when first used.
+Each kind is one module with a `load` function, imported on first use.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | N
     """Make a tokenizer.
 
     Args:
-        definition: `kind` and the fields of that kind, as in a spec; paths are local.
-        files: contents of the tokenizer's files by their fixed names (`Tokenizer.files`), instead of paths.
+        definition: `kind` and the fields of that kind, as in a spec, with local paths.
+        files: contents of the tokenizer's files by their fixed names (`Tokenizer.files`); used instead of paths.
 
     Raises:
-        TokenizerError: unknown kind, missing package, file that can't be read, or unknown end-of-text id.
+        TokenizerError: the kind or the end-of-text id is unknown, a package is missing, or a file can't be read.
     """
     kind = str(definition.get("kind"))
     if kind not in _MODULES:
-        raise TokenizerError(f"tokenizer kind {kind!r} is not known to this release: {', '.join(_MODULES)}")
+        raise TokenizerError(
+            f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {', '.join(_MODULES)}"
+        )
     try:
         module = import_module(_MODULES[kind])
     except ModuleNotFoundError as error:

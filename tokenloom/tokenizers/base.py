@@ -1,4 +1,4 @@
-"""What every tokenizer offers, and what its kinds share: fingerprint, runs of texts, marks around documents."""
+"""The protocol of tokenizers, and what the kinds share: fingerprints, runs of texts, ids around documents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
 
-END_OF_TEXT = "<|endoftext|>"  # how decode() spells every tokenizer's end-of-text id
+END_OF_TEXT = "<|endoftext|>"  # what decode() returns for the end-of-text id of every tokenizer
 
-# Encoded into every fingerprint: a library that encodes any of it differently is another tokenizer.
+# Its ids are part of every fingerprint: a library that encodes any of it differently counts as another tokenizer.
 PROBE = (
     "Hello, world! It's 2026; we've 1234567 reasons.\r\n\tdef f(x):\n        return x**2  # naïve café\n\n\n"
     "多言語のテキスト。한국어 텍스트. Русский текст. नमस्ते दुनिया مرحبا "
@@ -27,9 +27,9 @@ PROBE = (
 
 @dataclass(frozen=True)
 class Encoded:
-    """The ids of n documents, one after the other, each with its end-of-text id.
+    """The ids of n documents in order, each followed by its end-of-text id.
 
-    Shapes: tokens (sum of num_tokens,) of the asked dtype; num_tokens (n,) uint32.
+    Shapes: tokens (sum of num_tokens,) of the requested dtype; num_tokens (n,) uint32.
     """
 
     tokens: NDArray[Any]
@@ -37,61 +37,61 @@ class Encoded:
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back; every id is in [0, vocab_size)."""
+    """Converts text to ids and back; every id is in [0, vocab_size)."""
 
     kind: str
     name: str
     vocab_size: int
     eot_id: int
-    fingerprint: str  # SHA-256 of the whole definition and of the ids of PROBE, in hexadecimal
+    fingerprint: str  # SHA-256 of the whole definition and the ids of PROBE, in hexadecimal
     backend: str  # the library that encodes, with its version
-    files: dict[str, bytes]  # what it was read from, by fixed names; empty for a built-in or named one
-    max_text_bytes: int  # longer texts only if `takes` says so; so a worker stays within 1 GB + 4 times its largest
+    files: dict[str, bytes]  # the files it was made from, by fixed names; empty if it is built in or named
+    max_text_bytes: int  # a longer text only if `takes` allows it: a worker's limit is 1 GB + 4 times its largest text
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
-        """Encode documents: ids of each text as ordinary text, then the end-of-text id.
+        """Return the ids of each document, encoded as ordinary text, followed by the end-of-text id.
 
         Args:
             texts: (n,) large_string without nulls, valid UTF-8.
-            dtype: unsigned type that holds every id.
+            dtype: an unsigned type that holds every id.
 
-        Raises TokenizerError if the library can't encode one.
+        Raises TokenizerError if the library can't encode a text.
         """
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
-        """Return whether a text of more than `max_text_bytes`, (num_bytes,) UTF-8, is encoded in as little memory."""
+        """Return whether a text longer than `max_text_bytes`, (num_bytes,) UTF-8, can be encoded within that memory."""
 
     def decode(self, ids: NDArray[Any]) -> str:
-        """Return the text of ids; end-of-text reads <|endoftext|>, bytes that are no UTF-8 read U+FFFD."""
+        """Return the text of ids, with <|endoftext|> for end of text and U+FFFD for bytes that are not UTF-8."""
 
 
 def fingerprint(definition: dict[str, Any], probe_ids: list[int]) -> str:
-    """Return the SHA-256 of a definition (JSON values) and of the ids of PROBE, in hexadecimal."""
+    """Return the SHA-256 of a definition (JSON values) and the ids of PROBE, in hexadecimal."""
     value = json.dumps({"definition": definition, "probe": probe_ids}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(value.encode()).hexdigest()
 
 
 def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the UTF-8 bytes of a large_string array without a copy, and where each text starts and ends.
+    """Return the UTF-8 bytes of a large_string array without a copy, and the offsets of its texts.
 
     Returns:
-        (num_bytes,) uint8 and (n + 1,) int64 offsets into it, the first of them 0.
+        (num_bytes,) uint8, and (n + 1,) int64 offsets into it, the first of which is 0.
     """
     _, offset_buffer, data = texts.buffers()
     if not len(texts):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    # The buffer of a file may be longer, by what is no whole offset even.
+    # A buffer from a file may be longer, and not even by a whole number of offsets.
     offsets = np.frombuffer(offset_buffer, np.int64, texts.offset + len(texts) + 1)[texts.offset :]
     flat = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
     return flat[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
 def text_runs(offsets: NDArray[np.int64], run_bytes: int) -> list[tuple[int, int]]:
-    """Cut texts into runs [start, end) of at most `run_bytes` bytes; a longer text is a run of its own.
+    """Return texts grouped into runs [start, end) of at most `run_bytes` bytes; a longer text is a run of its own.
 
     Args:
-        offsets: (n + 1,) where each text starts and ends, in bytes, as text_bytes gives them.
-        run_bytes: bytes of a run.
+        offsets: (n + 1,) in bytes, as text_bytes returns them.
+        run_bytes: the largest size of a run of several texts.
     """
     runs, start, count = [], 0, len(offsets) - 1
     while start < count:
@@ -102,38 +102,42 @@ def text_runs(offsets: NDArray[np.int64], run_bytes: int) -> list[tuple[int, int
     return runs
 
 
-def with_marks(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: int, dtype: np.dtype[Any]) -> Encoded:
-    """Put `bos_ids` before and `eot_id` behind the ids of each of n >= 1 documents."""
+def with_boundary_ids(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: int, dtype: np.dtype[Any]) -> Encoded:
+    """Return n >= 1 documents, each with `bos_ids` before and `eot_id` after its ids."""
     bos, eot = np.array(bos_ids, dtype), np.array([eot_id], dtype)
     parts = [part for document in ids for part in (bos, document, eot)]
     num_tokens = np.array([len(document) for document in ids], np.uint32) + np.uint32(len(bos_ids) + 1)
-    return Encoded(np.concatenate(parts, dtype=dtype, casting="unsafe"), num_tokens)  # every id fits: < vocab_size
+    return Encoded(
+        np.concatenate(parts, dtype=dtype, casting="unsafe"), num_tokens
+    )  # every id fits: it is < vocab_size
 
 
 def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:
-    """Return the documents of all parts, one after the other."""
+    """Return the documents of all parts in order."""
     tokens = [np.empty(0, dtype), *(part.tokens for part in parts)]
     num_tokens = [np.empty(0, np.uint32), *(part.num_tokens for part in parts)]
     return Encoded(np.concatenate(tokens), np.concatenate(num_tokens))
 
 
-def decode_between(ids: NDArray[Any], marks: Mapping[int, str], decode_run: Callable[[list[int]], str]) -> str:
-    """Return the text of (n,) ids: each id of `marks` as spelled there, the runs between them decoded one by one."""
+def decode_between(ids: NDArray[Any], spellings: Mapping[int, str], decode_run: Callable[[list[int]], str]) -> str:
+    """Return the text of (n,) ids: ids in `spellings` as spelled there, and the runs between them decoded."""
     parts, start = [], 0
-    for index in np.flatnonzero(np.isin(ids, list(marks))).tolist():
-        parts += [decode_run(ids[start:index].tolist()), marks[int(ids[index])]]
+    for index in np.flatnonzero(np.isin(ids, list(spellings))).tolist():
+        parts += [decode_run(ids[start:index].tolist()), spellings[int(ids[index])]]
         start = index + 1
     return "".join([*parts, decode_run(ids[start:].tolist())])
 
 
 def read_file(definition: Mapping[str, Any], files: Mapping[str, bytes] | None, name: str) -> tuple[str, bytes]:
-    """Return a label for messages and the content of a tokenizer's one file: from `files`, else from `path`.
+    """Return a label for messages and the content of a tokenizer's only file, from `files` or else from `path`.
 
-    Raises TokenizerError if there is none or it can't be read.
+    Raises TokenizerError if there is no file or it can't be read.
     """
     if files:
         if name not in files:
-            raise TokenizerError(f"a {definition['kind']} tokenizer needs {name}; there are: {', '.join(files)}")
+            raise TokenizerError(
+                f"a {definition['kind']} tokenizer needs {name}; the files given are: {', '.join(files)}"
+            )
         return name, files[name]
     path = definition.get("path")
     if not path:
@@ -145,6 +149,6 @@ def read_file(definition: Mapping[str, Any], files: Mapping[str, bytes] | None, 
         hub = "; names of the Hugging Face hub are not supported yet: download the model's file" if is_name else ""
         raise TokenizerError(f"tokenizer file {path}: no such file; give the path of a {name}{hub}") from error
     except IsADirectoryError as error:
-        raise TokenizerError(f"tokenizer file {path}: it is a folder; give the path of the {name} in it") from error
+        raise TokenizerError(f"tokenizer file {path}: this is a folder; give the path of the {name} in it") from error
     except OSError as error:
         raise TokenizerError(f"tokenizer file {path}: {error.strerror}") from error

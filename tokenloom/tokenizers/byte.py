@@ -18,7 +18,7 @@ class ByteTokenizer:
     """A vocabulary of the 256 bytes.
 
     Args:
-        name: as the manifest shows it.
+        name: shown in the manifest.
     """
 
     kind = "byte"
@@ -53,5 +53,5 @@ class ByteTokenizer:
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> ByteTokenizer:
-    """Make the tokenizer; only `name` of the definition is used."""
+    """Return the tokenizer; only `name` of the definition is used."""
     return ByteTokenizer(str(definition.get("name") or "byte"))

@@ -1,13 +1,13 @@
 """A tokenizer.json of the library tokenizers: BPE, Unigram, WordPiece or WordLevel.
 
-Each document is encoded alone, as ordinary text: the template, truncation and padding of the file are switched off,
-and special tokens that stand in a text stay text. The library keeps every word with its offsets until a call ends.
-Measured (0.23.3, one document of 3 MB): 122 to 150 bytes of memory a byte of prose or code in any script, 207 of a
-table of numbers, 295 of marks between letters; WordPiece 106, 307 and 440. So a document may have 2 MB, or any size
-where long_texts knows places to cut it: then it is encoded in parts of 0.25 MB, and joined. With 100 MB of English and
-gpt-neox a process takes 417 MiB in all. A text of more with a stretch of 2 MB without such a place (base64 in one line,
-a script of no letters that it knows) is refused by `takes`. Speed on one core: 4.8 to 5.5 MB/s with short
-documents in runs of 0.25 MB (0.1 and 1 MB alike), 2.2 to 2.9 with long ones.
+Each document is encoded on its own, as ordinary text: the template, truncation and padding of the file are disabled,
+and special tokens in a text are text. The library keeps every word with its offsets until a call ends.
+Memory per byte of text (0.23.3, one document of 3 MB): 122 to 150 bytes for prose or code in any script, 207 for a
+table of numbers, 295 for marks between letters; with WordPiece 106, 307 and 440. A document may therefore have 2 MB. It
+may have any size if long_texts finds places to cut it: it is then encoded in parts of 0.25 MB. With 100 MB of English
+and gpt-neox a process takes 417 MiB in all. `takes` refuses a longer text with a stretch of 2 MB without such a place
+(base64 in one line, a script that long_texts does not know). Speed on one core: 4.8 to 5.5 MB/s with short documents in
+runs of 0.25 MB (0.1 and 1 MB are equally fast), 2.2 to 2.9 with long ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tokenloom.tokenizers.base import (
     read_file,
     text_bytes,
     text_runs,
-    with_marks,
+    with_boundary_ids,
 )
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 
@@ -43,34 +43,36 @@ _RUN_BYTES = 250_000
 _MAX_WHOLE_BYTES = 2_000_000
 _UINT32 = np.dtype(np.uint32)
 FILE = "tokenizer.json"
-# Every byte that UTF-8 has, in characters of one to four bytes that no trained alphabet holds all of.
+# Every byte that occurs in UTF-8, in characters of one to four bytes; no trained alphabet contains them all.
 _CODES = [*range(0x100), *range(0x100, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000)]
 _EVERY_BYTE = "".join(map(chr, [*_CODES, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000]))
 
 
 class HuggingFaceTokenizer:
-    """A tokenizer.json with its end-of-text token put behind each document.
+    """A tokenizer.json that puts its end-of-text token after each document.
 
     Args:
-        library: the tokenizer of the library; its settings are changed.
-        name: as the manifest shows it.
-        marks: the ids before each document, and the one behind it.
+        library: the tokenizer of the library, configured by `load`.
+        name: shown in the manifest.
+        boundary_ids: the ids before each document, and the id after it.
         data: content of the tokenizer.json.
 
-    Raises TokenizerError if ids could be lost, change from run to run, or if the library can't encode PROBE.
+    Raises TokenizerError if the library can't encode PROBE.
     """
 
     kind = "huggingface"
     max_text_bytes = _MAX_WHOLE_BYTES
     backend = f"tokenizers {tokenizers.__version__}"
 
-    def __init__(self, library: tokenizers.Tokenizer, name: str, marks: tuple[list[int], int], data: bytes) -> None:
+    def __init__(
+        self, library: tokenizers.Tokenizer, name: str, boundary_ids: tuple[list[int], int], data: bytes
+    ) -> None:
         self.name = name
         self.files = {FILE: data}
         self._library = library
-        self._bos_ids, self.eot_id = marks
+        self._bos_ids, self.eot_id = boundary_ids
         self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
-        self._spelled = {i: library.id_to_token(i) or "" for i in self._bos_ids} | {self.eot_id: END_OF_TEXT}
+        self._spellings = {i: library.id_to_token(i) or "" for i in self._bos_ids} | {self.eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest()}
         marked = {"eot": self.eot_id, "bos": self._bos_ids}
         probe_ids = self._encode_texts([PROBE], _UINT32)[0].tolist()
@@ -88,11 +90,11 @@ class HuggingFaceTokenizer:
                 ids = [self._encode_long(data[offsets[start] : offsets[end]], self._cut, dtype)]
             else:
                 ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
-            parts.append(with_marks(ids, self._bos_ids, self.eot_id, dtype))
+            parts.append(with_boundary_ids(ids, self._bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)
 
     def _encode_long(self, text: NDArray[np.uint8], cut: re.Pattern[str], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the ids of one text, (num_bytes,) UTF-8, part by part."""
+        """Return the ids of one text, (num_bytes,) UTF-8, encoded in parts."""
         parts = (str(text[start:end].data, "utf-8") for start, end in cut_text(text, cut))
         return np.concatenate([self._encode_texts([part], dtype)[0] for part in parts])
 
@@ -102,7 +104,7 @@ class HuggingFaceTokenizer:
         return [np.array(encoding.ids, dtype) for encoding in encodings]
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes: whether it can be cut into parts."""
+        """See Tokenizer.takes; true if the text can be cut into parts."""
         return self._cut is not None and all(
             end - start <= self.max_text_bytes for start, end in cut_text(text, self._cut)
         )
@@ -110,33 +112,36 @@ class HuggingFaceTokenizer:
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         with _library_errors(f"tokenizer {self.name}: ids can't be decoded"):
-            return decode_between(np.asarray(ids), self._spelled, self._decode_run)
+            return decode_between(np.asarray(ids), self._spellings, self._decode_run)
 
     def _decode_run(self, ids: list[int]) -> str:
         return self._library.decode(ids, skip_special_tokens=False)
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> HuggingFaceTokenizer:
-    """Make the tokenizer; see HuggingFaceTokenizer of the spec for the fields of `definition`."""
+    """Return the tokenizer; HuggingFaceTokenizer of the spec describes the fields of `definition`.
+
+    Raises TokenizerError if the file is not valid, could lose text, or gives ids that change from run to run.
+    """
     label, data = read_file(definition, files, FILE)
     with _library_errors(
-        f"tokenizer file {label} is no whole tokenizer.json of the library tokenizers; "
-        "save it again (Tokenizer.save) or fetch it again"
+        f"tokenizer file {label} is not a complete tokenizer.json of the library tokenizers; "
+        "save it again (Tokenizer.save) or download it again"
     ):
         library = tokenizers.Tokenizer.from_buffer(data)
     library.no_truncation()
     library.no_padding()
     library.encode_special_tokens = True
     with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
-        _refuse_chance(library, label)
-        _refuse_loss(library, label)
-        marks = _marks(library, label, definition.get("eot"), definition.get("bos"))
-    return HuggingFaceTokenizer(library, str(definition.get("name") or "huggingface"), marks, data)
+        _refuse_random_ids(library, label)
+        _refuse_lost_text(library, label)
+        boundary_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))
+    return HuggingFaceTokenizer(library, str(definition.get("name") or "huggingface"), boundary_ids, data)
 
 
 @contextmanager
 def _library_errors(message: str) -> Iterator[None]:
-    """Raise the library's errors, which are bare Exceptions or panics (no Exceptions at all), as TokenizerError."""
+    """Translate errors of the library, which are bare Exceptions or panics (BaseExceptions), to TokenizerError."""
     try:
         yield
     except BaseException as error:
@@ -145,12 +150,12 @@ def _library_errors(message: str) -> Iterator[None]:
         raise TokenizerError(f"{message}: {error}") from error
 
 
-def _refuse_chance(library: tokenizers.Tokenizer, label: str) -> None:
-    """Refuse what gives a text other ids from run to run."""
+def _refuse_random_ids(library: tokenizers.Tokenizer, label: str) -> None:
+    """Raise TokenizerError if the ids of a text differ from run to run."""
     model = library.model
     if isinstance(model, models.BPE) and model.dropout:
         raise TokenizerError(
-            f"tokenizer file {label}: model.dropout is {model.dropout:.3g}, so its ids are drawn by chance and differ "
+            f"tokenizer file {label}: model.dropout is {model.dropout:.3g}, so its ids are random and differ "
             "from run to run; set it to null"
         )
     seen: dict[str, str] = {}
@@ -159,32 +164,32 @@ def _refuse_chance(library: tokenizers.Tokenizer, label: str) -> None:
             normal = library.normalizer.normalize_str(token.content)
             if (other := seen.setdefault(normal, token.content)) != token.content:
                 raise TokenizerError(
-                    f"tokenizer file {label}: its added tokens {other!r} and {token.content!r} are the same behind its "
-                    "normalizer, so which id a text gets differs from run to run; remove one of them"
+                    f"tokenizer file {label}: its added tokens {other!r} and {token.content!r} are the same after its "
+                    "normalizer, so the id of such a text differs from run to run; remove one of them"
                 )
 
 
-def _refuse_loss(library: tokenizers.Tokenizer, label: str) -> None:
-    """Refuse a BPE that drops what is not in its alphabet; other models have an unknown token or raise."""
+def _refuse_lost_text(library: tokenizers.Tokenizer, label: str) -> None:
+    """Raise TokenizerError if a BPE drops what is not in its alphabet; other models have an unknown token or raise."""
     model, text = library.model, _EVERY_BYTE
     if not isinstance(model, models.BPE) or model.unk_token is not None:
         return
     if library.normalizer is not None:
-        text = library.normalizer.normalize_str(text)  # what it leaves out is left out by declaration
+        text = library.normalizer.normalize_str(text)  # the normalizer may remove text: the file declares that
     words = [text] if library.pre_tokenizer is None else [w for w, _ in library.pre_tokenizer.pre_tokenize_str(text)]
     lost = sorted({character for word in words for character in word if not model.tokenize(character)})
     if lost:
         raise TokenizerError(
-            f"tokenizer file {label}: it drops characters that are not in its alphabet, {lost[-1]!a} for one, without "
-            "a trace: it has no unknown token, no byte fallback and not all bytes; train it with one of these"
+            f"tokenizer file {label}: it silently drops characters that are not in its alphabet, such as {lost[-1]!a}: "
+            "it has no unknown token, no byte fallback and not all bytes; train it with one of these"
         )
 
 
-def _marks(library: tokenizers.Tokenizer, label: str, eot: str | None, bos: str | None) -> tuple[list[int], int]:
+def _boundary_ids(library: tokenizers.Tokenizer, label: str, eot: str | None, bos: str | None) -> tuple[list[int], int]:
     """Return the ids before each document, and the end-of-text id.
 
-    A given `eot` is taken at its word. Else the file's template decides where it puts one token behind a text (BERT:
-    [CLS] $A [SEP], and what it puts before the text is bos); one without (Llama: <s> $A) does not.
+    A given `eot` is used as it is. Otherwise, a template that puts one token after a text determines both (BERT: [CLS]
+    $A [SEP], where [CLS] is bos). A template without such a token (Llama: <s> $A) does not determine them.
     """
     front, back = _template(library)
     special = sorted(token.content for token in library.get_added_tokens_decoder().values() if token.special)
@@ -193,19 +198,21 @@ def _marks(library: tokenizers.Tokenizer, label: str, eot: str | None, bos: str 
         return bos_ids, _token_id(library, label, eot, special)
     if len(back) == 1:
         if None in [library.id_to_token(i) for i in (*front, *back)]:
-            raise TokenizerError(f"tokenizer file {label}: its template puts ids {front}, {back}: no tokens of it")
+            raise TokenizerError(
+                f"tokenizer file {label}: its template puts ids {front}, {back}, which are not all tokens of it"
+            )
         return front if bos is None else bos_ids, back[0]
     known = [token for token in (END_OF_TEXT, "</s>") if token in special]
     if len(known) != 1:
         raise TokenizerError(
-            f"tokenizer file {label}: its end-of-text token can't be known; give tokenizer.eot; it has these special "
+            f"tokenizer file {label}: its end-of-text token is unknown; give tokenizer.eot; it has these special "
             f"tokens: {', '.join(special) or 'none'}"
         )
     return bos_ids, _token_id(library, label, known[0], special)
 
 
 def _template(library: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the ids that the file's post-processor puts before and behind one text."""
+    """Return the ids that the file's post-processor puts before and after one text."""
     encoding = library.encode("a 0")
     text_at = [i for i, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
     if not text_at:
@@ -217,7 +224,7 @@ def _token_id(library: tokenizers.Tokenizer, label: str, token: str, special: li
     token_id = library.token_to_id(token)
     if token_id is None:
         raise TokenizerError(
-            f"tokenizer file {label}: {token!r} is no token of it; it has these special tokens: "
+            f"tokenizer file {label}: {token!r} is not one of its tokens; it has these special tokens: "
             f"{', '.join(special) or 'none'}"
         )
     return token_id

@@ -1,25 +1,26 @@
-r"""Where a long text can be cut for the library tokenizers so that its ids stay what they are.
+r"""Where to cut a long text for the library tokenizers without changing its ids.
 
-A cut stands behind a letter of LETTERS or a digit and before whitespace or a comma or full stop of MARKS: "foo| bar",
-"1|,2", "字|。". It is safe if each step of the tokenizer gives for the whole text what it gives for the left part
-followed by what it gives for the right part:
+A cut is after a letter of LETTERS or a digit, and before whitespace or a comma or full stop of MARKS: "foo| bar",
+"1|,2", "字|。". It is safe if each step of the tokenizer returns for the whole text what it returns for the left part
+followed by what it returns for the right part:
 
-- Added tokens are found from left to right; none of them holds the two characters at a cut, so none lies over one, and
-  none strips or looks at its neighbours. Special ones are text here, their flags are not looked at.
-- Normalizers of _NORMALIZERS change one character, or one letter with the marks behind it. The letter at a cut is one
-  that stays a letter in all of them, and nothing composes with what follows.
+- Added tokens are found from left to right. None contains the two characters at a cut, so none spans one, and none
+  strips or looks at its neighbours. Special tokens are text here, so their flags do not matter.
+- Normalizers of _NORMALIZERS change one character, or one letter with the marks after it. The letter at a cut remains a
+  letter in all of them, and does not compose with what follows.
 - One pre-tokenizer separates the text at every cut: those that split at whitespace (Bert, Whitespace, WhitespaceSplit),
-  the expression of GPT-2 in ByteLevel, and Split with alternatives out of _ALTERNATIVES, `\s+` and one for punctuation
-  among them. None of these takes whitespace or MARKS after a letter or digit, so a match ends at the cut; none looks
-  behind; and only `\s+(?!\S)` looks ahead, from whitespace. Before it may stand what looks at one character at a time
-  (Digits, Punctuation), or Split with other alternatives; behind it, what looks at one piece of the text at a time.
-- A cut stands before U+0020 only, where ByteLevel puts a space before a part that begins otherwise (add_prefix_space),
-  and before whitespace only with WhitespaceSplit and with Punctuation that is merged with a neighbour. BertNormalizer
-  puts spaces around Chinese characters, so there a cut stands behind no such.
-- Models see one piece at a time; post-processors move offsets, not ids, where no special tokens are asked for.
+  the regular expression of GPT-2 in ByteLevel, and Split with alternatives of _ALTERNATIVES that include `\s+` and one
+  for punctuation. None of these matches whitespace or MARKS after a letter or digit, so a match ends at the cut. None
+  looks behind, and only `\s+(?!\S)` looks ahead, from whitespace. It may follow pre-tokenizers that look at one
+  character at a time (Digits, Punctuation) or Split with other alternatives, and precede those that look at one piece
+  of the text at a time.
+- If ByteLevel puts a space before a part that does not start with one (add_prefix_space), cuts are only before U+0020.
+  With WhitespaceSplit, or with Punctuation that is merged with a neighbour, cuts are only before whitespace.
+  BertNormalizer puts spaces around Chinese characters, so there no cut is after such a character.
+- Models see one piece at a time. Without special tokens, post-processors change offsets but not ids.
 
-All else is not known to be local (Metaspace, Replace, Precompiled, unknown expressions) and is not cut. At load,
-`agrees` tries it on 252 texts with the library at hand.
+Anything else (Metaspace, Replace, Precompiled, unknown regular expressions) may not be local, so nothing is cut. At
+load, `agrees` tries 252 texts with the installed library.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 
 PART_BYTES = 250_000
 _WINDOW_BYTES = 10_000
-# Letters (L) that no normal form decomposes, or that it decomposes into letters, in any case.
+# Letters (L), upper or lower case, that no normal form decomposes except into letters.
 LETTERS = (
     "A-Za-zΑ-ΡΣ-Ωα-ωА-ИК-Яа-ик-яԱ-Ֆա-ֆა-ჰא-תا-غف-يሀ-ቆበ-ኆነ-ኮወ-ዎዘ-ጎጠ-ፗ가-힣"
     "अ-नप-रलळव-हক-নপ-রক-নষ-হਕ-ਨਪ-ਰક-નપ-રવ-હணதந-பம-ஹక-నప-ళవ-హಕ-ನಪ-ಳವ-ಹക-നപ-ഹක-නป-รก-ฮກຂງ-ຈນ-ຟຢ-ຣက-အក-អ"
@@ -46,7 +47,7 @@ MARKS = ",，。、"
 _NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
 _WORD_SPLITTERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 
-# What known expressions are made of: GPT-2, cl100k (Llama 3, Qwen 2), o200k, Tekken, Qwen 3.5, DeepSeek, BLOOM.
+# Alternatives of known expressions: GPT-2, cl100k (Llama 3, Qwen 2), o200k, Tekken, Qwen 3.5, DeepSeek, BLOOM.
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _MIXED_WORDS = [rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}{repeats}" for repeats in (f"*{_LOWER}+", f"+{_LOWER}*")]
@@ -66,17 +67,17 @@ _ALTERNATIVES = [
 
 
 def find_cut(library: tokenizers.Tokenizer) -> re.Pattern[str] | None:
-    """Return an expression whose every match starts at a safe cut of any text; None if none is known to be safe."""
+    """Return a regular expression whose matches start at safe cuts of any text; None if no cut is known to be safe."""
     normalizers, steps = _parts(library.normalizer, "normalizers"), _parts(library.pre_tokenizer, "pretokenizers")
     kinds = {part["type"] for part in normalizers}
     if not (kinds <= _NORMALIZERS and _separate(steps) and _added_tokens_stay_apart(library)):
         return None
     letters = LETTERS if "BertNormalizer" in kinds else LETTERS + CHINESE
-    return re.compile(f"(?<=[{letters}0-9])[{_before_what(steps)}]")
+    return re.compile(f"(?<=[{letters}0-9])[{_allowed_after_cut(steps)}]")
 
 
 def agrees(library: tokenizers.Tokenizer, cut: re.Pattern[str]) -> bool:
-    """Return whether texts with a cut, of find_cut, fall into the pieces of their parts."""
+    """Return whether sample texts have the same pieces as their two parts at a cut of find_cut."""
     before = ["a", "B", "1x", "we'll", "1.5e", "McGRAW", "\n\nя", "(字", "e\u0301 n", "i\u200dj", "A'S", "-7"]
     after = [
         " b",
@@ -110,11 +111,11 @@ def _pieces(library: tokenizers.Tokenizer, text: str) -> list[str]:
 
 
 def cut_text(text: NDArray[np.uint8], cut: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield the parts [start, end) of a text, in bytes; a part ends at the first cut behind PART_BYTES.
+    """Yield the parts [start, end) of a text, in bytes; a part ends at the first cut after PART_BYTES.
 
     Args:
         text: (num_bytes,) valid UTF-8.
-        cut: of find_cut; a text is longer where it has no place for a cut.
+        cut: from find_cut. A part without a place for a cut is longer.
     """
     start, place = 0, _next_cut(text, PART_BYTES, cut)
     while place < len(text):
@@ -124,21 +125,21 @@ def cut_text(text: NDArray[np.uint8], cut: re.Pattern[str]) -> Iterator[tuple[in
 
 
 def _next_cut(text: NDArray[np.uint8], start: int, cut: re.Pattern[str]) -> int:
-    """Return the place of the first cut from `start` (or the character before it) on, else the end of the text."""
+    """Return the first cut at or after `start` (or the character before it); the end of the text if there is none."""
     for window_start in range(start, len(text), _WINDOW_BYTES):
         first = window_start - 1
         while text[first] & 0xC0 == 0x80:
             first -= 1
         window = str(
             text[first : window_start + _WINDOW_BYTES].data, "utf-8", "ignore"
-        )  # the last may be half a character
+        )  # the window may end within a character
         if match := cut.search(window):
             return first + len(window[: match.start()].encode())
     return len(text)
 
 
 def _parts(step: Any, name: str) -> list[dict[str, Any]]:
-    """Return a normalizer or pre-tokenizer of the library as JSON values, each part of a Sequence alone."""
+    """Return a normalizer or pre-tokenizer of the library as JSON values, with the parts of a Sequence separate."""
     return [] if step is None else _flat(json.loads(step.__getstate__()), name)
 
 
@@ -147,7 +148,7 @@ def _flat(step: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _separate(steps: list[dict[str, Any]]) -> bool:
-    """Return whether pre-tokenizers, one after the other, separate a text at every cut and change no other place."""
+    """Return whether a sequence of pre-tokenizers separates a text at every cut and works locally elsewhere."""
     separated = False
     for step in steps:
         kind = step["type"]
@@ -162,8 +163,8 @@ def _separate(steps: list[dict[str, Any]]) -> bool:
     return separated
 
 
-def _before_what(steps: list[dict[str, Any]]) -> str:
-    """Return the characters before which pre-tokenizers that separate let a cut stand."""
+def _allowed_after_cut(steps: list[dict[str, Any]]) -> str:
+    """Return the characters before which these pre-tokenizers allow a cut."""
     if any(step.get("add_prefix_space") for step in steps):
         return " "
     merges = any(step["type"] == "Punctuation" and step["behavior"].startswith("Merged") for step in steps)
@@ -184,7 +185,7 @@ def _takes_all(pattern: str) -> bool:
 
 
 def _added_tokens_stay_apart(library: tokenizers.Tokenizer) -> bool:
-    """Return whether no added token can lie over a cut or look over it."""
+    """Return whether no added token can span a cut or look across it."""
     tokens = library.get_added_tokens_decoder().values()
     spelled = [token.content for token in tokens]
     if library.normalizer is not None:

@@ -1,10 +1,10 @@
 """A model file of SentencePiece: BPE, Unigram, word or character pieces.
 
-Texts go in as UTF-8 bytes straight from the arrow buffer, and ids come out as numpy arrays, never as lists.
-Measured (0.2.3, one document of 3 to 16 MB): 32 bytes of memory a byte of English with a Unigram model, 45 with a BPE
-one, 56 where each byte is a piece; so a document may have 12 MB. Only text that the model's normalization spells out
-needs more (U+FDFA, one character of 3 bytes that becomes 33: 324). Speed on one core, English: BPE 5.5 MB/s with short
-documents and 1.3 to 1.9 with long ones, Unigram 30 and 14 to 20; runs of 0.1 to 1 MB alike.
+The library gets UTF-8 bytes from the Arrow buffer and returns numpy arrays, never lists.
+Memory per byte of text (0.2.3, one document of 3 to 16 MB): 32 bytes for English with a Unigram model, 45 with a BPE
+model, 56 if each byte is a piece. A document may therefore have 12 MB. Only text that the model's normalization expands
+needs more (U+FDFA, one character of 3 bytes that becomes 33: 324). Speed on one core with English: BPE 5.5 MB/s with
+short documents and 1.3 to 1.9 with long ones, Unigram 30 and 14 to 20. Runs of 0.1 to 1 MB are equally fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tokenloom.tokenizers.base import (
     read_file,
     text_bytes,
     text_runs,
-    with_marks,
+    with_boundary_ids,
 )
 
 _RUN_BYTES = 250_000
@@ -38,12 +38,12 @@ FILE = "tokenizer.model"
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece model with its end-of-text piece put behind each document.
+    """A SentencePiece model that puts its end-of-text piece after each document.
 
     Args:
-        library: the processor with the model in it.
-        name: as the manifest shows it.
-        eot_id: the id behind each document.
+        library: the processor, with the model loaded.
+        name: shown in the manifest.
+        eot_id: the id after each document.
         bos_ids: the ids before each document.
         data: content of the model file.
 
@@ -63,9 +63,9 @@ class SentencePieceTokenizer:
         self.eot_id = eot_id
         self._library = library
         self._bos_ids = bos_ids
-        # The library decodes control pieces to nothing.
-        marks = {i: library.IdToPiece(i) for i in range(self.vocab_size) if library.IsControl(i) or i in bos_ids}
-        self._spelled = marks | {eot_id: END_OF_TEXT}
+        # The library decodes control pieces to an empty text.
+        control = {i: library.IdToPiece(i) for i in range(self.vocab_size) if library.IsControl(i) or i in bos_ids}
+        self._spellings = control | {eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest(), "eot": eot_id, "bos": bos_ids}
         self.fingerprint = fingerprint(definition, self._encode_texts([PROBE.encode()])[0].tolist())
 
@@ -76,7 +76,7 @@ class SentencePieceTokenizer:
         parts = []
         for start, end in text_runs(offsets, _RUN_BYTES):
             run = [data[bounds[i] : bounds[i + 1]].tobytes() for i in range(start, end)]
-            parts.append(with_marks(self._encode_texts(run), self._bos_ids, self.eot_id, dtype))
+            parts.append(with_boundary_ids(self._encode_texts(run), self._bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)
 
     def _encode_texts(self, texts: list[bytes]) -> list[NDArray[np.int32]]:
@@ -91,23 +91,23 @@ class SentencePieceTokenizer:
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         with _library_errors(f"tokenizer {self.name}: ids can't be decoded"):
-            return decode_between(np.asarray(ids), self._spelled, self._library.DecodeIds)
+            return decode_between(np.asarray(ids), self._spellings, self._library.DecodeIds)
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> SentencePieceTokenizer:
-    """Make the tokenizer; see SentencePieceTokenizer of the spec for the fields of `definition`."""
+    """Return the tokenizer; SentencePieceTokenizer of the spec describes the fields of `definition`."""
     label, data = read_file(definition, files, FILE)
     library = sentencepiece.SentencePieceProcessor(num_threads=1)
-    with _library_errors(f"tokenizer file {label} is no whole model file of SentencePiece; fetch it again"):
+    with _library_errors(f"tokenizer file {label} is not a complete SentencePiece model; download it again"):
         if not data or not library.LoadFromSerializedProto(data):
             raise ValueError("the file is empty")
-        eot_id, bos_ids = _marks(library, label, definition.get("eot"), definition.get("bos"))
+        eot_id, bos_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))
         return SentencePieceTokenizer(library, str(definition.get("name") or "sentencepiece"), eot_id, bos_ids, data)
 
 
 @contextmanager
 def _library_errors(message: str) -> Iterator[None]:
-    """Raise the library's errors, and names of pieces that are no UTF-8, as TokenizerError."""
+    """Translate errors of the library, and names of pieces that are not UTF-8, to TokenizerError."""
     try:
         yield
     except TokenizerError:
@@ -116,25 +116,25 @@ def _library_errors(message: str) -> Iterator[None]:
         raise TokenizerError(f"{message}: {error}") from error
 
 
-def _marks(
+def _boundary_ids(
     library: sentencepiece.SentencePieceProcessor, label: str, eot: str | None, bos: str | None
 ) -> tuple[int, list[int]]:
     """Return the end-of-text id, and the ids before each document."""
     eot_id = library.eos_id() if eot is None else _piece_id(library, label, eot)
     if eot_id < 0:
         raise TokenizerError(
-            f"tokenizer file {label}: its end-of-text token can't be known, since the model was trained without one; "
+            f"tokenizer file {label}: its end-of-text token is unknown, because the model was trained without one; "
             f"give tokenizer.eot; it has these special tokens: {_special(library)}"
         )
     return eot_id, [] if bos is None else [_piece_id(library, label, bos)]
 
 
 def _piece_id(library: sentencepiece.SentencePieceProcessor, label: str, piece: str) -> int:
-    """Return the id of a piece; the library gives the unknown one for what it does not have."""
+    """Return the id of a piece; for a piece that the model lacks, the library returns the id of the unknown one."""
     piece_id = library.PieceToId(piece)
     if library.IdToPiece(piece_id) != piece or library.IsUnknown(piece_id) or library.IsByte(piece_id):
         raise TokenizerError(
-            f"tokenizer file {label}: {piece!r} is no piece of it that can stand between documents; it has these "
+            f"tokenizer file {label}: {piece!r} is not a piece that can separate documents; it has these "
             f"special tokens: {_special(library)}"
         )
     return piece_id

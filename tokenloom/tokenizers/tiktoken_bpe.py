@@ -1,10 +1,10 @@
 """Byte-pair encodings of tiktoken, by name or from local files.
 
-Documents are joined with the end-of-text token and encoded in texts of about 0.25 MB, one call each: 1.1 to 1.25
-times (long documents) and 4.5 times (short ones) as fast as tiktoken's own batch call with two threads. The ids
-are those of `encode_ordinary`, since tiktoken cuts the text at special tokens before it looks for words. What the
-joined way can't take goes one document at a time: texts that hold the token's own spelling, and texts on which
-tiktoken's expression engine gives up (a million spaces followed by a letter).
+Documents are joined with the end-of-text token and encoded in texts of about 0.25 MB, one call each. That is 1.1 to
+1.25 times (long documents) and 4.5 times (short ones) as fast as tiktoken's own batch call with two threads. The ids
+are those of `encode_ordinary`, because tiktoken cuts the text at special tokens before it looks for words. Two kinds of
+text are encoded one document at a time: texts that contain the spelling of the token, and texts on which tiktoken's
+regular expression engine gives up (a million spaces followed by a letter).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tiktoken_ext import openai_public
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes, text_runs
 
-_RUN_BYTES = 250_000  # 0.1 to 0.5 MB measured alike; 2 MB is slower
+_RUN_BYTES = 250_000  # 0.1 to 0.5 MB are equally fast; 2 MB is slower
 RANKS, VOCAB_BPE, ENCODER = "ranks.tiktoken", "vocab.bpe", "encoder.json"
 
 
 class TiktokenTokenizer:
-    """A tiktoken encoding with its end-of-text token put behind each document.
+    """A tiktoken encoding that puts its end-of-text token after each document.
 
     Args:
         encoding: the tiktoken encoding.
-        name: as the manifest shows it.
-        eot: the spelling of the end-of-text token, a special token of the encoding.
-        bos: the spelling of a token to put before each document, None for none.
-        files: what the encoding was read from, by fixed names.
+        name: shown in the manifest.
+        eot: the end-of-text token as text, a special token of the encoding.
+        bos: a token to put before each document, as text; None for none.
+        files: the files that the encoding was read from, by fixed names.
     """
 
     kind = "tiktoken"
@@ -55,17 +55,21 @@ class TiktokenTokenizer:
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
         self._bos_ids = [self._special_id(bos)] if bos else []
-        # Tokens that can overlap ("<<" itself) could be found across a seam, so such ones are never joined.
+        # Tokens that can overlap (such as "<<" with itself) could be found across a seam, so then nothing is joined.
         self._can_join = not any(_overlap(a, b) for a in self._allowed for b in self._allowed)
         probe_ids = [int(i) for i in self._encode_text(PROBE)]
         if encoding.decode_bytes(probe_ids) != PROBE.encode():
-            raise TokenizerError(f"tokenizer {name}: its pattern leaves out text; give the pattern of its vocabulary")
+            raise TokenizerError(
+                f"tokenizer {name}: its pattern drops text; give the pattern that belongs to its vocabulary"
+            )
         self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, probe_ids)
 
     def _special_id(self, token: str) -> int:
         if token not in self._encoding.special_tokens_set:
             known = ", ".join(sorted(self._encoding.special_tokens_set)) or "none"
-            raise TokenizerError(f"tokenizer {self.name}: {token!r} is no special token of it; it has: {known}")
+            raise TokenizerError(
+                f"tokenizer {self.name}: {token!r} is not one of its special tokens, which are: {known}"
+            )
         return self._encoding.encode_single_token(token)
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
@@ -80,7 +84,7 @@ class TiktokenTokenizer:
                 ends = self._ends(tokens, len(documents))
             if ends is None:
                 raise TokenizerError(
-                    f"tokenizer {self.name}: {self.eot_id} stands for ordinary text too; give another eot"
+                    f"tokenizer {self.name}: ordinary text also encodes to {self.eot_id}, its eot; give another eot"
                 )
             parts.append(Encoded(tokens.astype(dtype), np.diff(ends, prepend=0).astype(np.uint32)))
         return concatenate(parts, dtype)
@@ -92,9 +96,9 @@ class TiktokenTokenizer:
         return self._try(text, self._allowed)
 
     def _ends(self, tokens: NDArray[Any], num_documents: int) -> NDArray[np.int64] | None:
-        """Return where each document ends; None if there are more marks, so that a text holds their spelling."""
+        """Return where each document ends; None if there are too many special ids: a document contains one as text."""
         ends = np.flatnonzero(tokens == self.eot_id) + 1
-        if self.eot_id in self._bos_ids:  # one token for both, as gpt2 has it
+        if self.eot_id in self._bos_ids:  # one token for both, as in gpt2
             return ends[1::2] if len(ends) == 2 * num_documents else None
         num_bos = [np.count_nonzero(tokens == i) for i in self._bos_ids]
         return ends if len(ends) == num_documents and num_bos in ([], [num_documents]) else None
@@ -103,21 +107,21 @@ class TiktokenTokenizer:
         return np.concatenate([np.array(self._bos_ids, np.uint32), self._encode_text(text), [self.eot_id]])
 
     def _encode_text(self, text: str) -> NDArray[Any]:
-        """Return the ids of one text, all of it ordinary."""
+        """Return the ids of one text, in which special tokens are ordinary text."""
         ids = self._try(text, set())
         if ids is None:
-            # The same merges behind Python's own expression engine, which has no limit.
+            # The same merges, after Python's own regular expression engine, which has no limit.
             ids = np.array(self._encoding._encode_only_native_bpe(text), dtype=np.uint32)
         return ids
 
     def _try(self, text: str, allowed_special: set[str]) -> NDArray[Any] | None:
-        """Return the ids of `text`, None if tiktoken's expression engine gives up on it."""
+        """Return the ids of `text`; None if tiktoken's regular expression engine gives up."""
         try:
             return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())
         except ValueError as error:
             if "Regex error" not in str(error):
                 raise
-        except BaseException as error:  # a panic of the native library is no Exception
+        except BaseException as error:  # a panic of the native library is not an Exception
             if type(error).__name__ != "PanicException":
                 raise
         return None
@@ -136,7 +140,7 @@ class TiktokenTokenizer:
 
 
 def _overlap(a: str, b: str) -> bool:
-    """Return whether an end of `a` is a beginning of `b`, or one stands in the other, other than a token in itself."""
+    """Return whether an end of `a` is a start of `b`, or `b` contains `a` without being `a`."""
     return any(a[-i:] == b[:i] for i in range(1, min(len(a), len(b)))) or (a != b and a in b)
 
 
@@ -153,7 +157,7 @@ def _definition(encoding: tiktoken.Encoding) -> dict[str, Any]:
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> TiktokenTokenizer:
-    """Make the tokenizer; see TiktokenTokenizer of the spec for the fields of `definition`."""
+    """Return the tokenizer; TiktokenTokenizer of the spec describes the fields of `definition`."""
     from_files = files or definition.get("ranks")
     name = str(definition.get("name") or "tiktoken")
     contents = dict(files) if files else _read_files(definition)
@@ -161,7 +165,7 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     eot = definition.get("eot")
     if eot is None:
         if END_OF_TEXT not in encoding.special_tokens_set:
-            raise TokenizerError(f"tokenizer {name}: its end-of-text token is not known; give tokenizer.eot")
+            raise TokenizerError(f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot")
         eot = END_OF_TEXT
     return TiktokenTokenizer(encoding, name, str(eot), definition.get("bos"), contents)
 
@@ -169,13 +173,13 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
 def _by_name(name: str) -> tiktoken.Encoding:
     known = tiktoken.list_encoding_names()
     if name not in known:
-        raise TokenizerError(f"tiktoken knows no encoding {name!r}: {', '.join(sorted(known))}")
+        raise TokenizerError(f"tiktoken has no encoding {name!r}; allowed: {', '.join(sorted(known))}")
     try:
         return tiktoken.get_encoding(name)
-    except OSError as error:  # requests' errors are OSErrors too
+    except OSError as error:  # errors of requests are OSErrors
         raise TokenizerError(
             f"tokenizer {name}: its vocabulary is not in TIKTOKEN_CACHE_DIR and can't be fetched "
-            f"({type(error).__name__}); set TIKTOKEN_CACHE_DIR to a folder that holds it, or give ranks: a local file"
+            f"({type(error).__name__}); set TIKTOKEN_CACHE_DIR to a folder that has it, or give ranks: a local file"
         ) from error
 
 
@@ -201,28 +205,28 @@ def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> ti
         special |= definition.get("special_tokens") or {}
         if clash := sorted(set(special.values()) & set(ranks.values())):
             raise ValueError(f"special token id {clash[0]} is the rank of an ordinary token")
-        if any(bytes([byte]) not in ranks for byte in range(256)):  # tiktoken panics at a text with such a byte
-            raise ValueError("not every byte is a token of it")
+        if any(bytes([byte]) not in ranks for byte in range(256)):  # tiktoken panics on a text with such a byte
+            raise ValueError("some bytes are not tokens")
         if len(set(ranks.values()) | set(special.values())) != len(ranks) + len(special):
-            raise ValueError("two tokens have one id")
+            raise ValueError("two tokens have the same id")
         pattern = _pattern(str(definition.get("pattern") or "gpt2"))
         return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
     except TokenizerError:
         raise
     except (ValueError, KeyError, AttributeError, OverflowError) as error:
         raise TokenizerError(
-            f"tokenizer {name}: its files are no {' and '.join(files)} of tiktoken: {error}"
+            f"tokenizer {name}: {' and '.join(files)} are not valid files of tiktoken: {error}"
         ) from error
 
 
 def _parse_ranks(data: bytes) -> dict[bytes, int]:
-    """Return the ranks of a .tiktoken file: lines of a token in base64 and its rank."""
+    """Return the ranks of a .tiktoken file, whose lines are a token in base64 and its rank."""
     lines = (line.split() for line in data.splitlines() if line)
     return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
 
 
 def _pattern(pattern: str) -> str:
-    """Return the expression that tiktoken uses under this name, else `pattern` itself."""
+    """Return the regular expression that tiktoken uses under this name, or else `pattern` itself."""
     if pattern in ("gpt2", "r50k_base", "p50k_base"):
         return str(openai_public.r50k_pat_str)
     if pattern in tiktoken.list_encoding_names():
@@ -231,10 +235,10 @@ def _pattern(pattern: str) -> str:
 
 
 def _parse_gpt2_files(vocab_bpe: bytes, encoder_json: bytes) -> tuple[dict[bytes, int], dict[str, int]]:
-    """Return the ranks and special tokens of GPT-2's two files.
+    """Return the ranks and special tokens in the two files of GPT-2.
 
-    The files spell bytes as printable characters (openai/gpt-2, src/encoder.py): printable ones stand for
-    themselves, the others for 256, 257, ... in their order.
+    The files write bytes as printable characters (openai/gpt-2, src/encoder.py): printable bytes as themselves, the
+    others, in order, as the characters 256, 257, ...
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
@@ -251,5 +255,5 @@ def _parse_gpt2_files(vocab_bpe: bytes, encoder_json: bytes) -> tuple[dict[bytes
     encoder: dict[str, int] = json.loads(encoder_json)
     special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
     if {spelled(token): i for token, i in encoder.items() if token not in special} != ranks:
-        raise ValueError("vocab.bpe and encoder.json do not belong together: their ids differ")
+        raise ValueError("vocab.bpe and encoder.json don't match: their ids differ")
     return ranks, special

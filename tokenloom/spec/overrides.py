@@ -1,0 +1,68 @@
+"""Overrides: `--set KEY=VALUE` on the command line, or a line of the parameter `overrides` of `rebuild-dataset`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tokenloom.errors import SpecError
+from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted, key_path
+
+_PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
+_PATH_PREFIXES = ("./", "../", "~/")  # the name of a Hugging Face dataset may be such a folder
+
+
+def apply_override(file: YamlFile, override: str, folder: Path) -> None:
+    """Set one key of a spec.
+
+    Args:
+        file: the spec, which is changed.
+        override: "key=value"; the key is dotted, the value is YAML.
+        folder: the folder that a relative path in the value starts from.
+
+    Raises SpecError if the override has the wrong form, or the spec has no place for its key.
+    """
+    key, text = _parts(override)
+    _set(file.value, key, _value(key, text, folder), override)
+    for replaced in [known for known in file.places if known[: len(key)] == key]:
+        del file.places[replaced]
+    file.places[key] = f"--set {override}"
+
+
+def _parts(override: str) -> tuple[KeyPath, str]:
+    """Return the key and the text of the value."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SpecError(f"--set {override}: write --set key=value, such as --set documents.min_chars=5")
+    if "://" in key:  # a URL cut at its first =: a secret in it must not show in the message
+        raise SpecError("--set: a URL precedes the =; write --set key=value, such as --set store=s3://bucket/store")
+    return key_path(key), text
+
+
+def _value(key: KeyPath, text: str, folder: Path) -> Any:
+    """Return the value that a text stands for; a local path becomes absolute."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:  # *.txt, [a-z]+: a text that is not valid YAML is taken literally
+        value = text
+    is_path = isinstance(value, str) and (key[-1] in _PATH_KEYS or value.startswith(_PATH_PREFIXES))
+    return str((folder / Path(value).expanduser()).absolute()) if is_path and "://" not in value else value
+
+
+def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:
+    """Set a key of a nested value; mappings and lists that are missing on the way are created."""
+    target: Any = spec
+    for depth, (part, following) in enumerate(pairwise(key), start=1):
+        if isinstance(target, list) and isinstance(part, int) and part < len(target):
+            target = target[part]
+        elif isinstance(target, dict) and isinstance(part, str):
+            target = target.setdefault(part, [] if isinstance(following, int) else {})
+        else:
+            raise SpecError(f"--set {override}: the spec has no {dotted(key[:depth])}")
+    last: Any = key[-1]
+    if not (isinstance(target, dict) or (isinstance(target, list) and isinstance(last, int) and last < len(target))):
+        raise SpecError(f"--set {override}: the spec has no {dotted(key)}")
+    target[last] = value

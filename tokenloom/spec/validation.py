@@ -1,0 +1,77 @@
+"""Validate a spec from a file: each error of pydantic becomes a line that starts with the place and the key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from tokenloom.errors import SpecError
+from tokenloom.spec.base import SECRET_URL
+from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
+from tokenloom.spec.messages import did_you_mean, pydantic_rule
+from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
+
+_EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
+
+
+def validate_spec(file: YamlFile) -> BuildSpec:
+    """Return the spec; raises SpecError with a line for each error."""
+    try:
+        return BuildSpec.model_validate(file.value)
+    except ValidationError as error:
+        lines = [_message(item, file) for item in error.errors(include_url=False)]
+        # Not `from error`, which holds the values unredacted, passwords among them.
+        raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
+
+
+def _message(item: Any, file: YamlFile) -> str:
+    """Return the line for one of pydantic's errors."""
+    location, problem = item["loc"], item["type"]
+    key = _written_key(location, file.value)
+    if problem in ("union_tag_invalid", "union_tag_not_found"):
+        key = (*key, "kind")
+    name = dotted(key) or "spec"
+    if problem == "extra_forbidden":
+        allowed = did_you_mean(str(key[-1]), field_names(location[:-1]))
+        rule = f"unknown key (value {_short(item['input'])}). {allowed}"
+    elif problem == "missing":
+        rule = f"this key is required and is missing{_EXAMPLES.get(name, '')}"
+    elif problem == "union_tag_not_found":
+        rule = f"this key is required and is missing. Allowed: {', '.join(kind_names(location))}"
+    elif problem == "union_tag_invalid":
+        kind = item["ctx"]["tag"]
+        rule = f"unknown kind {_short(kind)}. {did_you_mean(kind, kind_names(location))}"
+    else:
+        rule = pydantic_rule(item) + _given_value(item)
+    return f"{file.place(key)}: {name}: {rule}"
+
+
+def _given_value(item: Any) -> str:
+    is_whole_part = item["type"] == "value_error" and isinstance(item["input"], dict)  # such as a source: too long
+    return "" if is_whole_part else f"; got {_short(item['input'])}"
+
+
+def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
+    """Return pydantic's location without what the file does not contain: the names of union members."""
+    written: list[str | int] = []
+    skipped = False
+    for part in location:
+        if isinstance(value, dict) and isinstance(part, int) and part < len(value):
+            return (*written, list(value)[part])  # a list that is written as a mapping
+        if (isinstance(value, dict) and value.get("kind") == part and not skipped) or part == "[key]":
+            skipped = True
+            continue
+        is_there = (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        )
+        if is_there:
+            value, skipped = value[part], False
+        written.append(part)
+    return tuple(written)
+
+
+def _short(value: Any) -> str:
+    text = "no value" if value is None else SECRET_URL.sub("***", repr(value))
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,145 @@
+"""A YAML file of a spec, local or at an fsspec URL, with the line of every key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tokenloom.errors import SpecError, StoreError, said
+from tokenloom.spec.base import SECRET_URL
+from tokenloom.spec.build_spec import field_names
+
+KeyPath = tuple[str | int, ...]  # such as ("sources", 0, "path")
+
+
+@dataclass
+class YamlFile:
+    """The content of a spec file. Overrides change `value` and `places`.
+
+    Attributes:
+        name: path or URL, for messages.
+        folder: the local path or URL that its relative paths start from.
+        value: the mapping in the file.
+        places: where each key was written, such as "news.yaml:7".
+    """
+
+    name: str
+    folder: str
+    value: dict[str, Any]
+    places: dict[KeyPath, str]
+
+    def place(self, key: KeyPath) -> str:
+        """Return where a key was written, or else its closest parent; the name of the file if neither was."""
+        parents = (key[:n] for n in range(len(key), 0, -1))
+        return next((self.places[parent] for parent in parents if parent in self.places), self.name)
+
+
+def read_yaml_file(name: str) -> YamlFile:
+    """Read a spec file.
+
+    Args:
+        name: a local path or an fsspec URL.
+
+    Raises:
+        SpecError: the file does not exist or is not UTF-8, is not valid YAML, or the URL carries a secret.
+        StoreError: a remote store can't be read.
+    """
+    text, folder = _read_text(name)
+    node, value = _parse(text, name)
+    places: dict[KeyPath, str] = {}
+    for key, line in _keys(node, ()):
+        if key in places:
+            raise SpecError(f"{name}:{line}: {dotted(key)} is given twice; remove one")
+        places[key] = f"{name}:{line}"
+    return YamlFile(name, folder, value, places)
+
+
+def dotted(key: KeyPath) -> str:
+    """Return a key as messages show it: "sources.0.path"."""
+    return ".".join(map(str, key))
+
+
+def key_path(text: str) -> KeyPath:
+    """Return the parts of a dotted key, the reverse of `dotted`."""
+    return tuple(int(part) if part.isdigit() else part for part in text.split("."))
+
+
+def _read_text(name: str) -> tuple[str, str]:
+    """Return the text of a file, and its folder."""
+    try:
+        if "://" in name:
+            data, folder = _read_url(name)
+        else:
+            data, folder = Path(name).read_bytes(), str(Path(name).parent.absolute())
+        return data.decode("utf-8"), folder
+    except FileNotFoundError as error:
+        advice = "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
+        raise SpecError(f"{name}: no such file; {advice}") from error
+    except IsADirectoryError as error:
+        raise SpecError(f"{name}: this is a folder; name the YAML file of the spec") from error
+    except StoreError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{name}: can't be read: {getattr(error, 'strerror', None) or said(error)}") from error
+
+
+def _read_url(url: str) -> tuple[bytes, str]:
+    """Return the bytes at a URL, and the URL of its folder."""
+    from tokenloom.storage.stores.remote import RemoteStore
+
+    if SECRET_URL.search(url):
+        place = SECRET_URL.sub("***", url)
+        raise SpecError(f"{place}: a URL must not carry a password; give credentials in the environment")
+    protocol, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    if protocol in ("http", "https"):
+        rest = rest.partition("?")[0]
+    return RemoteStore(f"{protocol}://{host}").read(path), f"{protocol}://{rest.rpartition('/')[0]}"
+
+
+def _parse(text: str, name: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
+    """Return the mapping in a text, as a tree of nodes that know their lines and as a value."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise SpecError(f"{name}: YAML aliases (*name) are not supported; write the value out")
+        value = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SpecError(f"{name}{line}: not valid YAML: {error.problem}{_quoting_advice(text, error)}") from error
+    except RecursionError as error:
+        raise SpecError(f"{name}: not valid YAML: nested too deeply") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"{name}: not valid YAML: {said(error)}") from error
+    if not isinstance(node, yaml.MappingNode):
+        found = "an empty file" if value is None else repr(value)
+        raise SpecError(f"{name}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {found}")
+    return node, value
+
+
+def _quoting_advice(text: str, error: yaml.MarkedYAMLError) -> str:
+    """Return the advice to quote a value, if the line of an error contains a character that is special in YAML."""
+    lines = text.splitlines()
+    if not error.problem_mark or error.problem_mark.line >= len(lines):
+        return ""
+    value = lines[error.problem_mark.line].partition(":")[2]
+    if not any(character in value for character in "[]{}*&!#:,"):
+        return ""
+    return '; quote values that contain [ ] { } * & ! # : or a comma, such as path: "a[0-2].parquet"'
+
+
+def _keys(node: yaml.Node, parent: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    """Yield every key and list position below a node, with its line."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            key = (*parent, str(name.value))
+            yield key, name.start_mark.line + 1
+            yield from _keys(value, key)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            yield (*parent, i), item.start_mark.line + 1
+            yield from _keys(item, (*parent, i))
