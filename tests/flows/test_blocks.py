@@ -129,7 +129,9 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
 
 @pytest.mark.usefixtures("prefect_server", "options")
 def test_a_missing_or_malformed_block_is_named(tmp_path: Path, s3: str) -> None:
-    with pytest.raises(SpecError, match=r"credentials of s3: Secret block 'nothing': .*make it in the UI under Blocks"):
+    with pytest.raises(
+        SpecError, match=r"credentials of s3: Secret block 'nothing': .*create it in the UI under Blocks"
+    ):
         build_dataset(s3_spec(tmp_path, "nothing"))
     Secret(value=_PLANTED).save("text", overwrite=True)
     with pytest.raises(SpecError, match="'text': its value is not a JSON object") as failed:
