@@ -14,12 +14,12 @@ from prefect.runtime import flow_run
 
 from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
-from tokenloom.flows.verify_steps import VerificationResult
 from tokenloom.storage.formats import manifest
 from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running.reading import step_label
+from tokenloom.tasks.verification.result import VerificationResult
 from tokenloom.wording import counted
 
 _MAX_ROWS = 500  # of a table; the UI shows all rows at once

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import FormatError, SpecError
 from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
-from tokenloom.storage.verification.verification import Damage
 from tokenloom.storage.versions.versions import version_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.running.steps import RunEach, RunOne
+from tokenloom.tasks.verification.result import VerificationResult, damaged_files
 from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
@@ -22,26 +21,6 @@ if TYPE_CHECKING:  # only a deep verification imports these: the import takes as
 
 _TASK_BYTES = 64_000_000
 _ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 documents again
-
-
-class DamagedFile(TypedDict):
-    """A damaged file of a version: what is wrong, and what to do."""
-
-    file: str
-    what: str
-    next_step: str
-
-
-class VerificationResult(TypedDict):
-    """The JSON object of `tokenloom verify --json`."""
-
-    reference: str
-    version: str | None
-    files: int
-    bytes: int
-    documents_encoded_again: int
-    damages: list[DamagedFile]
-    warnings: list[str]
 
 
 def run_verification(
@@ -83,7 +62,7 @@ def run_verification(
         "files": sum(one.num_files for one in checked) + bool(subject.version),
         "bytes": sum(one.num_bytes for one in checked),
         "documents_encoded_again": sum(one.num_documents for one in encoded),
-        "damages": _by_file(damages),
+        "damages": damaged_files(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
 
@@ -117,21 +96,6 @@ def _weight(job: VerifyJob) -> int:
 
 def _label(job: VerifyJob) -> str:
     return str(job.claim.entry["name"]) if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
-
-
-def _by_file(damages: list[Damage]) -> list[DamagedFile]:
-    """Return the damaged files in the order they were found."""
-    by_file: defaultdict[str, list[str]] = defaultdict(list)
-    for damage in damages:
-        by_file[damage.file].append(damage.what)
-    return [DamagedFile(file=file, what="; ".join(what), next_step=_next_step(file)) for file, what in by_file.items()]
-
-
-def _next_step(file: str) -> str:
-    if file.startswith("tags/"):
-        return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
-    what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
-    return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
 def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
