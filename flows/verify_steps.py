@@ -7,10 +7,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tokenloom.errors import FormatError, SpecError
-from tokenloom.storage.formats.manifest import BUILD
+from tokenloom.storage.formats.manifest import BUILD, Manifest
+from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
-from tokenloom.storage.verification.verification import Damage
-from tokenloom.storage.versions.versions import version_path
+from tokenloom.storage.verification.file_checks import Damage
+from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.running.steps import RunEach, RunOne
@@ -112,11 +113,11 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
 
 
 def _weight(job: VerifyJob) -> int:
-    return int(job.claim.entry["bytes"]) if isinstance(job, ShardJob) else 0
+    return job.claim.entry.bytes if isinstance(job, ShardJob) else 0
 
 
 def _label(job: VerifyJob) -> str:
-    return str(job.claim.entry["name"]) if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
+    return job.claim.entry.name if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
 
 
 def _by_file(damages: list[Damage]) -> list[DamagedFile]:
@@ -134,9 +135,10 @@ def _next_step(file: str) -> str:
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
-def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
+def _check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
     """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
-    mine, built = spec.identity(), dict(manifest["spec"])
+    mine: dict[str, Any] = spec.identity()
+    built: dict[str, Any] = dict(manifest.spec)
     for identity in (mine, built):
         documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
         identity |= {"documents": documents} if documents else {}
@@ -171,8 +173,9 @@ def _recorded_spec(subject: Subject) -> BuildSpec:
     from tokenloom.spec.build_spec import BuildSpec
 
     assert subject.manifest is not None
-    build = json.loads(subject.store.read(version_path(str(subject.version), BUILD)))
-    spec = BuildSpec.model_validate(build["spec"])
+    path = version_path(subject.manifest.version, BUILD)
+    build = decode_build(subject.store.read(path), subject.store.place(path))
+    spec = BuildSpec.model_validate(build.spec)
     _check_spec(spec, subject.manifest, BUILD)
     if spec.documents.transform:
         raise SpecError("documents.transform is code, which runs only if --spec names it")
