@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tokenloom.flows.build_dataset import absolute_path, build_and_report
 from tokenloom.flows.run_hooks import BUILD_HOOKS
-from tokenloom.spec.spec_file import load_spec
+from tokenloom.spec.loading import load_spec
 
 
 @flow(name="rebuild-dataset", **BUILD_HOOKS)

@@ -26,7 +26,7 @@ from tokenloom.cli.main import main
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.spec_file import load_spec
+from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
 

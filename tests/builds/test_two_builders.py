@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 # The command line, which begins when a line comes: both have imported nearly all by then.
 _BUILD = """
 import sys
-import tokenloom.cli.commands.build, tokenloom.cli.display, tokenloom.flows.direct, tokenloom.spec.spec_file
+import tokenloom.cli.commands.build, tokenloom.cli.display, tokenloom.flows.direct, tokenloom.spec.loading
 from tokenloom.cli.main import main
 print("ready", file=sys.stderr, flush=True)
 sys.stdin.readline()

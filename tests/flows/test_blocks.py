@@ -84,7 +84,7 @@ def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     assert "tokenize" in recorded and result["reference"] in recorded and _PLANTED not in recorded
 
 
-def test_credentials_of_threads_last_as_long_as_one_of_them_works(
+def test_credentials_last_until_the_last_thread_has_finished(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.blocks._load", lambda *_: Secret(value={"key": "of the block"}))
@@ -129,7 +129,9 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
 
 @pytest.mark.usefixtures("prefect_server", "options")
 def test_a_missing_or_malformed_block_is_named(tmp_path: Path, s3: str) -> None:
-    with pytest.raises(SpecError, match=r"credentials of s3: Secret block 'nothing': .*make it in the UI under Blocks"):
+    with pytest.raises(
+        SpecError, match=r"credentials of s3: Secret block 'nothing': .*create it in the UI under Blocks"
+    ):
         build_dataset(s3_spec(tmp_path, "nothing"))
     Secret(value=_PLANTED).save("text", overwrite=True)
     with pytest.raises(SpecError, match="'text': its value is not a JSON object") as failed:

@@ -98,8 +98,11 @@ def test_an_empty_file_without_a_header_has_no_rows(tmp_path: Path) -> None:
         ({"header": False, "text": 1, "id": "x"}, "id: without a header there is no column 'x'"),
         ({"header": False, "text": "01"}, "no column '01'"),
         ({"header": False, "text": -1}, "positions start at 0, for the first field, and can't be negative"),
-        ({"id": -1}, "a position is counted from 0"),
-        ({"header": False, "text": 1, "filter": "n > 1"}, r"filter: without a header .* give columns"),
+        ({"id": -1}, "positions start at 0"),
+        (
+            {"header": False, "text": 1, "filter": "n > 1"},
+            r"filter: columns need names if there is no header: give columns",
+        ),
         ({"header": False, "columns": ["a", "b"]}, "text: 'text' is not in columns, which are: a, b"),
         ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: 'c' is not in columns"),
         ({"header": False, "columns": ["text", "b"], "filter": "c > 1"}, "filter: 'c' is not in columns"),

@@ -14,8 +14,8 @@ from tests.servers.busy_server import serving
 from tokenloom.cli.commands.starter_spec import STARTER_SPEC
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.loading import load_spec
 from tokenloom.spec.messages import pydantic_rule, with_rules_in_words
-from tokenloom.spec.spec_file import load_spec
 
 BASE = """\
 dataset: news

@@ -33,7 +33,7 @@ def run(
 
 def load_limited_spec(path: str, overrides: list[str], limit: int | None) -> BuildSpec:
     """Read a spec, with the overrides of --set and the limit of --limit."""
-    from tokenloom.spec.spec_file import load_spec
+    from tokenloom.spec.loading import load_spec
 
     return load_spec(path, [*overrides, *([f"limit={limit}"] if limit is not None else [])])
 

@@ -73,7 +73,7 @@ def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], pri
             f"the demo trains with torch, and {error.name!r} is not installed: pip install torch"
         ) from error
     from tokenloom import TokenDataset
-    from tokenloom.spec.spec_file import load_spec
+    from tokenloom.spec.loading import load_spec
 
     num_files = _write_folder(folder, print_line)
     result = build(load_spec(folder / "demo.yaml"))

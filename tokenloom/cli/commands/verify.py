@@ -72,7 +72,7 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
 
 
 def _loaded(spec: str) -> BuildSpec:
-    from tokenloom.spec.spec_file import load_spec
+    from tokenloom.spec.loading import load_spec
 
     return load_spec(spec)
 
