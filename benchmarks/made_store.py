@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats import shard as shard_format
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.formats.shard import ShardHeader, ShardWriter
-from tokenloom.storage.packing.packing import num_samples
+from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.shard import ShardHeader
+from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.packing.plans import num_samples
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move
 
@@ -34,7 +36,8 @@ def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
         path = shards / f"{index:06d}.tok"
         with path.open("x+b") as file, ShardWriter(file, VOCAB, header_info(index)) as writer:
             writer.append(tokens, lengths)
-        entries.append({"name": f"train/{path.name}", **writer.record, "samples": {}})
+        assert writer.record is not None
+        entries.append({"name": f"train/{path.name}", **fields_of(writer.record), "samples": {}})
     return publish(folder, entries)
 
 
@@ -98,7 +101,7 @@ def _sparse_header(index: int, offsets: NDArray[np.uint64], checksum: bytes) -> 
 
 def _write_sparse_shard(path: Path, header: ShardHeader, offsets: NDArray[np.uint64]) -> None:
     with path.open("xb") as file:
-        file.write(shard_format._pack_header(header))
+        file.write(shard_format.pack_header(header))
         file.truncate(header.file_bytes)
         file.seek(header.offsets_start)
         file.write(offsets.tobytes())

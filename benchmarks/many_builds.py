@@ -17,7 +17,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from figures import Figure
-from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.storage.versions.published import published_versions
+from tokenloom.storage.versions.references import dataset_store
 from up_processes import Up, resident_mb, running_up
 
 WARM_BUILDS = 5  # memory is compared from then on

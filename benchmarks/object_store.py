@@ -31,7 +31,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, s3_server
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.versions import dataset_store
+from tokenloom.storage.versions.references import dataset_store
 
 _MIB = 2**20
 _FILE_BYTES = 50_000_000

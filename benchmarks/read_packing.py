@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from figures import Figure
 from made_store import random_offsets
 from read_sizes import SEQ_LEN, Sizes
-from tokenloom.storage.packing.packing import plan_shard, shares_of
+from tokenloom.storage.packing.plans import plan_shard
+from tokenloom.storage.packing.shares import shares_of
 
 
 def measure_packing(sizes: Sizes, rounds: int) -> list[Figure]:
@@ -31,7 +32,7 @@ def measure_packing(sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def best_fit_decreasing(lengths: NDArray[np.int64]) -> int:
-    """Return the number of samples of a simple best-fit-decreasing; storage/packing/packing.py defines an item."""
+    """Return the number of samples of a simple best-fit-decreasing; storage/packing/plans.py defines an item."""
     full = (lengths - 1) // SEQ_LEN
     rests = lengths - full * SEQ_LEN
     items = np.sort(rests[(rests > 1) | (full == 0)])[::-1].tolist()

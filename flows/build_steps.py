@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tokenloom.errors import BadRow, WorkError
+from tokenloom.errors import BadRow, StoreError, WorkError
 from tokenloom.flows.source_lines import naming_source_lines
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.estimate import (
     Estimate,
@@ -32,7 +33,6 @@ from tokenloom.tasks.jobs import (
 from tokenloom.tasks.messages.same_problem import with_file_count
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
-from tokenloom.tasks.records import record_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import run_batch
 from tokenloom.tasks.running.retries import MAX_REPAIRS
@@ -82,11 +82,27 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
         except WorkError as error:
             repairs[error.spill] += 1
             if repairs[error.spill] > MAX_REPAIRS:
-                raise
-            progress.report(progress.Message(str(error)))
-            if error.spill:
-                plan.store.remove(record_path(error.spill))
+                raise _unrepaired(plan, error) from error
+            _repair(plan, error)
             plan = with_partitions(plan, cuts)
+
+
+def _repair(plan: BuildPlan, error: WorkError) -> None:
+    """Report a work file that is missing or damaged, and let the next round of steps make it again."""
+    step = "the partition is encoded again" if error.spill else "the file is made again"
+    progress.report(progress.Message(f"{error}; {step}"))
+    if error.spill:
+        plan.store.remove(partition_record_path(error.spill))
+
+
+def _unrepaired(plan: BuildPlan, error: WorkError) -> StoreError:
+    """Return the error of a build that makes a work file again and again, and finds it missing or damaged each time."""
+    what = "its partition was encoded again" if error.spill else "it was made again"
+    return StoreError(
+        f"{error}. The build failed and nothing was published: {what} {MAX_REPAIRS} times, and the file was missing "
+        f"or damaged each time; check the disk of {plan.store.root}, and that no other program changes its work/, then "
+        "run the same command again"
+    )
 
 
 def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
@@ -140,7 +156,7 @@ def _encode_and_publish(
         encoded.update(part.spill for part in plan.missing)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
-    num_tokens = sum(total["tokens"] for total in assignment.totals.values())
+    num_tokens = sum(total.tokens for total in assignment.totals.values())
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         jobs = shuffle_batches(plan, assignment, num_workers)
         records = _flat(run_each("shuffle", partial(run_batch, shuffle_shard), jobs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 from uuid import UUID
@@ -14,12 +13,14 @@ from prefect.runtime import flow_run
 
 from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
-from tokenloom.storage.formats import manifest
-from tokenloom.storage.versions.versions import parse_reference, read_inputs, resolve, version_path
+from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
+from tokenloom.storage.formats.version_files import InputEntry, decode_build
+from tokenloom.storage.versions.published import read_inputs, version_path
+from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running.reading import step_label
-from tokenloom.tasks.verification.result import VerificationResult
+from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
 _MAX_ROWS = 500  # of a table; the UI shows all rows at once
@@ -56,24 +57,25 @@ def name_run(dataset: str, version: str) -> None:
 
 def show_result(result: BuildResult) -> None:
     """Write the artifacts of a published version: a summary and tables of inputs and shards."""
-    store, version = resolve(parse_reference(result.reference))
-    build = json.loads(store.read(version_path(version["version"], manifest.BUILD)))
-    inputs = read_inputs(store, version)
-    key = artifact_key(version["dataset"])
+    store, manifest = resolve(parse_reference(result.reference))
+    path = version_path(manifest.version, BUILD)
+    build = decode_build(store.read(path), store.place(path))
+    inputs = read_inputs(store, manifest)
+    key = artifact_key(manifest.dataset)
     create_markdown_artifact(
-        summary(result, version, inputs, build["seconds"]),
+        summary(result, manifest, inputs, build.seconds),
         key=f"{key}-summary",
         description=outcome_line(result.to_json()),
     )
     create_table_artifact(
-        _first([{name: row[name] for name in ("source", "path", "bytes")} for row in inputs]),
+        _first([{"source": entry.source, "path": entry.path, "bytes": entry.bytes} for entry in inputs]),
         key=f"{key}-inputs",
         description=_description("input file", len(inputs)),
     )
     shards = [
-        {"split": split, **{name: shard[name] for name in ("name", "documents", "tokens", "bytes", "sha256")}}
-        for split, value in version["splits"].items()
-        for shard in value["shards"]
+        {"split": name} | {field: getattr(shard, field) for field in ("name", "documents", "tokens", "bytes", "sha256")}
+        for name, split in manifest.splits.items()
+        for shard in split.shards
     ]
     create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shard", len(shards)))
 
@@ -91,61 +93,60 @@ def _description(what: str, count: int) -> str:
     return counted(count, what) if count <= _MAX_ROWS else f"the first {_MAX_ROWS} of {counted(count, what)}"
 
 
-def summary(
-    result: BuildResult, version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]
-) -> str:
+def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, float]) -> str:
     """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
         result: of the build.
-        version: its manifest.
-        inputs: rows of its inputs.json.
+        manifest: of the version.
+        inputs: of the version.
         seconds: by step, from its build.json.
     """
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(
         [
-            f"## {version['dataset']} {version['version']}",
+            f"## {manifest.dataset} {manifest.version}",
             _cell(outcome_line(result.to_json())),
             "```python",
             reading_lines(result.reference),
             "```",
             "```text",
-            "\n    |\n".join(_diagram(version, inputs, seconds)),
+            "\n    |\n".join(_diagram(manifest, inputs, seconds)),
             "```",
             f"The longest step was **{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
             "",
             "| split | documents | tokens | shards |",
             "|---|---:|---:|---:|",
             *(
-                f"| {name} | {split['documents']:,} | {split['tokens']:,} | {len(split['shards']):,} |"
-                for name, split in version["splits"].items()
+                f"| {name} | {split.documents:,} | {split.tokens:,} | {len(split.shards):,} |"
+                for name, split in manifest.splits.items()
             ),
             "",
             "| rows | |",
             "|---|---:|",
-            *(f"| {name} | {count:,} |" for name, count in manifest.ordered_rows(version["rows"]).items()),
+            *(f"| {name} | {count:,} |" for name, count in ordered_rows(manifest.row_counts).items()),
         ]
     )
 
 
-def _diagram(version: dict[str, Any], inputs: list[dict[str, Any]], seconds: dict[str, float]) -> list[str]:
+def _diagram(manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, float]) -> list[str]:
     """Return the lines of a diagram: the input files, each step with its time, the shards."""
-    shards = [shard for split in version["splits"].values() for shard in split["shards"]]
+    splits = manifest.splits.values()
     return [
-        f"{counted(len(inputs), 'file')}, {_megabytes(inputs)}",
+        f"{counted(len(inputs), 'file')}, {_megabytes(sum(entry.bytes for entry in inputs))}",
         *(
             f"{step_label(step):<18} {seconds[step]:>9,.1f} s   {what}"
             for step, what in _STEPS.items()
             if step in seconds
         ),
-        f"{counted(len(shards), 'shard')}, {_megabytes(shards)}",
+        f"{counted(sum(len(split.shards) for split in splits), 'shard')}, "
+        f"{_megabytes(sum(split.shards.num_bytes() for split in splits))}",
     ]
 
 
-def _megabytes(files: list[dict[str, Any]]) -> str:
-    return f"{sum(file['bytes'] for file in files) / 1e6:,.1f} MB"
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"
 
 
 def show_verification(dataset: str, result: VerificationResult) -> None:

@@ -14,8 +14,8 @@ from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
-from tokenloom.storage.versions.versions import parse_reference
-from tokenloom.tasks.verification.result import VerificationResult
+from tokenloom.storage.versions.references import parse_reference
+from tokenloom.tasks.verification.results import VerificationResult
 
 _MAX_NAMED = 5
 

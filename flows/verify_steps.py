@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import FormatError, SpecError
-from tokenloom.storage.formats.manifest import BUILD
+from tokenloom.storage.formats.manifest import BUILD, Manifest
+from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
-from tokenloom.storage.versions.versions import version_path
+from tokenloom.storage.verification.file_checks import Damage
+from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.running.steps import RunEach, RunOne
-from tokenloom.tasks.verification.result import VerificationResult, damaged_files
+from tokenloom.tasks.verification.results import DamagedFile, VerificationResult
 from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
@@ -62,7 +65,7 @@ def run_verification(
         "files": sum(one.num_files for one in checked) + bool(subject.version),
         "bytes": sum(one.num_bytes for one in checked),
         "documents_encoded_again": sum(one.num_documents for one in encoded),
-        "damages": damaged_files(damages),
+        "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
 
@@ -91,16 +94,32 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
 
 
 def _weight(job: VerifyJob) -> int:
-    return int(job.claim.entry["bytes"]) if isinstance(job, ShardJob) else 0
+    return job.claim.entry.bytes if isinstance(job, ShardJob) else 0
 
 
 def _label(job: VerifyJob) -> str:
-    return str(job.claim.entry["name"]) if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
+    return job.claim.entry.name if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
 
 
-def _check_spec(spec: BuildSpec, manifest: dict[str, Any], name: str) -> None:
+def _by_file(damages: list[Damage]) -> list[DamagedFile]:
+    """Return the damaged files in the order they were found."""
+    by_file: defaultdict[str, list[str]] = defaultdict(list)
+    for damage in damages:
+        by_file[damage.file].append(damage.what)
+    return [DamagedFile(file=file, what="; ".join(what), next_step=_next_step(file)) for file, what in by_file.items()]
+
+
+def _next_step(file: str) -> str:
+    if file.startswith("tags/"):
+        return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
+    what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
+    return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
+
+
+def _check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
     """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
-    mine, built = spec.identity(), dict(manifest["spec"])
+    mine: dict[str, Any] = spec.identity()
+    built: dict[str, Any] = dict(manifest.spec)
     for identity in (mine, built):
         documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
         identity |= {"documents": documents} if documents else {}
@@ -135,8 +154,9 @@ def _recorded_spec(subject: Subject) -> BuildSpec:
     from tokenloom.spec.build_spec import BuildSpec
 
     assert subject.manifest is not None
-    build = json.loads(subject.store.read(version_path(str(subject.version), BUILD)))
-    spec = BuildSpec.model_validate(build["spec"])
+    path = version_path(subject.manifest.version, BUILD)
+    build = decode_build(subject.store.read(path), subject.store.place(path))
+    spec = BuildSpec.model_validate(build.spec)
     _check_spec(spec, subject.manifest, BUILD)
     if spec.documents.transform:
         raise SpecError("documents.transform is code, which runs only if --spec names it")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.versions.assignment import Assignment, ShardRange, SpillEntry, write_assignment
+from tokenloom.storage.work.assignment import (
+    Assignment,
+    RowsRead,
+    ShardRange,
+    SpillEntry,
+    SplitTotals,
+    write_assignment,
+)
+from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.exclusion import write_exclusions
 
 
@@ -19,39 +26,52 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         InputError: the inputs hold no document at all.
     """
     shares = plan.spec.split_shares()
-    totals = {name: {"documents": 0, "tokens": 0} for name, _ in shares}
-    rows = {"read": 0, "filtered": 0, "not_read": 0, "quarantined": 0}
+    found = find_partition_records(plan.store, (partition.spill for partition in plan.partitions))
+    records = []
     spills = []
-    found = read_records(plan.store, (partition.spill for partition in plan.partitions))
     for partition in plan.partitions:
         record = found.get(partition.spill)
         if record is None:
-            raise WorkError(f"{plan.store.root}: the spills {partition.spill} are gone", partition.spill)
-        counts = record | {"quarantined": record["quarantine"]["rows"]}
-        rows = {name: rows[name] + counts[name] for name in rows}
-        for index, spill in enumerate(record["spills"]):
-            spills.append(SpillEntry(partition.spill, index, spill["bytes"], partition.input_index))
-            for i, (name, _) in enumerate(shares):
-                totals[name]["documents"] += spill["documents"][i]
-                totals[name]["tokens"] += spill["tokens"][i]
+            raise WorkError(f"{plan.store.root}: the spills {partition.spill} are missing", partition.spill)
+        records.append(record)
+        for index, spill in enumerate(record.spills):
+            spills.append(SpillEntry(partition.spill, index, spill.bytes, partition.input_index))
+    totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
     check_documents_found(plan, found)
     shards = [
         shard
         for i, (name, _) in enumerate(shares)
         for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
     ]
-    assignment = Assignment(spills, shards, totals, rows)
+    assignment = Assignment(spills, shards, totals, _rows_read(records))
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
 
 
-def cut_split(split: str, split_index: int, totals: dict[str, int], shard_tokens: int) -> list[ShardRange]:
+def _split_totals(records: list[PartitionRecord], split_index: int) -> SplitTotals:
+    spills = [spill for record in records for spill in record.spills]
+    return SplitTotals(
+        documents=sum(spill.documents[split_index] for spill in spills),
+        tokens=sum(spill.tokens[split_index] for spill in spills),
+    )
+
+
+def _rows_read(records: list[PartitionRecord]) -> RowsRead:
+    return RowsRead(
+        read=sum(record.read for record in records),
+        filtered=sum(record.filtered for record in records),
+        not_read=sum(record.not_read for record in records),
+        quarantined=sum(record.quarantine.rows for record in records),
+    )
+
+
+def cut_split(split: str, split_index: int, totals: SplitTotals, shard_tokens: int) -> list[ShardRange]:
     """Return the shards of a split: max(1, round(tokens / shard_tokens)) equal parts of the key range."""
-    num_shards = max(1, (2 * totals["tokens"] + shard_tokens) // (2 * shard_tokens))
+    num_shards = max(1, (2 * totals.tokens + shard_tokens) // (2 * shard_tokens))
     parts = [equal_part(i, num_shards) for i in range(num_shards)]
-    num_tokens, num_documents = totals["tokens"] // num_shards, totals["documents"] // num_shards
+    num_tokens, num_documents = totals.tokens // num_shards, totals.documents // num_shards
     return [
         ShardRange(split, split_index, i, start, end, num_tokens, num_documents) for i, (start, end) in enumerate(parts)
     ]

@@ -9,18 +9,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tokenloom.errors import StoreError, of_source
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import token_dtype
-from tokenloom.storage.formats.spill import TABLE_DTYPE
+from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
+from tokenloom.storage.work.assignment import SplitTotals
+from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary, find_partition_records
 from tokenloom.tasks.assign import cut_split
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.quarantine import first_message
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files.opening import following_position
@@ -54,7 +54,7 @@ class PartitionProbe:
     num_tokens: int
     seconds: float
     read_seconds: float
-    record: dict[str, Any] | None
+    record: PartitionRecord | None
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,16 @@ class _Tally:
             self._reasons[bad.reason] += bad.num_rows
             self._first = self._first or first_message(bad)
 
-    def record(self, num_documents: int) -> dict[str, Any]:
-        bad = {"rows": self._reasons.total(), "reasons": dict(self._reasons), "first": self._first}
-        counts = {"read": self._num_read, "filtered": self._num_filtered, "unseen": list(self._unseen)}
-        return counts | {"quarantine": bad, "spills": [{}] if num_documents else []}
+    def record(self, num_documents: int) -> PartitionRecord:
+        """Return what the partition's record would say, its spills and the list of its skipped rows without lengths."""
+        return PartitionRecord(
+            read=self._num_read,
+            filtered=self._num_filtered,
+            not_read=0,
+            unseen=list(self._unseen),
+            spills=[SpillCounts(0, [num_documents], [])] if num_documents else [],
+            quarantine=QuarantineSummary(0, self._reasons.total(), "", dict(self._reasons), self._first),
+        )
 
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
@@ -154,7 +160,7 @@ def estimate_build(
     Raises InputError if these cover all rows and a build would find no document, or no row with a key that it needs.
     """
     total, new, seconds = _Amount(), _Amount(), 0.0
-    records = read_records(plan.store, plan.cached)
+    records = find_partition_records(plan.store, plan.cached)
     check_documents_found(plan, records | {job.spill: sample.record for job, sample in samples if sample.record})
     by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
@@ -169,7 +175,7 @@ def estimate_build(
                 new.add(by_spill[part.spill])
                 seconds += rates.seconds * text
             total.add(by_spill[part.spill])
-    width = token_dtype(plan.tokenizer["vocab_size"]).itemsize
+    width = token_dtype(plan.tokenizer.vocab_size).itemsize
     in_spill, in_shard = _DOCUMENT_BYTES
     in_shard += _ID_BYTES if total.id_bytes else 0
     return Estimate(
@@ -223,18 +229,18 @@ class _Rates:
         self.seconds = ratio(sum(sample.seconds for sample in found), encoded) + read_seconds
 
 
-def _recorded(plan: BuildPlan, partition: Partition, record: dict[str, Any] | None) -> _Amount:
-    record = record or {"spills": []}
-    amount = _Amount(*(sum(sum(spill[name]) for spill in record["spills"]) for name in ("documents", "tokens")))
+def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> _Amount:
+    spills = record.spills if record else []
+    amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
     if plan.inputs[partition.input_index].options.get("id"):
-        rest = amount.num_bytes(token_dtype(plan.tokenizer["vocab_size"]).itemsize, _DOCUMENT_BYTES[0])
-        amount.id_bytes = sum(spill["bytes"] for spill in record["spills"]) - rest
+        rest = amount.num_bytes(token_dtype(plan.tokenizer.vocab_size).itemsize, _DOCUMENT_BYTES[0])
+        amount.id_bytes = sum(spill.bytes for spill in spills) - rest
     return amount
 
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
     shares = enumerate(plan.spec.split_shares())
-    totals = [(name, i, {"tokens": int(share * num_tokens), "documents": 0}) for i, (name, share) in shares]
+    totals = [(name, i, SplitTotals(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
     return sum(len(cut_split(name, i, total, plan.spec.shard_tokens)) for name, i, total in totals)
 
 

@@ -10,7 +10,7 @@ from tokenloom.errors import InputError, of_source
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.fingerprints import FingerprintMemory, remote_fingerprint, stamp
+from tokenloom.storage.work.fingerprints import FingerprintMemory, Stamp, remote_fingerprint, stamp
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED
@@ -38,7 +38,7 @@ class InputFile:
     num_bytes: int
     fingerprint: str
     options: dict[str, Any]
-    stamps: dict[str, list[int]]
+    stamps: dict[str, Stamp]
 
 
 def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from tokenloom.storage.versions.assignment import Assignment, ShardRange
+from tokenloom.storage.work.assignment import Assignment, ShardRange
+from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.rules import RulesJob
@@ -61,7 +61,7 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
         part=partition,
         rules=rules_job(plan),
         definition=plan.definition,
-        tokenizer_fingerprint=plan.tokenizer["fingerprint"],
+        tokenizer_fingerprint=plan.tokenizer.fingerprint,
     )
 
 
@@ -82,7 +82,7 @@ def rules_job(plan: BuildPlan) -> RulesJob:
 
 def shuffle_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[ShuffleJob]]]:
     """Return the shards to make, for shuffle_shard."""
-    num_documents = sum(total["documents"] for total in assignment.totals.values())
+    num_documents = sum(total.documents for total in assignment.totals.values())
     jobs = [
         WeightedJob(shard.name, _shuffle_job(plan, shard, position, num_documents), max(shard.num_tokens, 1))
         for position, shard in enumerate(assignment.shards)
@@ -93,13 +93,13 @@ def shuffle_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -
 def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_documents: int) -> ShuffleJob:
     info = {
         "dataset": plan.spec.dataset,
-        "eot_id": plan.tokenizer["eot_id"],
+        "eot_id": plan.tokenizer.eot_id,
         "seed": plan.spec.seed,
         "shard_index": shard.shard_index,
         "split": shard.split,
-        "tokenizer": plan.tokenizer["name"],
-        "tokenizer_fingerprint": plan.tokenizer["fingerprint"],
-        "vocab_size": plan.tokenizer["vocab_size"],
+        "tokenizer": plan.tokenizer.name,
+        "tokenizer_fingerprint": plan.tokenizer.fingerprint,
+        "vocab_size": plan.tokenizer.vocab_size,
     }
     return ShuffleJob(
         store=str(plan.store.root),
@@ -108,8 +108,8 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         deduplicate=plan.spec.documents.deduplicate,
         excludes=plan.excluded is not None,
         has_ids=any(file.options.get("id") for file in plan.inputs),
-        vocab_size=plan.tokenizer["vocab_size"],
-        eot_id=plan.tokenizer["eot_id"],
+        vocab_size=plan.tokenizer.vocab_size,
+        eot_id=plan.tokenizer.eot_id,
         info=info,
         num_samples=num_proposed(shard.num_documents, num_documents),
         packs=tuple(plan.spec.pack_pairs()),
@@ -117,7 +117,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
 
 
 def check_batches(
-    plan: BuildPlan, records: Sequence[dict[str, Any]], num_workers: int
+    plan: BuildPlan, records: Sequence[ShardRecord], num_workers: int
 ) -> list[tuple[str, list[ReencodeJob]]]:
     """Return the documents to encode again, for check_encoding."""
     jobs = reencode_jobs(plan, records, max(1, num_workers))

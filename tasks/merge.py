@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, take_documents
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.assignment import SpillEntry
+from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**23

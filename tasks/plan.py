@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import of_source
 from tokenloom.storage.formats.canonical import sha256_of
-from tokenloom.storage.formats.manifest import version_name
+from tokenloom.storage.formats.manifest import TokenizerEntry, version_name
 from tokenloom.storage.formats.spill import SPILL_FORMAT
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import dataset_store, is_published
+from tokenloom.storage.versions.published import is_published
+from tokenloom.storage.versions.references import dataset_store
+from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.tasks.inputs import InputFile, LeftOut, list_inputs
-from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
@@ -46,7 +47,7 @@ class Partition(PartitionRange):
 class BuildPlan:
     """What the steps of a build need to know.
 
-    `tokenizer` is its entry in the manifest: kind, name, fingerprint, vocab_size, eot_id; `definition` is its part of
+    `tokenizer` is its entry in the manifest; `definition` is its part of
     the spec.
     `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, or None.
     `seen_tag_number` is the number of the newest entry of `tag` when the plan was made. `left_out` counts the files
@@ -60,7 +61,7 @@ class BuildPlan:
     version: str
     published: bool
     seen_tag_number: int
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerEntry
     definition: dict[str, Any]
     tokenizer_files: dict[str, bytes]
     inputs: list[InputFile]
@@ -135,15 +136,15 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str,
     return identity
 
 
-def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+def describe_tokenizer(tokenizer: Tokenizer) -> TokenizerEntry:
     """Return the entry of a tokenizer in a manifest."""
-    return {
-        "kind": tokenizer.kind,
-        "name": tokenizer.name,
-        "fingerprint": tokenizer.fingerprint,
-        "vocab_size": tokenizer.vocab_size,
-        "eot_id": tokenizer.eot_id,
-    }
+    return TokenizerEntry(
+        kind=tokenizer.kind,
+        name=tokenizer.name,
+        fingerprint=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        eot_id=tokenizer.eot_id,
+    )
 
 
 def cut_file(file: InputFile) -> list[PartitionRange]:
@@ -165,7 +166,7 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
-    cached = frozenset(read_records(plan.store, (part.spill for part in partitions)))
+    cached = frozenset(find_partition_records(plan.store, (part.spill for part in partitions)))
     return replace(plan, partitions=partitions, cached=cached)
 
 
@@ -204,6 +205,6 @@ def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
         "seed": plan.spec.seed,
         "spill_format": SPILL_FORMAT,
         "splits": [list(item) for item in plan.spec.split_shares()],
-        "tokenizer": plan.tokenizer["fingerprint"],
+        "tokenizer": plan.tokenizer.fingerprint,
     }
     return sha256_of(decides)[:32]

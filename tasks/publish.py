@@ -11,18 +11,28 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats import manifest
-from tokenloom.storage.formats.canonical import canonical_json, sign
-from tokenloom.storage.formats.manifest import QUARANTINE
+from tokenloom.storage.formats.manifest import (
+    BUILD,
+    INPUTS,
+    NAME,
+    QUARANTINE,
+    Manifest,
+    Split,
+    TokenizerEntry,
+    encode_manifest,
+)
+from tokenloom.storage.formats.shard_entries import Shards
+from tokenloom.storage.formats.version_files import BuildRecord, InputEntry, encode_build, encode_inputs
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.assignment import Assignment
-from tokenloom.storage.versions.versions import check_lengths, load_manifest, version_path
+from tokenloom.storage.versions.published import check_lengths, load_manifest, version_path
+from tokenloom.storage.work.assignment import Assignment
+from tokenloom.storage.work.partition_records import find_partition_records
+from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.records import read_records
 from tokenloom.tasks.rows.quarantine import quarantine_reasons, write_quarantine
 from tokenloom.tasks.validate import row_counts
 
-_SHARD_FIELDS = ("name", "bytes", "tokens", "documents", "sha256", "docs_sha256", "first_key", "last_key", "samples")
 _LIBRARIES = (
     "tokenloom",
     "numpy",
@@ -61,7 +71,7 @@ class BuildResult:
     num_partitions: int | None
     num_encoded: int
     seconds: float
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerEntry
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
@@ -76,7 +86,7 @@ class BuildResult:
             "partitions": self.num_partitions,
             "partitions_reused": None if self.num_partitions is None else self.num_partitions - self.num_encoded,
             "partitions_encoded": self.num_encoded,
-            "tokenizer": {name: self.tokenizer[name] for name in ("name", "kind", "vocab_size")},
+            "tokenizer": {name: getattr(self.tokenizer, name) for name in ("name", "kind", "vocab_size")},
             "splits": self.splits,
             "rows": self.rows,
             "quarantined": self.quarantined,
@@ -92,8 +102,8 @@ class BuildResult:
 def publish_version(
     plan: BuildPlan,
     assignment: Assignment,
-    records: Sequence[dict[str, Any]],
-    measured: dict[str, Any],
+    records: Sequence[ShardRecord],
+    measured: dict[str, int],
     times: dict[str, float],
 ) -> bool:
     """Make a complete, checked version visible; return False if somebody else published it meanwhile.
@@ -105,17 +115,15 @@ def publish_version(
         measured: what the check found, for build.json.
         times: seconds by step, for build.json.
     """
-    files = {manifest.INPUTS: canonical_json({"inputs": [_input_row(file) for file in plan.inputs]})}
+    files = {INPUTS: encode_inputs([_input_entry(file) for file in plan.inputs])}
     files |= {f"tokenizer/{name}": data for name, data in plan.tokenizer_files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
-    plan.store.replace(version_path(plan.version, manifest.BUILD), _build_json(plan, measured, times))
-    value = _manifest(plan, assignment, records) | {
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-        | _quarantine(plan, assignment)
-    }
+    plan.store.replace(version_path(plan.version, BUILD), encode_build(_build_record(plan, measured, times)))
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
     try:
-        plan.store.create(version_path(plan.version, manifest.NAME), sign(value))
+        plan.store.create(version_path(plan.version, NAME), encode_manifest(manifest))
     except FileExistsError:
         return False
     return True
@@ -126,14 +134,14 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
 
     Raises WorkError if what a partition left in work/ is gone.
     """
-    if not assignment.rows["quarantined"]:
+    if not assignment.rows.quarantined:
         return {}
-    listed, found = [], read_records(plan.store, (part.spill for part in plan.partitions))
+    listed, found = [], find_partition_records(plan.store, (part.spill for part in plan.partitions))
     for part in plan.partitions:
         file, record = plan.inputs[part.input_index], found.get(part.spill)
         if record is None:
-            raise WorkError(f"{plan.store.root}: the spills {part.spill} are gone; they are made again", part.spill)
-        listed.append((part.spill, file.source, file.path, record["quarantine"]))
+            raise WorkError(f"{plan.store.root}: the spills {part.spill} are missing", part.spill)
+        listed.append((part.spill, file.source, file.path, record.quarantine))
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
 
 
@@ -150,23 +158,23 @@ def finish_build(
 
     Raises FormatError if a file of the published version is missing or cut short.
     """
-    value = load_manifest(plan.store, plan.version)
-    check_lengths(plan.store, value)
+    manifest = load_manifest(plan.store, plan.version)
+    check_lengths(plan.store, manifest)
     reasons = (
-        quarantine_reasons(plan.store, version_path(plan.version, QUARANTINE)) if value["rows"]["quarantined"] else {}
+        quarantine_reasons(plan.store, version_path(plan.version, QUARANTINE)) if manifest.rows.quarantined else {}
     )
     tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
     tag_moved = tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None
     splits = {
-        name: {"tokens": split["tokens"], "documents": split["documents"], "shards": len(split["shards"])}
-        for name, split in value["splits"].items()
+        name: {"tokens": split.tokens, "documents": split.documents, "shards": len(split.shards)}
+        for name, split in manifest.splits.items()
     }
     return BuildResult(
         reference=f"{plan.store.root}@{plan.version}",
         version=plan.version,
         published=published,
         splits=splits,
-        rows=value["rows"],
+        rows=manifest.row_counts,
         quarantined=reasons,
         tag=plan.tag,
         tag_moved=tag_moved,
@@ -174,52 +182,52 @@ def finish_build(
         num_partitions=None if encoded is None else len(plan.partitions),
         num_encoded=len(encoded or ()),
         seconds=round(time.monotonic() - start, 3),
-        tokenizer=value["tokenizer"],
+        tokenizer=manifest.tokenizer,
     )
 
 
-def _input_row(file: Any) -> dict[str, Any]:
-    return {
-        "source": file.source,
-        "path": file.path,
-        "fingerprint": file.fingerprint,
-        "bytes": file.num_bytes,
-    }
+def _input_entry(file: InputFile) -> InputEntry:
+    return InputEntry(source=file.source, path=file.path, fingerprint=file.fingerprint, bytes=file.num_bytes)
 
 
-def _manifest(plan: BuildPlan, assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    splits: dict[str, Any] = {}
-    for name, _ in plan.spec.split_shares():
-        mine = [record for record in records if record["split"] == name]
-        splits[name] = {field: sum(r[field] for r in mine) for field in ("tokens", "documents", "duplicates")}
-        splits[name]["shards"] = [
-            {field: record[field] for field in _SHARD_FIELDS} | {"name": f"{record['name']}.tok"} for record in mine
-        ]
-    return {
-        "format_version": manifest.FORMAT_VERSION,
-        "dataset": plan.spec.dataset,
-        "version": plan.version,
-        "spec": plan.identity,
-        "tokenizer": plan.tokenizer,
-        "splits": splits,
-        "rows": row_counts(assignment, records),
-    }
+def _manifest(
+    plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], files: dict[str, str]
+) -> Manifest:
+    return Manifest(
+        dataset=plan.spec.dataset,
+        version=plan.version,
+        spec=plan.identity,
+        tokenizer=plan.tokenizer,
+        splits={
+            name: _split([record for record in records if record.split == name]) for name, _ in plan.spec.split_shares()
+        },
+        rows=row_counts(assignment, records),
+        files=files,
+    )
 
 
-def _build_json(plan: BuildPlan, measured: dict[str, Any], times: dict[str, float]) -> bytes:
+def _split(records: Sequence[ShardRecord]) -> Split:
+    return Split(
+        tokens=sum(record.tokens for record in records),
+        documents=sum(record.documents for record in records),
+        duplicates=sum(record.duplicates for record in records),
+        shards=Shards.of(record.entry() for record in records),
+    )
+
+
+def _build_record(plan: BuildPlan, measured: dict[str, int], times: dict[str, float]) -> BuildRecord:
     libraries = {}
     for name in _LIBRARIES:
         try:
             libraries[name] = version(name)
         except PackageNotFoundError:
             continue
-    value = {
-        "spec": plan.spec.model_dump(mode="json"),
-        "inputs": [file.url for file in plan.inputs],
-        "seconds": times,
-        "measured": measured,
-        "host": platform.node(),
-        "python": platform.python_version(),
-        "libraries": libraries,
-    }
-    return canonical_json(value)
+    return BuildRecord(
+        spec=plan.spec.model_dump(mode="json"),
+        inputs=[file.url for file in plan.inputs],
+        seconds=times,
+        measured=measured,
+        host=platform.node(),
+        python=platform.python_version(),
+        libraries=libraries,
+    )

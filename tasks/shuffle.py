@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.shard import ShardWriter, open_shard, token_dtype
-from tokenloom.storage.packing.packing import num_samples, sample_key
+from tokenloom.storage.formats.shard import open_shard, token_dtype
+from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
+from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.assignment import Assignment, ShardRange, SpillEntry, candidate_path, read_assignment
-from tokenloom.storage.versions.versions import version_path
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry, read_assignment
+from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record, write_shard_record
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
@@ -52,11 +52,8 @@ class ShuffleJob:
     packs: tuple[tuple[str, int], ...] = ()
 
 
-def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
+def shuffle_shard(job: ShuffleJob) -> ShardRecord:
     """Make one shard and its document table; return its record, at once if it is there already.
-
-    The record: the manifest's fields of a shard, and "split", "duplicates" and "excluded" (documents), "left_tokens"
-    (of both), "max_id", "bad_ends" (documents whose last id is not end-of-text), "sampled" (fields of SampledDocument).
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
@@ -65,32 +62,16 @@ def shuffle_shard(job: ShuffleJob) -> dict[str, Any]:
     store = open_store(job.store)
     assignment = read_assignment(store, job.version)
     shard = assignment.shards[job.position]
-    if record := read_shard_record(store, job.version, shard.name):
-        progress.report(progress.Reused(1, record["tokens"] + record["left_tokens"]))
+    if record := find_shard_record(store, job.version, shard.name):
+        progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(store, job, assignment, shard)
-    store.replace(record_path(job.version, shard.name), sign(record), durable=False)
+    write_shard_record(store, job.version, record)
     return record
 
 
-def record_path(version: str, name: str) -> str:
-    """Return the path of the record of shard `name` ("train/000000") of a version that is being built."""
-    return candidate_path(version, name.replace("/", "-") + ".json")
-
-
-def read_shard_record(store: Store, version: str, name: str) -> dict[str, Any] | None:
-    """Return the record of a shard if its two files are there, else None."""
-    try:
-        record = read_signed(store.read(record_path(version, name)), name)
-    except (FileNotFoundError, FormatError):
-        return None
-    path = version_path(version, name)
-    same = store.num_bytes(f"{path}.tok") == record["bytes"] and store.exists(f"{path}.docs")
-    return record if same else None
-
-
-def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> dict[str, Any]:
+def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     path = version_path(job.version, shard.name)
     measured = _Measured(job)
     excluded = load_exclusions(store, job.version) if job.excludes else None
@@ -110,13 +91,8 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
                 progress.report(progress.Advanced(len(num_tokens), part.nbytes, len(part), len(part)))
         tokens.finish()
         measured.read_samples(token_file.name)
-    return {
-        "name": shard.name,
-        "split": shard.split,
-        "docs_sha256": table.sha256,
-        **tokens.record,
-        **measured.record(),
-    }
+    assert tokens.record is not None  # finished
+    return measured.record(shard, tokens.record, table.sha256)
 
 
 def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
@@ -168,19 +144,26 @@ class _Measured:
         """Note the ids that the shard's own reader finds where the chosen documents are; `path` is a local file."""
         self._sampler.hash_ids(open_shard(path).tokens)
 
-    def record(self) -> dict[str, Any]:
-        """Return the measured part of the shard's record."""
-        return {
-            "first_key": _hexadecimal(self._first_key),
-            "last_key": _hexadecimal(self._last_key),
-            "samples": self._counts(),
-            "duplicates": self._duplicates,
-            "excluded": self._excluded,
-            "left_tokens": self._left_tokens,
-            "max_id": self._max_id,
-            "bad_ends": self._bad_ends,
-            "sampled": self._sampler.rows(),
-        }
+    def record(self, shard: ShardRange, file: ShardFileRecord, docs_sha256: str) -> ShardRecord:
+        """Return the record of the shard, from what was measured and from its files."""
+        return ShardRecord(
+            name=shard.name,
+            split=shard.split,
+            bytes=file.bytes,
+            tokens=file.tokens,
+            documents=file.documents,
+            sha256=file.sha256,
+            docs_sha256=docs_sha256,
+            first_key=_hexadecimal(self._first_key),
+            last_key=_hexadecimal(self._last_key),
+            samples=self._counts(),
+            duplicates=self._duplicates,
+            excluded=self._excluded,
+            left_tokens=self._left_tokens,
+            max_id=self._max_id,
+            bad_ends=self._bad_ends,
+            sampled=self._sampler.rows(),
+        )
 
     def _counts(self) -> dict[str, int]:
         """Return the samples of the shard by packing and length, as its manifest names them."""

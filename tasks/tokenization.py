@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import of_source
-from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
+from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import token_dtype
-from tokenloom.storage.formats.spill import SpillDocuments, write_spill
+from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import sharing_files
+from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
-from tokenloom.tasks.records import read_record, record_path
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.running import progress
@@ -74,7 +74,7 @@ class _Pending:
         return SpillDocuments(**joined)
 
 
-def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
+def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
     """Encode one partition into spills and return its record.
 
     Raises:
@@ -84,7 +84,7 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
         StoreError: a spill can't be written.
     """
     store = open_store(job.store)
-    if record := read_record(store, job.spill):
+    if record := find_partition_record(store, job.spill):
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
@@ -93,31 +93,30 @@ def tokenize_partition(job: TokenizeJob) -> dict[str, Any]:
         with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
             record = _encode_partition(store, job, tokenizer, quarantine)
         check_unchanged(job.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
-    record["quarantine"] = quarantine.summary()
-    store.replace(record_path(job.spill), sign(record), durable=False)
+    write_partition_record(store, job.spill, record)
     return record
 
 
 def _encode_partition(
     store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
-) -> dict[str, Any]:
+) -> PartitionRecord:
     pending, tally = _Pending(), _Tally(job.part.num_bytes)
-    record: dict[str, Any] = {"read": 0, "filtered": 0, "not_read": 0, "unseen": [], "spills": []}
+    num_read = num_filtered = num_not_read = 0
+    unseen: tuple[str, ...] = ()
+    spills: list[SpillCounts] = []
     for rows in read_documents(job, tokenizer):
-        record["read"] += rows.num_read
-        record["filtered"] += rows.num_filtered
-        record["not_read"] += rows.num_not_read
-        record["unseen"] = list(rows.missing_keys)
+        num_read, num_filtered = num_read + rows.num_read, num_filtered + rows.num_filtered
+        num_not_read, unseen = num_not_read + rows.num_not_read, rows.missing_keys
         quarantine.add(rows.bad)
         if len(rows.rows):
             pending.add(*_encode(rows, job, tokenizer), tally)
         del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
-            record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
+            spills.append(_spill(store, job, tokenizer, len(spills), pending.take()))
     if pending.parts:
-        record["spills"].append(_spill(store, job, tokenizer, len(record["spills"]), pending.take()))
+        spills.append(_spill(store, job, tokenizer, len(spills), pending.take()))
     tally.finish()
-    return record
+    return PartitionRecord(num_read, num_filtered, num_not_read, list(unseen), spills, quarantine.summary())
 
 
 def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
@@ -155,9 +154,9 @@ def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     left = jobs[0].limit or 0
     for job in jobs:
         name = f"{job.spill}-{left}"
-        spills.append((name, read_record(open_store(job.store), name) is not None))
+        spills.append((name, find_partition_record(open_store(job.store), name) is not None))
         record = tokenize_partition(replace(job, limit=left, spill=name))
-        left -= sum(sum(spill["documents"]) for spill in record["spills"])
+        left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
             break
     return spills
@@ -198,8 +197,6 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
     return SpillDocuments(split, key, content, rows.rows, encoded.num_tokens, encoded.tokens, id_bytes, ids), len(data)
 
 
-def _spill(
-    store: Store, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments
-) -> dict[str, Any]:
-    info = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
+def _spill(store: Store, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
+    info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
     return write_spill(store, job.spill, index, documents, len(job.rules.shares), info)

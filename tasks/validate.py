@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import astuple
 
 from tokenloom.errors import CheckError, InputError, StoreError, of_source
-from tokenloom.storage.versions.assignment import Assignment
-from tokenloom.storage.versions.versions import version_path
+from tokenloom.storage.formats.manifest import Rows
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.work.assignment import Assignment
+from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.tasks.inputs import check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
@@ -26,7 +28,7 @@ _UNSTEADY = (
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
-def reencode_jobs(plan: BuildPlan, records: Sequence[dict[str, Any]], num_jobs: int) -> list[ReencodeJob]:
+def reencode_jobs(plan: BuildPlan, records: Sequence[ShardRecord], num_jobs: int) -> list[ReencodeJob]:
     """Choose documents of the build by hash, and group them for reading.
 
     Args:
@@ -34,7 +36,7 @@ def reencode_jobs(plan: BuildPlan, records: Sequence[dict[str, Any]], num_jobs: 
         records: of all shards.
         num_jobs: about how many jobs to make of the documents of a file that is cut into partitions.
     """
-    proposed = (SampledDocument.from_row(row, record["name"]) for record in records for row in record["sampled"])
+    proposed = (SampledDocument.from_row(row, record.name) for record in records for row in record.sampled)
     by_input = choose_documents(proposed)
     transform = plan.spec.documents.transform.function if plan.spec.documents.transform else None
     num_partitions = Counter(partition.input_index for partition in plan.partitions)
@@ -44,7 +46,7 @@ def reencode_jobs(plan: BuildPlan, records: Sequence[dict[str, Any]], num_jobs: 
         part_length = -(-len(documents) // (num_jobs if can_cut else 1))
         for start in range(0, len(documents), part_length):
             file, part = plan.inputs[input_index], documents[start : start + part_length]
-            jobs.append(ReencodeJob(file, plan.definition, plan.tokenizer["fingerprint"], None, transform, part))
+            jobs.append(ReencodeJob(file, plan.definition, plan.tokenizer.fingerprint, None, transform, part))
     return jobs
 
 
@@ -75,8 +77,8 @@ def _check_comparison(job: ReencodeJob, found: Comparison) -> None:
 
 
 def validate_build(
-    plan: BuildPlan, assignment: Assignment, records: Sequence[dict[str, Any]], num_chosen: int, num_checked: int
-) -> dict[str, Any]:
+    plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_chosen: int, num_checked: int
+) -> dict[str, int]:
     """Check that a build is complete and right; return the measured values for build.json.
 
     Args:
@@ -92,47 +94,47 @@ def validate_build(
     """
     check_all_unchanged(plan.spec, plan.inputs)
     for split, totals in assignment.totals.items():
-        mine = [record for record in records if record["split"] == split]
-        documents = sum(record["documents"] + record["duplicates"] + record["excluded"] for record in mine)
-        tokens = sum(record["tokens"] + record["left_tokens"] for record in mine)
-        _check_equal(f"split {split}: documents in spills and in shards", totals["documents"], documents)
-        _check_equal(f"split {split}: tokens in spills and in shards", totals["tokens"], tokens)
+        mine = [record for record in records if record.split == split]
+        documents = sum(record.documents + record.duplicates + record.excluded for record in mine)
+        tokens = sum(record.tokens + record.left_tokens for record in mine)
+        _check_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
+        _check_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
     rows = row_counts(assignment, records)
-    _check_equal("rows read, and rows kept, dropped and skipped", rows["read"], sum(rows.values()) - rows["read"])
+    _check_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
-        _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows["read"])
+        _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows.read)
     folder = version_path(plan.version)
     lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
     for record in records:
-        name = record["name"].rpartition("/")[2]
-        num_bytes = lengths[record["split"]].get(f"{name}.tok")
+        name = record.name.rpartition("/")[2]
+        num_bytes = lengths[record.split].get(f"{name}.tok")
         if num_bytes is None:
-            place = plan.store.place(f"{folder}/{record['name']}.tok")
+            place = plan.store.place(f"{folder}/{record.name}.tok")
             raise StoreError(
                 f"{place}: deleted since it was written; nothing was published; run the same command again"
             )
         _check_shard(plan, record, num_bytes)
     _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
-    if not rows["kept"]:
+    if not rows.kept:
         raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
     return {
         "documents_encoded_again": num_checked,
-        "largest_id": max(record["max_id"] for record in records),
-        "rows_not_read": assignment.rows["not_read"],
+        "largest_id": max(record.max_id for record in records),
+        "rows_not_read": assignment.rows.not_read,
     }
 
 
-def row_counts(assignment: Assignment, records: Sequence[dict[str, Any]]) -> dict[str, int]:
+def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> Rows:
     """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
-    return {
-        "read": assignment.rows["read"],
-        "kept": sum(record["documents"] for record in records),
-        "duplicates": sum(record["duplicates"] for record in records),
-        "filtered": assignment.rows["filtered"],
-        "excluded": sum(record["excluded"] for record in records),
-        "quarantined": assignment.rows["quarantined"],
-    }
+    return Rows(
+        read=assignment.rows.read,
+        kept=sum(record.documents for record in records),
+        duplicates=sum(record.duplicates for record in records),
+        filtered=assignment.rows.filtered,
+        excluded=sum(record.excluded for record in records),
+        quarantined=assignment.rows.quarantined,
+    )
 
 
 def _check_equal(what: str, expected: int, found: int) -> None:
@@ -140,11 +142,11 @@ def _check_equal(what: str, expected: int, found: int) -> None:
         raise CheckError(f"{what}: {expected:,} and {found:,} differ; {_NEXT_STEP}")
 
 
-def _check_shard(plan: BuildPlan, record: dict[str, Any], num_bytes: int) -> None:
-    name = record["name"]
-    vocab_size = plan.tokenizer["vocab_size"]
-    if record["max_id"] >= vocab_size:
-        raise CheckError(f"shard {name}: id {record['max_id']} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
-    if record["bad_ends"]:
-        raise CheckError(f"shard {name}: {record['bad_ends']} documents do not end with end-of-text; {_NEXT_STEP}")
-    _check_equal(f"shard {name}: bytes written and in the store", record["bytes"], num_bytes)
+def _check_shard(plan: BuildPlan, record: ShardRecord, num_bytes: int) -> None:
+    name = record.name
+    vocab_size = plan.tokenizer.vocab_size
+    if record.max_id >= vocab_size:
+        raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
+    if record.bad_ends:
+        raise CheckError(f"shard {name}: {record.bad_ends} documents do not end with end-of-text; {_NEXT_STEP}")
+    _check_equal(f"shard {name}: bytes written and in the store", record.bytes, num_bytes)

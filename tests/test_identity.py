@@ -28,8 +28,8 @@ from tests.counts import count
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.tags import newest
-from tokenloom.storage.versions.versions import load_manifest, published_versions, version_path
 from tokenloom.tasks.plan import plan_build
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
@@ -79,11 +79,11 @@ def split_sequences(spec: BuildSpec, version: str) -> dict[str, tuple[list[int],
     """Return {split: (all tokens, all keys)} of a version, its shards laid end to end."""
     store = local_store(spec.store, spec.dataset)
     sequences = {}
-    for split, entry in load_manifest(store, version)["splits"].items():
+    for split, entry in load_manifest(store, version).splits.items():
         tokens: list[int] = []
         keys: list[int] = []
-        for shard in entry["shards"]:
-            path = store.local(version_path(version, shard["name"]))
+        for shard in entry.shards:
+            path = store.local(version_path(version, shard.name))
             tokens += open_shard(path).tokens.tolist()
             keys += open_documents(path.with_suffix(".docs")).column("key").to_pylist()
         sequences[split] = (tokens, keys)
@@ -138,7 +138,7 @@ def test_copies_are_kept_and_counted_where_duplicates_are_allowed(tmp_path: Path
     documents = stored_documents(spec, version)
     assert Counter(map(text_of, documents)) == Counter(text for text in texts if text)
     assert len({(document["path"], document["row"]) for document in documents}) == 150
-    rows = load_manifest(local_store(spec.store, spec.dataset), version)["rows"]
+    rows = load_manifest(local_store(spec.store, spec.dataset), version).row_counts
     assert rows == {"read": 152, "kept": 150, "duplicates": 0, "filtered": 2, "excluded": 0, "quarantined": 0}
 
 

@@ -7,7 +7,7 @@
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
     ├── StoreError      (OSError)       the store can't be read or written
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
-    │   └── WorkError                   a file in work/ is: the build makes it again
+    ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build makes it again, twice at most
     ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
@@ -82,12 +82,12 @@ class FormatError(TokenloomError, ValueError):
     """A file of the store is damaged or incomplete, or this release does not know its format."""
 
 
-class WorkError(FormatError):
-    """A file in work/ is missing or damaged. The build makes it again.
+class WorkError(TokenloomError, RuntimeError):
+    """A file in work/ is missing or damaged. A build makes it again, and raises StoreError if that does not help.
 
     Args:
         message: what is wrong with which file.
-        spill: name of the spills to make again; None if no spill is at fault.
+        spill: name of the spills to encode again; None if the file does not belong to a partition.
     """
 
     def __init__(self, message: str, spill: str | None = None) -> None:

@@ -1,21 +1,23 @@
 """The document table `.docs` beside a shard: where each of its documents comes from.
 
-Uncompressed Arrow IPC, one row a document in shard order, in batches of a fixed number of rows, so that the
-bytes do not depend on how the shuffle cut its work.
+Uncompressed Arrow IPC, one row for each document in shard order, in batches of a fixed number of rows, so that the
+bytes do not depend on how the shuffle cuts its work.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.shard import file_sha256
+from tokenloom.storage.formats.shard_writer import file_sha256
 from tokenloom.storage.stores.local_files import check_regular
 
 SCHEMA = pa.schema(
@@ -32,12 +34,25 @@ SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # where a source na
 BATCH_ROWS = 65_536
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentRow:
+    """A row of a document table, see SCHEMA."""
+
+    start: int
+    num_tokens: int
+    input: int
+    row: int
+    content: bytes
+    key: int
+    id: str | None = None
+
+
 class DocumentTableWriter:
     """Writes a document table into an open file.
 
     Args:
         file: a new file open for writing and reading (`Store.writing`).
-        has_ids: it has the column `id`.
+        has_ids: write the column `id`.
     """
 
     def __init__(self, file: IO[bytes], has_ids: bool = False) -> None:
@@ -63,7 +78,7 @@ class DocumentTableWriter:
     ) -> None:
         """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings."""
         ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
-        columns: list[Any] = [ends - num_tokens, num_tokens, inputs, rows]
+        columns = [ends - num_tokens, num_tokens, inputs, rows]
         digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
         arrays = [pa.array(column) for column in columns]
         arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
@@ -93,7 +108,7 @@ class DocumentTableWriter:
             self.sha256 = file_sha256(self._file)
 
 
-def first_documents(file: Any, count: int, place: str) -> list[dict[str, Any]]:
+def first_documents(file: RawIOBase, count: int, place: str) -> list[DocumentRow]:
     """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
 
     Args:
@@ -101,23 +116,23 @@ def first_documents(file: Any, count: int, place: str) -> list[dict[str, Any]]:
         count: rows, at least 0.
         place: its path, for the message.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[DocumentRow] = []
     try:
         table = pa.ipc.open_file(file)
         if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
-            raise pa.ArrowInvalid("its columns are others")
+            raise pa.ArrowInvalid("its columns are not those of a document table")
         for index in range(table.num_record_batches):
             batch = table.get_batch(index).slice(0, count - len(rows))
-            batch.validate(full=True)  # what is converted without it may lie outside of the file
+            batch.validate(full=True)  # without it, a conversion may read outside of the file
             if any(batch.column(i).null_count for i in range(len(SCHEMA))):
                 raise pa.ArrowInvalid("a column has nulls")
-            rows += batch.to_pylist()
+            rows += [DocumentRow(**row) for row in batch.to_pylist()]
             if len(rows) >= count:
                 break
     except StoreError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{place}: no readable document table ({error}); restore it") from error
+        raise FormatError(f"{place}: not a readable document table ({error}); restore it") from error
     return rows
 
 
@@ -130,7 +145,7 @@ def open_documents(path: str | Path) -> pa.Table:
         check_regular(Path(path))
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path}: no readable document table ({error}); restore it") from error
+        raise FormatError(f"{path}: not a readable document table ({error}); restore it") from error
     if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
         raise FormatError(f"{path}: its columns are not those of a document table; restore it")
     return table

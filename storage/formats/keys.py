@@ -3,9 +3,9 @@
 `mix64` folds 64-bit words into one state with the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014, with Stafford's constants, variant 13). The first word is
 the purpose in the top byte and the seed below it, so two purposes never start alike, whatever the seed. Every later
-step is a bijection of the state, so for one document (the same words) two purposes never give the same value.
+step is a bijection of the state, so two purposes never give the same value for the same words.
 
-Golden values in tests/storage/test_keys.py pin all of it: a change here is a new format version.
+Golden values in tests/storage/test_keys.py pin every result: a change here is a new format version.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from collections.abc import Sequence
 from enum import IntEnum
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from tokenloom.storage.formats.arrays import AnyBuffer
+
 UInt64s = NDArray[np.uint64]
+
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
 SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
@@ -30,7 +32,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 
 
 class Purpose(IntEnum):
-    """What a hash is for; each purpose has its own hashes of one content."""
+    """The purpose of a hash; each has hashes of its own of the same content."""
 
     ORDER = 1
     SPLIT = 2
@@ -39,11 +41,11 @@ class Purpose(IntEnum):
     SAMPLE_ORDER = 5
 
 
-def content_hashes(data: Any, offsets: NDArray[np.int64]) -> UInt64s:
+def content_hashes(data: AnyBuffer, offsets: NDArray[np.int64]) -> UInt64s:
     """Hash each document's UTF-8 bytes with xxh3_128.
 
     Args:
-        data: buffer of all documents' bytes, one after the other.
+        data: all documents' bytes, one after the other.
         offsets: (n + 1,) positions; document i is data[offsets[i]:offsets[i + 1]].
 
     Returns:
@@ -63,15 +65,15 @@ def mix64(purpose: Purpose, seed: int, words: Sequence[UInt64s]) -> UInt64s:
     """Fold `words` into one 64-bit hash for `purpose`.
 
     Args:
-        purpose: which hash is wanted.
-        seed: in [0, 2**56); 0 for purposes that take none.
+        purpose: of the hash.
+        seed: in [0, 2**56); 0 for purposes without a seed.
         words: arrays of equal shape (n,), folded in this order; (1,) arrays are broadcast.
 
     Returns:
         (n,) uint64, uniform over [0, 2**64).
     """
     if not 0 <= seed < SEED_SPACE:
-        raise ValueError(f"a seed lies in [0, 2**56), not {seed}")
+        raise ValueError(f"a seed must be in [0, 2**56), not {seed}")
     state = np.zeros(1, dtype=np.uint64)
     for word in (np.full(1, int(purpose) * SEED_SPACE + seed, dtype=np.uint64), *words):
         state = finalise((state ^ word) + _GOLDEN)
@@ -91,12 +93,12 @@ def order_keys(content: UInt64s, seed: int) -> UInt64s:
 
 
 def order_keys_with_duplicates(content: UInt64s, seed: int, fingerprint: str, rows: UInt64s) -> UInt64s:
-    """Return the (n,) order keys where duplicates are kept: copies of a text get places of their own.
+    """Return the (n,) order keys where duplicates are kept: every copy of a text gets a place of its own.
 
     Args:
         content: (n, 2) content hashes.
         seed: in [0, 2**56).
-        fingerprint: of the input file, see storage/versions/fingerprints.py.
+        fingerprint: of the input file, see storage/work/fingerprints.py.
         rows: (n,) row numbers in that file.
     """
     source = words_of(xxhash.xxh3_128_digest(fingerprint.encode()))
@@ -132,7 +134,7 @@ def split_indices(content: UInt64s, shares: Sequence[tuple[str, float]]) -> NDAr
 
 
 def sample_keys(content: UInt64s) -> UInt64s:
-    """Return the (n,) hashes by which documents are chosen for the check before publishing."""
+    """Return the (n,) hashes that choose documents for the check before publishing."""
     return mix64(Purpose.SAMPLE, 0, (content[:, 0], content[:, 1]))
 
 

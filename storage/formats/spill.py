@@ -1,13 +1,13 @@
 """The spill: documents, tokens and ids of up to 64 MB of a partition's text, sorted by (split, key, content, row).
 
 Read in ranges: the header holds the document counts of the splits, the key of every 1,024th document and a
-checksum of every 1 MiB block of the body, so that a key range costs one read of the document table and one of
-the tokens, each checked. It holds neither source nor path: the same file under two names shares its spills.
+checksum of every 1 MiB block of the body, so a key range costs one read of the document table and one of the tokens,
+both checked. It holds neither source nor path: the same file under two names shares its spills.
 
     header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
     body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
 
-A spill is a cache that the next build uses again; its name says all that decides its bytes.
+A spill is a cache that the next build uses again; its name follows from everything that decides its bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, Any
+from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,12 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.errors import WorkError
+from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.store import Store
 
@@ -59,6 +62,15 @@ def spill_path(name: str, index: int) -> str:
     return f"{FOLDER}/{name}.{index:03d}.spill"
 
 
+@dataclass(frozen=True, slots=True)
+class SpillCounts:
+    """The length of a spill, and its documents and tokens by split."""
+
+    bytes: int
+    documents: list[int]
+    tokens: list[int]
+
+
 @dataclass(frozen=True)
 class SpillDocuments:
     """Documents in memory, in the order they were read, with their tokens one after the other.
@@ -72,14 +84,14 @@ class SpillDocuments:
     content: NDArray[np.uint64]
     row: NDArray[np.uint64]
     num_tokens: NDArray[np.uint32]
-    tokens: NDArray[Any]
+    tokens: AnyArray
     id_bytes: NDArray[np.uint32]
     ids: NDArray[np.uint8]
 
 
 def write_spill(
-    store: Store, name: str, index: int, documents: SpillDocuments, num_splits: int, info: dict[str, Any]
-) -> dict[str, Any]:
+    store: Store, name: str, index: int, documents: SpillDocuments, num_splits: int, info: JsonObject
+) -> SpillCounts:
     """Sort `documents` and write them as one spill.
 
     Args:
@@ -89,23 +101,11 @@ def write_spill(
         documents: up to about 64 MB of text and its tokens.
         num_splits: splits of the build; documents are counted for each.
         info: JSON values for the header: tokenizer fingerprint, encoding backend.
-
-    Returns:
-        {"bytes", "documents": [by split], "tokens": [by split]}
     """
     order = np.lexsort(
         (documents.row, documents.content[:, 1], documents.content[:, 0], documents.key, documents.split)
     )
-    split = documents.split[order]
-    num_tokens = documents.num_tokens[order]
-    table = np.zeros(len(order), TABLE_DTYPE)
-    table["key"] = documents.key[order]
-    table["content_high"], table["content_low"] = documents.content[order].T
-    table["row"] = documents.row[order]
-    table["num_tokens"] = num_tokens
-    table["start"] = np.cumsum(num_tokens, dtype=np.uint64) - num_tokens
-    table["id_bytes"] = documents.id_bytes[order]
-    table["id_start"] = np.cumsum(table["id_bytes"], dtype=np.uint64) - table["id_bytes"]
+    split, num_tokens = documents.split[order], documents.num_tokens[order]
     counts = {
         "documents": np.bincount(split, minlength=num_splits).tolist(),
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
@@ -113,13 +113,26 @@ def write_spill(
     tokens = take_documents(documents.tokens, documents.num_tokens, order)
     ids = take_documents(documents.ids, documents.id_bytes, order)
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes = _write(file, table, tokens, ids, info | counts)
-    return {"bytes": num_bytes, **counts}
+        num_bytes = _write(file, _table(documents, order), tokens, ids, info | counts)
+    return SpillCounts(num_bytes, **counts)
 
 
-def _write(
-    file: IO[bytes], table: NDArray[Any], tokens: NDArray[Any], ids: NDArray[np.uint8], info: dict[str, Any]
-) -> int:
+def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
+    """Return the document table, (n,) of TABLE_DTYPE, of documents in an order."""
+    table = np.zeros(len(order), TABLE_DTYPE)
+    table["key"] = documents.key[order]
+    table["content_high"], table["content_low"] = documents.content[order].T
+    table["row"] = documents.row[order]
+    for length, start, values in (
+        ("num_tokens", "start", documents.num_tokens),
+        ("id_bytes", "id_start", documents.id_bytes),
+    ):
+        table[length] = values[order]
+        table[start] = np.cumsum(table[length], dtype=np.uint64) - table[length]
+    return table
+
+
+def _write(file: IO[bytes], table: AnyArray, tokens: AnyArray, ids: NDArray[np.uint8], info: JsonObject) -> int:
     body = [part.view(np.uint8).data for part in (table, np.ascontiguousarray(tokens), ids)]
     checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
     block = canonical_json(info)
@@ -158,7 +171,7 @@ def _block_checksums(parts: Sequence[memoryview]) -> list[int]:
     return checksums if room == _BLOCK_BYTES else [*checksums, hasher.intdigest()]
 
 
-def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+def take_documents(tokens: AnyArray, num_tokens: AnyArray, order: AnyArray) -> AnyArray:
     """Return the tokens of the documents in `order`, joined.
 
     A document's tokens are one binary value to Arrow, whose `take` copies them as blocks: 20 times as fast as
@@ -182,15 +195,15 @@ def take_documents(tokens: NDArray[Any], num_tokens: NDArray[Any], order: NDArra
 
 
 class Spill:
-    """One spill to be read in ranges; raises WorkError where its bytes are not what was written.
+    """A spill that is read in ranges; raises WorkError where its bytes are not those that were written.
 
-    Holds its header alone, and no file open.
+    Holds the header alone, and no open file.
 
     Args:
         store: the dataset's store.
         name: of the partition's spills.
         index: of this spill in the partition.
-        num_bytes: its length, as the partition's record says.
+        num_bytes: its length, as the partition's record gives it.
     """
 
     def __init__(self, store: Store, name: str, index: int, num_bytes: int) -> None:
@@ -198,33 +211,25 @@ class Spill:
         self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
         self._read_header()
 
-    def _error(self, what: str) -> WorkError:
-        return WorkError(f"{self._store.place(self._path)}: {what}; the partition is encoded again", self.name)
+    def _error(self, problem: str) -> WorkError:
+        return WorkError(f"{self._store.place(self._path)}: {problem}", self.name)
 
     def _read_range(self, start: int, end: int) -> bytes:
-        try:
+        with reading_work_file(self._store, self._path, self.name):
             return self._store.read_range(self._path, start, end)
-        except FileNotFoundError as error:
-            raise self._error("it is missing") from error
-        except FormatError as error:
-            raise self._error("it is shorter than it was") from error
-        except StoreError as error:
-            if self._store.is_damage(error):
-                raise self._error(f"it can't be read: {error}") from error
-            raise
 
     def _read_header(self) -> None:
         head = self._read_range(0, min(_HEAD_BYTES, self._num_bytes))
         if len(head) < _FIXED.size or head[:8] != MAGIC:
-            raise self._error("it is no spill")
+            raise self._error("the file is damaged: it is not a spill")
         _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack_from(head)
         if self._num_bytes != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
-            raise self._error("its length is not what its header says")
+            raise self._error("the file is damaged: its length is not the one in its header")
         head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
         if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
             raise self._error("its header is damaged")
         info_end = _FIXED.size + json_bytes
-        self.info: dict[str, Any] = json.loads(head[_FIXED.size : info_end])
+        self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
         self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
@@ -233,11 +238,16 @@ class Spill:
         self._ids_start = self._tokens_start + num_tokens * width
         self.dtype = token_dtype(2 ** (8 * width))
 
+    @property
+    def num_documents(self) -> list[int]:
+        """The documents of each split."""
+        return cast(list[int], self.info["documents"])
+
     @cached_property
     def _split_ends(self) -> list[int]:
-        return [0, *np.cumsum(self.info["documents"]).tolist()]
+        return [0, *np.cumsum(self.num_documents).tolist()]
 
-    def documents(self, split_index: int, start_key: int, end_key: int) -> NDArray[Any]:
+    def documents(self, split_index: int, start_key: int, end_key: int) -> AnyArray:
         """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, in order."""
         first, end = self._split_ends[split_index], self._split_ends[split_index + 1]
         # Sampled rows inside the split bracket the wanted ones; rows between two samples are read whole.
@@ -255,13 +265,13 @@ class Spill:
         last_row = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
         return rows[first_row:last_row]
 
-    def tokens(self, start: int, end: int) -> NDArray[Any]:
+    def tokens(self, start: int, end: int) -> AnyArray:
         """Return the tokens [start, end) of the spill, of its stored type."""
         width = self.dtype.itemsize
         base = self._tokens_start
         return np.frombuffer(self._read(base + start * width, base + end * width), self.dtype)
 
-    def ids(self, rows: NDArray[Any]) -> pa.Array:
+    def ids(self, rows: AnyArray) -> pa.Array:
         """Return the ids of neighbouring rows of the spill, (n,) large_string, null where a document has none."""
         if not len(rows):
             return pa.array([], pa.large_string())
@@ -273,7 +283,7 @@ class Spill:
         return pc.if_else(pa.array(rows["id_bytes"] > 0), strings, pa.scalar(None, pa.large_string()))
 
     def _read(self, start: int, end: int) -> memoryview:
-        """Return bytes [start, end) of the body, every block they touch checked."""
+        """Return bytes [start, end) of the body; checks every block that they touch."""
         first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
         block_start, block_end = first * _BLOCK_BYTES, min(last * _BLOCK_BYTES, self._body_bytes)
         data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))

@@ -1,9 +1,9 @@
-"""Exact best-fit-decreasing bin packing over whole numbers, a group of equal items and a range of equal bins at once.
+"""Exact best-fit-decreasing bin packing over integers, a group of equal items and a range of equal bins at a time.
 
-Items go in decreasing order of size, ties in the order given, each into the fullest bin that still holds it; of equally
-full bins into the one that has been so full the longest; into a new bin where none holds it. The bin just filled stays
-the fullest that fits the next item of the same size, so that a bin of room r takes r // size of them in a row, and a
-range of bins of equal room stays a range. Nothing loops over items: 1,000,000 of them take 0.01 to 0.6 s.
+Items are packed in decreasing order of size, ties in the order given. Each goes into the fullest bin that has room for
+it, among equally full bins into the one that has been so full the longest, else into a new bin. The bin just filled
+remains the fullest with room for the next item of the same size, so a bin with room r takes r // size of them in a row,
+and a range of bins with equal room remains a range. Nothing loops over items: 1,000,000 of them take 0.01 to 0.6 s.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from tokenloom.storage.formats.arrays import Int64s
 
 
 @dataclass(frozen=True)
 class Filling:
-    """How bins were filled: run i puts `num_items[i]` items, the next in order, into bins from `first_bins[i]` on."""
+    """How bins were filled: run i puts the next `num_items[i]` items into the bins from `first_bins[i]` on."""
 
     num_bins: int
     first_bins: Int64s  # (num_runs,)
@@ -27,7 +26,7 @@ class Filling:
     num_items: Int64s  # (num_runs,)
 
     def bins(self) -> Int64s:
-        """Return the bin of each item, (sum(num_items),), in the order in which they were packed."""
+        """Return the bin of each item, (sum(num_items),), in the order of packing."""
         first_items = np.cumsum(self.num_items) - self.num_items
         in_run = np.arange(int(self.num_items.sum())) - np.repeat(first_items, self.num_items)
         in_run //= np.repeat(self.items_per_bin, self.num_items)
@@ -63,7 +62,7 @@ def fill_bins(sizes: Int64s, counts: Int64s, capacity: int) -> Filling:
 
 
 class _FreeBins:
-    """Bins that have room, as ranges of bins by room, those that came first in front."""
+    """Bins that have room: ranges of bins by their room, the oldest range first."""
 
     def __init__(self, capacity: int) -> None:
         self.num_bins = 0
@@ -72,7 +71,7 @@ class _FreeBins:
         self._rooms = _IntegerSet(capacity)
 
     def take(self, size: int, count: int) -> tuple[int, int, int]:
-        """Remove a range of the fullest bins that hold `size`, or make new ones for `count` items; (room, first, n)."""
+        """Remove a range of the fullest bins with room for `size`, or make bins for `count` items: (room, first, n)."""
         room = self._rooms.least_from(size)
         if not room:
             num_new = -(-count // (self._capacity // size))
@@ -86,12 +85,12 @@ class _FreeBins:
         return room, first, num_bins
 
     def put(self, room: int, first: int, num_bins: int) -> None:
-        """Add bins [first, first + num_bins) that have just come to have `room`."""
+        """Add the bins [first, first + num_bins), whose room is `room` now."""
         if num_bins and room:
             self._of(room).append((first, num_bins))
 
     def put_back(self, room: int, first: int, num_bins: int) -> None:
-        """Add the bins that were taken and not used."""
+        """Add bins that were taken and not used."""
         if num_bins:
             self._of(room).appendleft((first, num_bins))
 
@@ -104,7 +103,7 @@ class _FreeBins:
 
 
 class _IntegerSet:
-    """Integers in [1, largest] and the next one from any on: words of sqrt(largest) bits, and a bit for each word."""
+    """A set of integers in [1, largest] that finds the next member: words of sqrt(largest) bits, and a bit for each."""
 
     def __init__(self, largest: int) -> None:
         self._shift = (largest.bit_length() + 1) // 2
@@ -119,7 +118,7 @@ class _IntegerSet:
         self._filled |= 1 << word
 
     def remove(self, value: int) -> None:
-        """Remove an integer that is there."""
+        """Remove a member."""
         word = value >> self._shift
         self._words[word] ^= 1 << (value & self._mask)
         if not self._words[word]:

@@ -1,4 +1,4 @@
-"""Documents cut into chunks of T + 1 tokens that share one token with their neighbour, and a rest; see packing.py."""
+"""Documents cut into chunks of T + 1 tokens, each sharing one token with the next, and a rest; see plans.py."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from tokenloom.storage.formats.arrays import Int64s
 
-_BLOCK = 2**20  # documents that are looked at together, which bounds the memory
+_BLOCK = 2**20  # documents at a time, which bounds the memory
 
 
 def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
@@ -23,16 +23,16 @@ def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
         block = offsets[start : start + _BLOCK + 1].astype(np.int64)
         lengths = block[1:] - block[:-1]
         if lengths.min() < 0:
-            raise ValueError("the document offsets fall; they must never")
+            raise ValueError("the document offsets must not fall")
         yield lengths
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """What each document is cut into: full chunks, then a rest, whose first token is the last one of those chunks."""
+    """The chunks of each document: full ones, then a rest, which begins with the last token of the last full chunk."""
 
     num_full: Int64s  # (num_documents,)
-    rest: Int64s  # (num_documents,) tokens, 1 where the full chunks hold all
+    rest: Int64s  # (num_documents,) tokens, 1 where the full chunks hold all tokens
 
     @classmethod
     def of(cls, lengths: Int64s, seq_len: int) -> Chunks:
@@ -41,11 +41,11 @@ class Chunks:
         return cls(num_full, lengths - num_full * seq_len)
 
     def num_samples(self, padded: bool) -> Int64s:
-        """Return the samples of each document, (num_documents,), with a rest of two tokens or more if `padded`."""
+        """Return the samples of each document, (num_documents,); `padded` adds one for a rest of at least 2 tokens."""
         return self.num_full + (self.rest > 1) if padded else self.num_full
 
     def is_packed(self) -> NDArray[np.bool_]:
-        """Return which documents leave something that is no full chunk: a rest, or a whole document of any length."""
+        """Return which documents have a piece that is not a full chunk: a rest, or a whole document of any length."""
         is_packed: NDArray[np.bool_] = (self.rest > 1) | ((self.num_full == 0) & (self.rest == 1))
         return is_packed
 

@@ -1,7 +1,7 @@
-"""How many samples each shard of a split has under a packing, found the cheapest way there is.
+"""How many samples each shard of a split has under a packing, found in the cheapest way.
 
-By arithmetic for "concat"; from the manifest where the spec's `packs` named the pair; from what this machine kept; else
-by reading the document offsets of every shard once, 8 bytes a document, and no token.
+That is arithmetic for "concat", the manifest where the spec's `packs` names the pair, else the counts that this machine
+has kept. Without any of these, the document offsets of every shard are read once: 8 bytes a document, and no tokens.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -22,21 +22,40 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed, sign
-from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.manifest import NAME, Manifest
+from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.formats.shard import checked_offsets, read_header
-from tokenloom.storage.packing.packing import check_packing, num_samples, sample_key
+from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
+from tokenloom.storage.packing.plans import check_packing, num_samples, sample_key
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.versions import check_listed, version_path
+from tokenloom.storage.versions.published import check_header, version_path
 
 Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
 
 _READERS = 8  # shards whose offsets are read at the same time
-_LONG_SECONDS = 10.0  # of counting: from there on it is told even to who shows warnings alone
+_LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
 _logger = logging.getLogger("tokenloom")
 
 
+@dataclass(frozen=True, slots=True)
+class CountsRecord:
+    """The samples of each shard of a split under a packing.
+
+    The version's name decides all the fields after it; they reveal mistakes.
+    """
+
+    version: str
+    split: str
+    packing: str
+    seq_len: int
+    num_shards: int
+    num_tokens: int
+    counts: list[int]
+
+
 def sample_counts(
-    store: Store, manifest: dict[str, Any], split: str, packing: str, seq_len: int, cache_folder: Path
+    store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path
 ) -> Int64s:
     """Return the samples of each shard of a split, (num_shards,).
 
@@ -44,53 +63,51 @@ def sample_counts(
         store: of the dataset.
         manifest: of the version.
         split: one of the version's.
-        packing: one of packing.PACKINGS.
+        packing: one of plans.PACKINGS.
         seq_len: T, in [1, 2**31).
-        cache_folder: where counts that had to be computed are kept; several processes may use it at once.
+        cache_folder: keeps counts that had to be computed; several processes may use it at once.
 
     Raises:
         ValueError: packing or seq_len out of range.
-        FormatError: a shard is damaged, or another one than the manifest lists.
+        FormatError: a shard is damaged, or not the one that the manifest lists.
         StoreError: a shard is missing or can't be read.
     """
     check_packing(packing, seq_len)
-    shards = manifest["splits"][split]["shards"]
+    shards = manifest.splits[split].shards
     if packing == "concat":
-        tokens = np.array([shard["tokens"] for shard in shards], dtype=np.int64)
+        tokens = np.array(shards.num_tokens(), dtype=np.int64)
         return np.maximum(tokens - 1, 0) // seq_len
     key = sample_key(packing, seq_len)
-    if all(key in shard["samples"] for shard in shards):
+    if all(key in row["samples"] for row in shards.rows):
         return _listed(store, manifest, shards, key)
     kept = kept_counts(cache_folder, manifest, split, packing, seq_len)
     return _count(store, manifest, split, packing, seq_len, cache_folder) if kept is None else kept
 
 
-def _listed(store: Store, manifest: dict[str, Any], shards: list[dict[str, Any]], key: str) -> Int64s:
-    """Return the samples of each shard as the manifest gives them; a sample has a token of its own."""
-    counts = [shard["samples"][key] for shard in shards]
-    if not all(type(n) is int and 0 <= n <= shard["tokens"] for n, shard in zip(counts, shards, strict=True)):
-        place = store.place(version_path(manifest["version"], NAME))
-        raise FormatError(f"{place}: samples of {key} must be counts, no more than a shard's tokens; restore it")
+def _listed(store: Store, manifest: Manifest, shards: Shards, key: str) -> Int64s:
+    """Return the samples of each shard as the manifest gives them; every sample has a token that no other has."""
+    counts = [row["samples"][key] for row in shards.rows]
+    if not all(type(n) is int and 0 <= n <= most for n, most in zip(counts, shards.num_tokens(), strict=True)):
+        place = store.place(version_path(manifest.version, NAME))
+        raise FormatError(f"{place}: samples of {key} must be counts of at most the shard's tokens; restore it")
     return np.array(counts, dtype=np.int64)
 
 
-def _count(
-    store: Store, manifest: dict[str, Any], split: str, packing: str, seq_len: int, cache_folder: Path
-) -> Int64s:
+def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path) -> Int64s:
     begin = time.monotonic()
 
-    def count_shard(shard: dict[str, Any]) -> int:
-        return num_samples(packing, seq_len, shard["tokens"], read_offsets(store, manifest, split, shard))
+    def count_shard(shard: ShardEntry) -> int:
+        return num_samples(packing, seq_len, shard.tokens, read_offsets(store, manifest, shard))
 
     with ThreadPoolExecutor(_READERS) as readers:
-        counts = list(readers.map(count_shard, manifest["splits"][split]["shards"]))
+        counts = list(readers.map(count_shard, manifest.splits[split].shards))
     place = keep_counts(cache_folder, manifest, split, packing, seq_len, counts)
     seconds = time.monotonic() - begin
     _logger.log(
         logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO,
-        "%s: counted the samples of %s for %s in %d shards in %.1f s, %s. `packs` in the spec, or `tokenloom pack`, "
-        "count them ahead",
-        store.place(version_path(manifest["version"])),
+        "%s: counted the samples of %s for %s in %d shards in %.1f s, %s. To count them ahead of time, use `packs` in "
+        "the spec or `tokenloom pack`",
+        store.place(version_path(manifest.version)),
         split,
         sample_key(packing, seq_len),
         len(counts),
@@ -100,24 +117,23 @@ def _count(
     return np.array(counts, dtype=np.int64)
 
 
-def read_offsets(store: Store, manifest: dict[str, Any], split: str, shard: dict[str, Any]) -> NDArray[np.uint64]:
+def read_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> UInt64s:
     """Return the document offsets of a shard, (num_documents + 1,), read without its tokens.
 
     Args:
         store: of the dataset.
         manifest: of the version.
-        split: one of the version's.
-        shard: its entry in the manifest.
+        shard: one of the version's.
 
     Raises:
-        FormatError: the shard is damaged, or another one than the manifest lists.
+        FormatError: the shard is damaged, or not the one that the manifest lists.
         StoreError: it is missing or can't be read.
     """
-    path = version_path(manifest["version"], shard["name"])
+    path = version_path(manifest.version, shard.name)
     place = store.place(path)
     try:
         header = read_header(lambda start, end: store.read_range(path, start, end), place)
-        check_listed(header, shard, place)
+        check_header(header, shard, place)
         data = store.read_range(path, header.offsets_start, header.file_bytes)
     except FileNotFoundError as error:
         raise StoreError(f"{place}: the shard is missing; restore it") from error
@@ -129,25 +145,24 @@ def counts_path(cache_folder: Path, version: str, split: str, packing: str, seq_
     return cache_folder / "counts" / f"{version}-{quote(split, safe='')}-{packing}-{seq_len}.json"
 
 
-def kept_counts(cache_folder: Path, manifest: dict[str, Any], split: str, packing: str, seq_len: int) -> Int64s | None:
-    """Return the counts that this machine kept, (num_shards,); None if there are none that can be used."""
-    path = counts_path(cache_folder, manifest["version"], split, packing, seq_len)
+def kept_counts(cache_folder: Path, manifest: Manifest, split: str, packing: str, seq_len: int) -> Int64s | None:
+    """Return the counts that this machine has kept, (num_shards,); None if they are missing or damaged."""
+    path = counts_path(cache_folder, manifest.version, split, packing, seq_len)
     try:
-        value = read_signed(path.read_bytes(), str(path))
-    except (OSError, FormatError):
+        record = decode_record(CountsRecord, read_signed(path.read_bytes(), str(path)))
+    except (OSError, FormatError, Mismatch):
         return None
-    counts = value.pop("counts", [])
-    what = _what(manifest, split, packing, seq_len)
-    return np.array(counts, dtype=np.int64) if value == what and len(counts) == what["num_shards"] else None
+    is_of_split = replace(record, counts=[]) == _record(manifest, split, packing, seq_len, [])
+    return np.array(record.counts, dtype=np.int64) if is_of_split and len(record.counts) == record.num_shards else None
 
 
 def keep_counts(
-    cache_folder: Path, manifest: dict[str, Any], split: str, packing: str, seq_len: int, counts: Sequence[int]
+    cache_folder: Path, manifest: Manifest, split: str, packing: str, seq_len: int, counts: Sequence[int]
 ) -> Path | None:
-    """Keep counts for later readers; return the file, None (and log why) if the folder can't be written."""
-    path = counts_path(cache_folder, manifest["version"], split, packing, seq_len)
+    """Keep counts for later readers; return the file, or log why the folder can't be written and return None."""
+    path = counts_path(cache_folder, manifest.version, split, packing, seq_len)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    data = sign(_what(manifest, split, packing, seq_len) | {"counts": list(counts)})
+    data = sign(fields_of(_record(manifest, split, packing, seq_len, list(counts))))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
@@ -160,13 +175,6 @@ def keep_counts(
     return path
 
 
-def _what(manifest: dict[str, Any], split: str, packing: str, seq_len: int) -> dict[str, Any]:
-    """Return what counts are of; a version's name holds all that decides them, the rest finds mistakes."""
-    return {
-        "version": manifest["version"],
-        "split": split,
-        "packing": packing,
-        "seq_len": seq_len,
-        "num_shards": len(manifest["splits"][split]["shards"]),
-        "num_tokens": manifest["splits"][split]["tokens"],
-    }
+def _record(manifest: Manifest, split: str, packing: str, seq_len: int, counts: list[int]) -> CountsRecord:
+    of = manifest.splits[split]
+    return CountsRecord(manifest.version, split, packing, seq_len, len(of.shards), of.tokens, counts)

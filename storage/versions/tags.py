@@ -1,6 +1,6 @@
-"""Tags: movable names of versions, each a log of numbered entries of which the highest counts.
+"""Tags: movable names of versions, each a log of numbered entries. The one with the highest number counts.
 
-Moving a tag is the exclusive create of number + 1, so of two movers one is told. Entries are never changed.
+A tag is moved by the exclusive create of number + 1, so one of two movers gets an error. Entries never change.
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.stores.store import Store
 
 _ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 
-@dataclass(frozen=True)
-class TagEntry:
-    """One move of a tag; `number` counts from 1, `at` is ISO 8601 in UTC."""
+@dataclass(frozen=True, slots=True)
+class TagRecord:
+    """One move of a tag as its file says it; `at` is ISO 8601 in UTC."""
 
-    number: int
     version: str
     previous: str | None
     at: str
     by: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TagEntry(TagRecord):
+    """One move of a tag; `number` counts from 1."""
+
+    number: int
 
 
 def entry_numbers(names: Iterable[str]) -> list[int]:
@@ -45,30 +51,27 @@ def newest_number(store: Store, tag: str) -> int:
 
 
 def newest(store: Store, tag: str) -> TagEntry | None:
-    """Return the entry that counts, None if the tag was never set; raises FormatError if it is damaged."""
+    """Return the entry that counts, None if the tag is not set; raises FormatError if it is damaged."""
     number = newest_number(store, tag)
     return read_entry(store, tag, number) if number else None
 
 
 def read_entry(store: Store, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
-    path = entry_path(tag, number)
+    place = store.place(entry_path(tag, number))
     try:
-        value = read_signed(store.read(path), store.place(path))
+        value = read_signed(store.read(entry_path(tag, number)), place)
+        record = decode_record(TagRecord, value)
     except FileNotFoundError as error:
-        raise FormatError(f"{store.place(path)}: an entry of the tag's log is missing") from error
-    fields = ("version", "previous", "at", "by", "reason")
-    if set(value) != set(fields):
-        raise FormatError(f"{store.place(path)}: a tag entry has the fields {', '.join(fields)}")
-    if not _is_entry(value):
-        raise FormatError(f"{store.place(path)}: its versions must be 16 hexadecimal digits, its other fields text")
-    return TagEntry(number, **value)
-
-
-def _is_entry(value: dict[str, Any]) -> bool:
-    names = [value["version"], *([] if value["previous"] is None else [value["previous"]])]
-    is_text = all(isinstance(text, str) for text in (*names, value["at"], value["by"], value["reason"]))
-    return is_text and all(VERSION_PATTERN.match(name) for name in names)
+        raise FormatError(f"{place}: an entry of the tag's log is missing") from error
+    except Mismatch as error:
+        raise FormatError(f"{place}: in a tag entry, {error}") from error
+    if unknown := sorted(value.keys() - fields_of(record).keys()):
+        raise FormatError(f"{place}: a tag entry has no field {unknown[0]!r}")
+    for field, version in (("version", record.version), ("previous", record.previous)):
+        if version is not None and not VERSION_PATTERN.match(version):
+            raise FormatError(f"{place}: in a tag entry, {field} must be 16 hexadecimal digits")
+    return TagEntry(record.version, record.previous, record.at, record.by, record.reason, number)
 
 
 def log(store: Store, tag: str) -> list[TagEntry]:
@@ -77,26 +80,26 @@ def log(store: Store, tag: str) -> list[TagEntry]:
 
 
 def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
-    """Let `tag` name `version`, if its newest entry is still number `seen_number`.
+    """Move `tag` to `version`, if its newest entry is still number `seen_number`.
 
-    Raises FileExistsError if somebody else moved it since.
+    Raises FileExistsError if somebody else has moved it since.
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    entry = {"version": version, "previous": previous, "at": at, "by": _user(), "reason": reason}
-    store.create(entry_path(tag, number), sign(entry))
+    record = TagRecord(version, previous, at, _user(), reason)
+    store.create(entry_path(tag, number), sign(fields_of(record)))
     return read_entry(store, tag, number)
 
 
 def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str | None:
-    """Move `tag` to a version that was just built, unless that would undo what a person or a newer build did.
+    """Move `tag` to a version that was just built, unless that would undo a move by a person or by a newer build.
 
-    It stays if it moved since number `seen_number` was read, or if its newest entry was made by hand and
-    `version` already stood in the log (so a rollback stays rolled back, and a slow old build does not win).
+    The tag stays if it has moved since number `seen_number` was read, or if a person made its newest entry and the log
+    already has `version`: a rollback stays rolled back, and a slow old build does not win.
 
     Returns:
-        Why the tag was left alone; None if it names `version` now.
+        Why the tag was not moved; None if it names `version` now.
     """
     entries = log(store, tag)
     if entries and entries[-1].version == version:

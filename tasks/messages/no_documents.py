@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tokenloom.errors import InputError, of_source
 from tokenloom.spec.row_filter import columns_of, parse_filter
+from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.plan import BuildPlan, partitions_by_source
 from tokenloom.wording import counted
 
 
-def check_documents_found(plan: BuildPlan, records: Mapping[str, Mapping[str, Any]]) -> None:
+def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord]) -> None:
     """Refuse a build whose sources hold no document, or lack a key that they name.
 
     Args:
         plan: with its partitions.
-        records: of partitions, by the name of their spills, see read_record. Sources with a partition that has none
+        records: of partitions, by the name of their spills, see PartitionRecord. Sources with a partition that has none
             are not checked.
 
     Raises:
@@ -31,42 +31,42 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, Mapping[str, An
                 _check_source(file.source, file.options.get("filter"), [records[part.spill] for part in parts])
     if all(part.spill in records for part in plan.partitions):
         found = [records[part.spill] for part in plan.partitions]
-        if not any(record["spills"] for record in found):
+        if not any(record.spills for record in found):
             raise InputError(_no_documents(plan, found))
 
 
-def _check_source(source: str, filter_text: str | None, records: Sequence[Mapping[str, Any]]) -> None:
+def _check_source(source: str, filter_text: str | None, records: Sequence[PartitionRecord]) -> None:
     """Raise InputError if bad rows are all that a source has, or no row has a key that it names."""
     if keys := _missing_keys(filter_text, records):
         raise InputError(
             f"source {source}: no row has the key {keys[0]!r} that its filter or id names; check the spelling"
         )
-    lists = [record["quarantine"] for record in records if record["quarantine"]["rows"]]
-    if lists and not any(record["spills"] for record in records):
+    lists = [record.quarantine for record in records if record.quarantine.rows]
+    if lists and not any(record.spills for record in records):
         reasons: Counter[str] = Counter()
         for one in lists:
-            reasons.update(one["reasons"])
+            reasons.update(one.reasons)
         listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
         num_bad = counted(sum(reasons.values()), "bad row")
         raise InputError(
             f"source {source}: no document, and {num_bad} ({listed}); check the source. The first of them: "
-            f"{lists[0]['first']}"
+            f"{lists[0].first}"
         )
 
 
-def _missing_keys(filter_text: str | None, records: Sequence[Mapping[str, Any]]) -> list[str]:
+def _missing_keys(filter_text: str | None, records: Sequence[PartitionRecord]) -> list[str]:
     """Return the keys that no row has, sorted."""
-    unseen = [set(record["unseen"]) for record in records if record["read"]]
+    unseen = [set(record.unseen) for record in records if record.read]
     missing = set.intersection(*unseen) if unseen else set()
-    if not any(record["spills"] for record in records):  # a row that the filter leaves out is not asked for its id
-        was_asked = any(record["filtered"] for record in records)
+    if not any(record.spills for record in records):  # a row that the filter leaves out is not asked for its id
+        was_asked = any(record.filtered for record in records)
         missing &= set(columns_of(parse_filter(filter_text))) if filter_text and was_asked else set()
     return sorted(missing)
 
 
-def _no_documents(plan: BuildPlan, records: Sequence[Mapping[str, Any]]) -> str:
-    num_read, num_filtered = (sum(record[name] for record in records) for name in ("read", "filtered"))
-    num_bad = sum(record["quarantine"]["rows"] for record in records)
+def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
+    num_read, num_filtered = sum(record.read for record in records), sum(record.filtered for record in records)
+    num_bad = sum(record.quarantine.rows for record in records)
     return (
         f"{plan.inputs[0].url}: no document in {counted(len(plan.inputs), 'file')}: {counted(num_read, 'row')} read, "
         f"{num_filtered:,} of them left out by a filter, or empty or shorter than "

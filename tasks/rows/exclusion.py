@@ -14,9 +14,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import InputError, WorkError
+from tokenloom.errors import FormatError, InputError
+from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.assignment import candidate_path
+from tokenloom.storage.work.assignment import candidate_path
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
 
@@ -70,16 +71,14 @@ def write_exclusions(store: Store, version: str, excluded: NDArray[np.uint64]) -
 def load_exclusions(store: Store, version: str) -> NDArray[np.uint64]:
     """Return the excluded contents of a version that is being built; raises WorkError if they are damaged."""
     path = candidate_path(version, _NAME)
-    try:
+    with reading_work_file(store, path):
         return _parse(store.read(path))
-    except (FileNotFoundError, ValueError) as error:
-        raise WorkError(f"{store.place(path)}: it is missing or damaged; it is made again") from error
 
 
 @lru_cache(maxsize=1)
 def _parse(data: bytes) -> NDArray[np.uint64]:  # the same for every shard that a worker makes
     if xxhash.xxh3_128_digest(data[:-_DIGEST_BYTES]) != data[-_DIGEST_BYTES:]:
-        raise ValueError("its checksum does not match")
+        raise FormatError("its checksum does not match")
     return np.frombuffer(data[:-_DIGEST_BYTES], "<u8").reshape(-1, 2)
 
 

@@ -16,16 +16,12 @@ from typing import IO, Any
 
 import xxhash
 
-from tokenloom.errors import BadRow, FormatError, WorkError
+from tokenloom.errors import BadRow, FormatError
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.spill import FOLDER
+from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.store import Store
-
-
-def quarantine_path(spill: str) -> str:
-    """Return the path of the work file that lists a partition's skipped rows."""
-    return f"{FOLDER}/{spill}.quarantine"
+from tokenloom.storage.work.partition_records import QuarantineSummary, quarantine_path
 
 
 def first_message(row: BadRow) -> str:
@@ -70,21 +66,18 @@ class QuarantineWriter:
             self._first = self._first or first_message(row)
             self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
 
-    def summary(self) -> dict[str, Any]:
-        """Return what the partition's record says of the list.
-
-        {"bytes", "rows", "xxh3_128", "reasons": {reason: rows}, "first": message of the first row}
-        """
-        return {
-            "bytes": self._num_bytes,
-            "rows": self.num_rows,
-            "xxh3_128": self._hash.hexdigest(),
-            "reasons": dict(sorted(self._reasons.items())),
-            "first": self._first,
-        }
+    def summary(self) -> QuarantineSummary:
+        """Return what the partition's record says of the list."""
+        return QuarantineSummary(
+            bytes=self._num_bytes,
+            rows=self.num_rows,
+            xxh3_128=self._hash.hexdigest(),
+            reasons=dict(sorted(self._reasons.items())),
+            first=self._first,
+        )
 
 
-def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, dict[str, Any]]]) -> str:
+def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, QuarantineSummary]]) -> str:
     """Write the list of a version from those of its partitions; return its SHA-256.
 
     Args:
@@ -115,18 +108,17 @@ def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
-def _read(store: Store, spill: str, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if not summary["rows"]:
+def _read(store: Store, spill: str, summary: QuarantineSummary) -> Iterator[dict[str, Any]]:
+    """Yield the rows that a partition lists; raises WorkError if the list is missing or damaged."""
+    if not summary.rows:
         return
-    place, digest = store.place(quarantine_path(spill)), xxhash.xxh3_128()
-    try:
-        for line in _lines(store, quarantine_path(spill)):
+    path, digest = quarantine_path(spill), xxhash.xxh3_128()
+    with reading_work_file(store, path, spill):
+        for line in _lines(store, path):
             digest.update(line)
-            yield _parse(line, place, spill)
-    except FileNotFoundError as error:
-        raise WorkError(f"{place}: it is missing; it is made again", spill) from error
-    if digest.hexdigest() != summary["xxh3_128"]:
-        raise WorkError(f"{place}: it is damaged; it is made again", spill)
+            yield _parse(line)
+        if digest.hexdigest() != summary.xxh3_128:
+            raise FormatError("its checksum does not match")
 
 
 def _lines(store: Store, path: str) -> Iterator[bytes]:
@@ -139,9 +131,9 @@ def _lines(store: Store, path: str) -> Iterator[bytes]:
         yield rest
 
 
-def _parse(line: bytes, place: str, spill: str) -> dict[str, Any]:
+def _parse(line: bytes) -> dict[str, Any]:
     try:
         row: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise WorkError(f"{place}: it is damaged; it is made again", spill) from error
+        raise FormatError("it does not hold valid JSON") from error
     return row

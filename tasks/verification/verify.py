@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
-from tokenloom.storage.formats.manifest import NAME, QUARANTINE, check_fields, check_format
+from tokenloom.storage.formats.manifest import NAME, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.shard_verification import ShardClaim, check_documents, check_tokens, column_values
-from tokenloom.storage.verification.verification import (
+from tokenloom.storage.verification.file_checks import (
     Damage,
     bare_message,
-    check_listed,
+    check_file,
     check_quarantine,
     raise_if_passing,
 )
+from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification.version_checks import (
     check_tags,
     check_verifiable,
@@ -35,13 +35,8 @@ from tokenloom.storage.verification.version_checks import (
     unlisted_files,
 )
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import (
-    dataset_store,
-    parse_reference,
-    read_inputs,
-    version_path,
-    why_missing,
-)
+from tokenloom.storage.versions.published import read_inputs, version_path
+from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
 
@@ -90,8 +85,8 @@ class Subject:
     reference: str
     store: Store
     version: str | None
-    manifest: dict[str, Any] | None
-    inputs: list[dict[str, Any]] | None
+    manifest: Manifest | None
+    inputs: list[InputEntry] | None
     damages: list[Damage]
     warnings: list[str]
 
@@ -99,17 +94,17 @@ class Subject:
         """Return the files to read, the shards first."""
         if self.manifest is None:
             return []
-        version, rows = self.manifest["version"], self.manifest["rows"]
+        version = self.manifest.version
         claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
-        num_documents = max(1, sum(claim.entry["documents"] for claim in claims))
+        num_documents = max(1, sum(claim.entry.documents for claim in claims))
         shards = [
-            ShardJob(self.store, claim, num_proposed(claim.entry["documents"], num_documents) if deep else 0)
+            ShardJob(self.store, claim, num_proposed(claim.entry.documents, num_documents) if deep else 0)
             for claim in claims
         ]
-        counts = {QUARANTINE: rows["quarantined"]}
+        counts = {QUARANTINE: self.manifest.rows.quarantined}
         others = [
             FileJob(self.store, version_path(version, name), sha256, counts.get(name))
-            for name, sha256 in self.manifest["files"].items()
+            for name, sha256 in self.manifest.files.items()
         ]
         return [*shards, *others]
 
@@ -142,18 +137,18 @@ def open_version(reference: str) -> Subject:
     inputs = None
     if manifest is not None:
         inputs = _inputs(store, manifest, damages)
-        if manifest["dataset"] != parsed.dataset:
-            warnings.append(f"the version was built as dataset {manifest['dataset']!r}")
+        if manifest.dataset != parsed.dataset:
+            warnings.append(f"the version was built as dataset {manifest.dataset!r}")
         warnings += [f"{path}: not listed in the manifest" for path in unlisted_files(store, manifest)]
     return Subject(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
 
 
-def _manifest(store: Store, version: str, damages: list[Damage]) -> dict[str, Any] | None:
+def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | None:
     """Return the manifest, or None if it can't be trusted; add its damages."""
     path = version_path(version, NAME)
     place = store.place(path)
     try:
-        manifest = read_signed(store.read(path), place)
+        value = read_signed(store.read(path), place)
     except FileNotFoundError as error:
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
@@ -162,9 +157,9 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> dict[str, An
         raise_if_passing(store, error)
         damages.append(Damage(path, bare_message(error, place)))
         return None
-    check_format(manifest, place)  # outside of the `try`: a newer format is not damage
+    check_format(value, place)  # outside of the `try`: a newer format is not damage
     try:
-        check_fields(manifest, place)
+        manifest = decode_manifest(value, place)
         check_verifiable(manifest, version)
     except FormatError as error:
         damages.append(Damage(path, bare_message(error, place)))
@@ -173,7 +168,7 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> dict[str, An
     return manifest
 
 
-def _inputs(store: Store, manifest: dict[str, Any], damages: list[Damage]) -> list[dict[str, Any]] | None:
+def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[InputEntry] | None:
     """Return the version's inputs if they can be read; the job of a damaged file reports it."""
     try:
         inputs = read_inputs(store, manifest)
@@ -182,7 +177,7 @@ def _inputs(store: Store, manifest: dict[str, Any], damages: list[Damage]) -> li
     except StoreError as error:
         raise_if_passing(store, error)
         return None
-    path = version_path(manifest["version"], NAME)
+    path = version_path(manifest.version, NAME)
     damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]
     return inputs
 
@@ -207,14 +202,14 @@ def _verify_shard(job: ShardJob) -> FileReport:
     sampler = Sampler(job.num_samples) if job.num_samples else None
     progress.report(progress.Working(f"reading {claim.path}"))
     header, problems = check_tokens(job.store, claim, counter.take)
-    counter.report(claim.entry["documents"], claim.entry["tokens"])
+    counter.report(claim.entry.documents, claim.entry.tokens)
     progress.report(progress.Working(f"reading {claim.docs_path}"))
     table_problems = check_documents(
         job.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
     )
     damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
     rows = sampler.rows() if sampler and not damages else []
-    proposed = [SampledDocument.from_row(row, str(claim.entry["name"])) for row in rows]
+    proposed = [SampledDocument.from_row(row, claim.entry.name) for row in rows]
     return FileReport(2, counter.num_bytes, damages, proposed)
 
 
@@ -222,7 +217,7 @@ def _verify_file(job: FileJob) -> FileReport:
     counter = _ByteCounter()
     progress.report(progress.Working(f"reading {job.path}"))
     if job.num_rows is None:
-        problems = check_listed(job.store, job.path, job.sha256, counter.take)
+        problems = check_file(job.store, job.path, job.sha256, counter.take)
     else:
         problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, counter.take)
     counter.report(0, 0)

@@ -17,8 +17,8 @@ import numpy as np
 from tokenloom.errors import InputError, TokenizerError
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.verification import Damage
-from tokenloom.storage.versions.versions import read_listed, version_path
+from tokenloom.storage.verification.file_checks import Damage
+from tokenloom.storage.versions.published import read_listed, version_path
 from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, SampledDocument, choose_documents, hash_of_ids
@@ -66,9 +66,9 @@ def deep_jobs(
     jobs = []
     for input_index, documents in choose_documents(proposed).items():
         known = subject.inputs[input_index]
-        file = by_path.get((known["source"], known["path"]))
-        if file is None or file.fingerprint != known["fingerprint"]:
-            what = f"{known['source']}: {known['path']}; {len(documents):,} of its documents are not compared"
+        file = by_path.get((known.source, known.path))
+        if file is None or file.fingerprint != known.fingerprint:
+            what = f"{known.source}: {known.path}; {len(documents):,} of its documents are not compared"
             warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
         parts = [documents[start : start + JOB_SAMPLES] for start in range(0, len(documents), JOB_SAMPLES)]
@@ -80,9 +80,9 @@ def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[S
     """Return what makes a job of a file and its documents; raises FormatError if a tokenizer file is damaged."""
     manifest, version = subject.manifest, subject.version
     assert manifest is not None and version is not None
-    names = [name for name in manifest["files"] if name.startswith(_TOKENIZER)]
+    names = [name for name in manifest.files if name.startswith(_TOKENIZER)]
     files = {name.removeprefix(_TOKENIZER): read_listed(subject.store, manifest, name) for name in names}
-    definition, fingerprint = manifest["spec"]["tokenizer"], manifest["tokenizer"]["fingerprint"]
+    definition, fingerprint = manifest.tokenizer_definition, manifest.tokenizer.fingerprint
     transform = spec.documents.transform.function if spec.documents.transform else None
 
     def make_job(file: InputFile, documents: list[SampledDocument]) -> DeepJob:

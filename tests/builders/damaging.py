@@ -14,12 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, local_store, make_spec, manifest_json, write_jsonl, write_parquet
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import load_manifest
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Made:
     @property
     def manifest(self) -> dict[str, Any]:
         """What its manifest says now."""
-        return load_manifest(self.store, self.version)
+        return manifest_json(self.store, self.version)
 
     @cached_property
     def files(self) -> list[str]:

@@ -16,7 +16,9 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import load_manifest, version_path
+from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publish import BuildResult
 
 
@@ -68,14 +70,19 @@ def local_store(store: str, dataset: str) -> LocalStore:
     return found
 
 
+def manifest_json(store: Store, version: str) -> dict[str, Any]:
+    """Return the JSON of a version's manifest, checked."""
+    return load_manifest(store, version).raw
+
+
 def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:
     """Return {name: SHA-256} of every file that the version's manifest lists, and the manifest itself."""
     store = dataset_store(spec.store, spec.dataset)
     manifest = load_manifest(store, version)
-    names = ["manifest.json", *manifest["files"]]
-    for split in manifest["splits"].values():
-        for shard in split["shards"]:
-            names += [shard["name"], shard["name"].removesuffix(".tok") + ".docs"]
+    names = ["manifest.json", *manifest.files]
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            names += [shard.name, shard.name.removesuffix(".tok") + ".docs"]
     hashes = {name: hashlib.sha256(store.read(version_path(version, name))).hexdigest() for name in names}
     return {name: value for name, value in hashes.items() if name.endswith(suffix)}
 
@@ -89,9 +96,9 @@ def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
     manifest = load_manifest(store, version)
     inputs = json.loads(store.read(version_path(version, "inputs.json")))["inputs"]
     documents = []
-    for split, entry in manifest["splits"].items():
-        for item in entry["shards"]:
-            path = store.local(version_path(version, item["name"]))
+    for split, entry in manifest.splits.items():
+        for item in entry.shards:
+            path = store.local(version_path(version, item.name))
             shard = open_shard(path, verify="full")
             offsets = shard.document_offsets.tolist()
             for i, row in enumerate(open_documents(path.with_suffix(".docs")).to_pylist()):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tokenloom.errors import CheckError
+from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
 
 
@@ -14,7 +13,7 @@ def fail_at_the_third_shard(patch: pytest.MonkeyPatch) -> None:
     """Let builds in this process fail once, with a CheckError, at their third shard."""
     made: list[ShuffleJob] = []
 
-    def fail(job: ShuffleJob) -> dict[str, Any]:
+    def fail(job: ShuffleJob) -> ShardRecord:
         made.append(job)
         if len(made) == 3:
             raise CheckError("a failure half way")

@@ -1,4 +1,4 @@
-"""A manifest of nothing, for tests of what stands around it."""
+"""A manifest of an empty version, for tests of the fields around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def empty_manifest(dataset: str, version: str) -> dict[str, Any]:
-    """Return a manifest that is right in every field, of a version without splits."""
+    """Return the JSON of a valid manifest of a version without splits."""
     tokenizer = {"kind": "byte", "name": "byte", "fingerprint": "f" * 64, "vocab_size": 256, "eot_id": 255}
     return {
         "format_version": 1,

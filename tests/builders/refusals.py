@@ -11,7 +11,8 @@ import pytest
 from tests.builders.datasets import build, make_spec, stored_documents
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.storage.versions.published import published_versions
+from tokenloom.storage.versions.references import dataset_store
 
 TEXTS = [f"text {i} " + "ab" * (i % 17) for i in range(60)]
 NEXT_STEP = re.compile(

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.canonical import canonical_json, sign
-from tokenloom.storage.formats.shard import ShardHeader, ShardWriter, token_dtype
+from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.shard import ShardHeader, token_dtype
+from tokenloom.storage.formats.shard_writer import ShardWriter
 
 EOT = 0
 
@@ -55,7 +57,8 @@ def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "t
         path = version_folder / name / split / f"{index:06d}.tok"
         with path.open("x+b") as file, ShardWriter(file, vocab_size, header_info(split, index, vocab_size)) as writer:
             writer.append(tokens, lengths)
-        entries.append({"name": f"{split}/{index:06d}.tok", **writer.record, "samples": {}})
+        assert writer.record is not None
+        entries.append({"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}})
     return publish(folder, name, {split: entries}, vocab_size)
 
 
@@ -104,7 +107,7 @@ def _write_sparse(path: Path, index: int, num_tokens: int, offsets: NDArray[Any]
         info=info,
     )
     with path.open("xb") as file:
-        file.write(shard_module._pack_header(header))
+        file.write(shard_module.pack_header(header))
         os.truncate(file.fileno(), header.file_bytes)
         file.seek(offsets_start)
         file.write(offsets.tobytes())

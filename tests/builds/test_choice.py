@@ -25,6 +25,7 @@ from tests.builders.datasets import (
     listed_files,
     local_store,
     make_spec,
+    manifest_json,
     stored_documents,
     write_jsonl,
     write_parquet,
@@ -37,7 +38,7 @@ from tokenloom.reader import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, open_documents
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.versions.versions import load_manifest, version_path
+from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks import shuffle
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.sources.files import opening
@@ -294,7 +295,7 @@ def test_filter_and_text_column_each_make_another_version_and_spills_of_their_ow
     for spec, result, item in zip(specs, results, options, strict=True):
         fresh = make_spec(tmp_path / "fresh" / result.version, [source(path, **item)])
         assert listed_files(fresh, build(fresh).version) == listed_files(spec, result.version)
-        manifest = load_manifest(local_store(spec.store, spec.dataset), result.version)
+        manifest = manifest_json(local_store(spec.store, spec.dataset), result.version)
         assert item.items() <= manifest["spec"]["sources"][0].items()
     assert build(specs[1]).published is False
 
@@ -308,7 +309,7 @@ def carried_ids(spec: BuildSpec, version: str) -> list[str | None]:
     folder = store.local(version_path(version))
     return [
         found
-        for split in load_manifest(store, version)["splits"].values()
+        for split in manifest_json(store, version)["splits"].values()
         for shard in split["shards"]
         for found in open_documents((folder / shard["name"]).with_suffix(".docs")).column("id").to_pylist()
     ]
@@ -566,7 +567,7 @@ def test_the_path_of_the_exclusions_is_in_no_listed_file(tmp_path: Path) -> None
         data = (folder / name).read_bytes()
         assert b"requests-of-may" not in data
         assert b"confidential" not in data
-    assert "exclude" in load_manifest(local_store(spec.store, spec.dataset), result.version)["spec"]["documents"]
+    assert "exclude" in manifest_json(local_store(spec.store, spec.dataset), result.version)["spec"]["documents"]
 
 
 def test_a_build_after_a_removal_request_encodes_nothing(tmp_path: Path) -> None:
@@ -658,7 +659,7 @@ def test_the_version_of_a_transform_makes_another_version_and_encodes_again(modu
     assert len({result.version for result in results}) == 3
     assert [result.num_encoded for result in results] == [1, 1, 1]
     assert listed_files(specs[1], results[1].version, ".tok") == listed_files(specs[2], results[2].version, ".tok")
-    documents = load_manifest(local_store(specs[2].store, "data"), results[2].version)["spec"]["documents"]
+    documents = manifest_json(local_store(specs[2].store, "data"), results[2].version)["spec"]["documents"]
     assert documents == {"transform": {"function": f"{module}:change", "version": "2"}}
 
 

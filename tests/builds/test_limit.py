@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.builders.datasets import (
+    build,
+    listed_files,
+    make_spec,
+    manifest_json,
+    stored_documents,
+    write_jsonl,
+    write_parquet,
+)
 from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError, SpecError
@@ -20,7 +28,7 @@ from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import dataset_store, load_manifest
+from tokenloom.storage.versions.references import dataset_store
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 
@@ -133,8 +141,8 @@ def test_the_limit_stands_in_the_manifest_and_a_limit_above_all_is_still_a_try_o
     assert texts_of(spec, result.version) == texts_of(full, whole.version) == sorted(TEXTS)
     assert result.version != whole.version
     store = dataset_store(spec.store, spec.dataset)
-    assert load_manifest(store, result.version)["spec"]["limit"] == 10_000
-    assert "limit" not in load_manifest(store, whole.version)["spec"]
+    assert manifest_json(store, result.version)["spec"]["limit"] == 10_000
+    assert "limit" not in manifest_json(store, whole.version)["spec"]
     assert listed_files(spec, result.version, ".tok") == listed_files(full, whole.version, ".tok")
 
 

@@ -17,7 +17,8 @@ from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.documents import open_documents
-from tokenloom.storage.versions.versions import dataset_store, load_manifest, parse_reference, read_listed, resolve
+from tokenloom.storage.versions.published import load_manifest, read_listed
+from tokenloom.storage.versions.references import dataset_store, parse_reference, resolve
 
 pytestmark = pytest.mark.timeout(60)  # who opens a pipe would wait for ever
 

@@ -27,11 +27,11 @@ import sentencepiece
 import tiktoken
 import tokenizers
 
-from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_parquet
+from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents, write_parquet
 from tests.counts import FULL
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.versions import load_manifest, version_path
+from tokenloom.storage.versions.published import version_path
 
 Place = tuple[str, int]
 
@@ -320,7 +320,7 @@ def load_built(
     spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
 ) -> Built:
     """Return what stands in a version beside its source; documents have their `id` too."""
-    manifest = load_manifest(local_store(spec.store, spec.dataset), version)
+    manifest = manifest_json(local_store(spec.store, spec.dataset), version)
     pairs = zip(stored_documents(spec, version), _stored_ids(spec, version, manifest), strict=True)
     return Built(used, manifest, [document | {"id": found} for document, found in pairs], source, limit)
 

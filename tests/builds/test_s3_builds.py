@@ -30,7 +30,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import dataset_store
+from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress

@@ -25,7 +25,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import (
+    build,
+    listed_files,
+    local_store,
+    make_spec,
+    manifest_json,
+    stored_documents,
+    write_jsonl,
+)
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import count
 from tests.tasks.test_source_kinds import raw_table
@@ -35,7 +43,7 @@ from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import QUARANTINE as NAME
-from tokenloom.storage.versions.versions import load_manifest, version_path
+from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.sources import FileRange, jsonl, make_reader, text
@@ -60,7 +68,7 @@ def failing(spec: BuildSpec) -> BuildSpec:
 def listed_rows(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
     """Return the lines of a version's quarantine, checked against its manifest; none if there is no such file."""
     store = local_store(spec.store, spec.dataset)
-    manifest, path = load_manifest(store, version), store.local(version_path(version, NAME))
+    manifest, path = manifest_json(store, version), store.local(version_path(version, NAME))
     lines = []
     if NAME in manifest["files"]:
         data = path.read_bytes()

@@ -19,7 +19,7 @@ from tests.drivers.kill_driver import what_is_wrong
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import published_versions
+from tokenloom.storage.versions.published import published_versions
 
 _ROOT = Path(__file__).parents[2]
 # The command line, which begins when a line comes: both have imported nearly all by then.

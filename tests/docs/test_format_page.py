@@ -15,12 +15,13 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from tests.builders.datasets import build, local_store, make_spec, write_jsonl
+from tests.builders.datasets import build, local_store, make_spec, manifest_json, write_jsonl
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.documents import open_documents
-from tokenloom.storage.formats.shard import ShardWriter, token_dtype
-from tokenloom.storage.versions.versions import load_manifest, version_path
+from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.versions.published import version_path
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
@@ -48,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     spec = make_spec(folder / "store", sources, shard_tokens=20_000, documents={"on_error": "skip"})
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
-    built = Built(store.local(version_path(version)), store.root, load_manifest(store, version))
+    built = Built(store.local(version_path(version)), store.root, manifest_json(store, version))
     assert len(built.shards) > 3
     return built
 

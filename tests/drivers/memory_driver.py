@@ -19,7 +19,7 @@ import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from tokenloom.errors import TokenloomError
-from tokenloom.storage.versions.fingerprints import stamp
+from tokenloom.storage.work.fingerprints import stamp
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.sources import make_reader
@@ -94,10 +94,10 @@ def main() -> None:
         for i, part in enumerate(make_reader(options).partitions(url)):
             job = TokenizeJob(case["store"], f"part{i}", file, part, rules, tokenizer, fingerprint)
             record = tokenize_partition(job)
-            totals["read"] += record["read"]
-            totals["filtered"] += record["filtered"]
-            totals["spills"] += len(record["spills"])
-            totals["documents"] += sum(sum(spill["documents"]) for spill in record["spills"])
+            totals["read"] += record.read
+            totals["filtered"] += record.filtered
+            totals["spills"] += len(record.spills)
+            totals["documents"] += sum(sum(spill.documents) for spill in record.spills)
     except TokenloomError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print(json.dumps({"peak_bytes": peak_bytes(), **totals}))

@@ -15,7 +15,8 @@ from tests.servers.browser import Page
 from tests.servers.running import Up, command
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.base import NAME_PATTERN
-from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.storage.versions.published import published_versions
+from tokenloom.storage.versions.references import dataset_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _SCHEMA = build_dataset.parameters.model_dump()

@@ -33,6 +33,7 @@ from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.run_events import FLOWS
 from tokenloom.server.deployments import NAMES
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
@@ -146,7 +147,7 @@ def test_other_flows_in_the_same_process_keep_their_logs(tmp_path: Path) -> None
     assert "Traceback" in text and "Finished in state Failed" in text
 
 
-def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
+def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
     """Encode, but kill this worker process the first time."""
     mark = Path(job.store).parent / "killed"
     try:

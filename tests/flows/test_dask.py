@@ -22,6 +22,7 @@ from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
@@ -121,7 +122,7 @@ def test_a_cluster_changes_no_byte_and_reports_progress(tmp_path: Path, shared_a
     assert sum(encoded) >= 2 * 400  # tokenize and shuffle
 
 
-def _kill_worker_once(job: TokenizeJob) -> dict[str, Any]:
+def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
     """Encode, but kill this worker of the cluster the first time."""
     try:
         (Path(job.store).parent / "killed").touch(exist_ok=False)

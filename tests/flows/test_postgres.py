@@ -22,7 +22,8 @@ from tests.builders.datasets import build
 from tests.servers.running import artifact, event, parameters
 from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.storage.versions.published import published_versions
+from tokenloom.storage.versions.references import dataset_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 # PostgreSQL refuses to run as root

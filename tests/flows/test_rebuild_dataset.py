@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from prefect.utilities.callables import parameter_schema
 
-from tests.builders.datasets import write_jsonl
+from tests.builders.datasets import manifest_json, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import SpecError
 from tokenloom.flows.rebuild_dataset import rebuild_dataset
+from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import newest
-from tokenloom.storage.versions.versions import dataset_store, load_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 SPEC = """\
@@ -60,7 +60,7 @@ def test_overrides_are_lines_whose_paths_start_from_tokenloom_home(home: Path) -
     store = dataset_store(f"{home}/other store", "news")
     tag = newest(store, "tryout")
     assert tag is not None
-    assert load_manifest(store, tag.version)["rows"]["read"] == 7
+    assert manifest_json(store, tag.version)["rows"]["read"] == 7
 
 
 def test_a_run_without_its_spec_file_fails_even_if_a_version_exists(home: Path) -> None:

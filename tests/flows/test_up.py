@@ -45,7 +45,8 @@ from tests.servers.running import (
     wait_until_gone,
 )
 from tokenloom.server.deployments import NAMES, deployment_pages
-from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.storage.versions.published import published_versions
+from tokenloom.storage.versions.references import dataset_store
 from tokenloom.wording import duration
 
 SLOW = "tokenloom_test_slow"  # a module with a transform

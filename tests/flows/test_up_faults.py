@@ -46,7 +46,7 @@ from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.versions import published_versions
+from tokenloom.storage.versions.published import published_versions
 from tokenloom.tasks.messages.outcome import CONTINUES
 from tokenloom.tasks.running.workers import STOPPED
 

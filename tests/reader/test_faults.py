@@ -365,7 +365,7 @@ def test_a_damaged_manifest_is_named(store: Damaged) -> None:
 
 def write_counts(store: Damaged, packing: str, counts: Sequence[int]) -> None:
     """Make the manifest claim these numbers of samples for its shards."""
-    manifest = read_signed(store.manifest.read_bytes(), "")
+    manifest: dict[str, Any] = read_signed(store.manifest.read_bytes(), "")
     for entry, number in zip(manifest["splits"]["train"]["shards"], counts, strict=True):
         entry["samples"] = {f"{packing}/{_T}": number}
     store.manifest.write_bytes(sign(manifest))

@@ -94,7 +94,7 @@ def test_writer_that_raised_leaves_no_readable_table(tmp_path: Path) -> None:
         writer.append(num_tokens, inputs, rows, np.stack([words, words], axis=1), words)
         raise KeyError
     assert path.stat().st_size > BATCH_ROWS
-    with pytest.raises(FormatError, match="no readable document table"):
+    with pytest.raises(FormatError, match="not a readable document table"):
         open_documents(path)
 
 

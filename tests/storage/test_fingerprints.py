@@ -11,8 +11,8 @@ import xxhash
 
 from tokenloom.errors import InputError
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import fingerprints
-from tokenloom.storage.versions.fingerprints import PATH, FingerprintMemory, remote_fingerprint
+from tokenloom.storage.work import fingerprints
+from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory, remote_fingerprint
 
 TEN_SECONDS = 10_000_000_000
 

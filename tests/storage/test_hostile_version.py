@@ -90,5 +90,5 @@ def test_a_signed_file_that_is_nothing_but_depth_is_refused(start: bytes) -> Non
     body = b'{"a":' + start * (num_bytes // len(start))
     data = b"".join([body, b',"checksum":"', hashlib.sha256(body).hexdigest().encode(), b'"}'])
     del body
-    with pytest.raises(FormatError, match=r"manifest\.json: its checksum matches, but it holds no JSON"):
+    with pytest.raises(FormatError, match=r"manifest\.json: its checksum matches, but it does not hold valid JSON"):
         read_signed(data, "manifest.json")

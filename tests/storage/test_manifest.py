@@ -10,7 +10,8 @@ import pytest
 from tests.builders.manifests import empty_manifest
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.formats.manifest import FORMAT_VERSION, read_manifest, version_name
+from tokenloom.storage.formats.manifest import FORMAT_VERSION, encode_manifest, read_manifest, version_name
+from tokenloom.storage.formats.shard_entries import Shards
 
 IDENTITY = {"sources": [{"kind": "text", "name": "text-0"}], "tokenizer": {"kind": "byte"}}
 INPUTS = [("text-0", "a.txt", "xxh3_128:01"), ("text-0", "b.txt", "xxh3_128:02")]
@@ -46,7 +47,7 @@ def test_name_does_not_depend_on_the_order_of_keys() -> None:
 
 def test_manifest_comes_back_without_its_checksum() -> None:
     value = empty_manifest("news", "a" * 16)
-    assert read_manifest(sign(value), "manifest.json") == value
+    assert read_manifest(sign(value), "manifest.json").raw == value
 
 
 @pytest.mark.parametrize("version", [0, 2, None, "1"])
@@ -89,7 +90,7 @@ def test_shards_of_other_names_are_refused(name: str) -> None:
     with pytest.raises(FormatError, match=r"v/manifest.json: splits.train.shards\[\].name must be train/NNNNNN.tok"):
         read_manifest(sign(value), "v/manifest.json")
     shard["name"] = "train/000000.tok"
-    assert read_manifest(sign(value), "v/manifest.json") == value
+    assert read_manifest(sign(value), "v/manifest.json").raw == value
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a/b/c", ".", "..", "tokenizer/..", "a\n", "tokenizer/", ""])
@@ -109,4 +110,18 @@ def test_a_tokenizer_at_a_path_that_the_manifest_names_is_refused(field: str) ->
 
 def test_fields_that_are_not_known_are_left_alone() -> None:
     value = empty_manifest("news", "a" * 16) | {"of": {"a": ["later", "release"]}}
-    assert read_manifest(sign(value), "v/manifest.json") == value
+    assert read_manifest(sign(value), "v/manifest.json").raw == value
+
+
+def test_a_manifest_is_written_with_the_bytes_it_was_read_from() -> None:
+    value = empty_manifest("news", "a" * 16) | {"files": {"inputs.json": "b" * 64}}
+    shard = {"name": "train/000000.tok", "bytes": 5, "tokens": 1, "documents": 1, "sha256": "0" * 64}
+    shard |= {"docs_sha256": "1" * 64, "first_key": "0" * 16, "last_key": "f" * 16, "samples": {"best_fit/8": 1}}
+    empty = shard | {"name": "train/000001.tok", "tokens": 0, "documents": 0, "first_key": None, "last_key": None}
+    value["splits"] = {"train": {"tokens": 1, "documents": 1, "duplicates": 0, "shards": [shard, empty]}}
+    value["rows"] = {"read": 1, "kept": 1, "duplicates": 0, "filtered": 0, "excluded": 0, "quarantined": 0}
+    manifest = read_manifest(sign(value), "manifest.json")
+    assert encode_manifest(manifest) == sign(value)
+    entries = list(manifest.splits["train"].shards)
+    assert (entries[0].samples, entries[1].first_key) == ({"best_fit/8": 1}, None)
+    assert Shards.of(entries) == manifest.splits["train"].shards

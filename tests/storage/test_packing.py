@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
 from tokenloom.storage.packing.best_fit import fill_bins
-from tokenloom.storage.packing.packing import PACKINGS, PackingShares, num_samples, plan_shard, shares_of
+from tokenloom.storage.packing.plans import PACKINGS, num_samples, plan_shard
+from tokenloom.storage.packing.shares import PackingShares, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 

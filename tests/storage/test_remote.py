@@ -33,20 +33,14 @@ from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base
+from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import remote, remote_errors, remote_retries, remote_systems, uploads
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store_file import open_url, sharing_files
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import (
-    Reference,
-    dataset_store,
-    load_manifest,
-    parse_reference,
-    published_versions,
-    read_inputs,
-    resolve,
-)
+from tokenloom.storage.versions.published import load_manifest, published_versions, read_inputs
+from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +79,7 @@ class Published:
 
     url: str
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @property
     def reference(self) -> str:
@@ -115,18 +109,18 @@ def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
 
 
 def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Published, s3_proxy: FaultyProxy) -> None:
-    for name in ("latest", published.manifest["version"]):
+    for name in ("latest", published.manifest.version):
         store, manifest = resolve(Reference(published.url, "data", name))
         assert isinstance(store, RemoteStore)
         assert manifest == published.manifest
         assert read_inputs(store, manifest) == read_inputs(dataset_store(str(published.folder), "data"), manifest)
-    assert published_versions(store) == [published.manifest["version"]]
+    assert published_versions(store) == [published.manifest.version]
 
 
 def test_commands_print_the_same_for_remote_and_local_stores(published: Published, s3_proxy: FaultyProxy) -> None:
     local = str(published.folder)
     out = Output(quiet=True)
-    assert inspect_version.run(published.reference, out).value["splits"] == published.manifest["splits"]
+    assert inspect_version.run(published.reference, out).value["splits"] == published.manifest.raw["splits"]
     for path in ("", "/data"):
         remote, here = (ls.run(store + path, out).to_json() for store in (published.url, local))
         assert remote | {"store": ""} == here | {"store": ""}
@@ -277,7 +271,7 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
         dataset_store(url, "data")
     assert "secret" not in str(caught.value)
     assert "***" in str(caught.value)
-    with pytest.raises(StoreError, match="is no reference") as caught:
+    with pytest.raises(StoreError, match="is not a reference") as caught:
         parse_reference(f"{url}/Data")
     assert "secret" not in str(caught.value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,11 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.packing.packing import PACKINGS, num_samples
+from tokenloom.storage.packing.plans import PACKINGS, num_samples
 from tokenloom.storage.packing.sample_counts import counts_path, keep_counts, sample_counts
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.versions import dataset_store, load_manifest, version_path
+from tokenloom.storage.versions.published import load_manifest, version_path
+from tokenloom.storage.versions.references import dataset_store
 
 PACKS = [(packing, seq_len) for packing in PACKINGS for seq_len in (30, 200)]
 
@@ -49,8 +51,8 @@ class _Built:
 
     def counts(self, packing: str, seq_len: int, split: str = "train") -> list[int]:
         counts = []
-        for entry in self.manifest["splits"][split]["shards"]:
-            shard = open_shard(self.store.local(version_path(self.manifest["version"], entry["name"])))
+        for entry in self.manifest.splits[split].shards:
+            shard = open_shard(self.store.local(version_path(self.manifest.version, entry.name)))
             counts.append(num_samples(packing, seq_len, len(shard.tokens), shard.document_offsets))
         return counts
 
@@ -70,25 +72,25 @@ def damaged(plain: _Built, tmp_path: Path) -> tuple[LocalStore, Path]:
     """A copy of the store to damage, and its second train shard."""
     shutil.copytree(plain.store.root, tmp_path / "data")
     store = LocalStore(tmp_path / "data")
-    name = plain.manifest["splits"]["train"]["shards"][1]["name"]
-    return store, store.local(version_path(plain.manifest["version"], name))
+    name = plain.manifest.splits["train"].shards[1].name
+    return store, store.local(version_path(plain.manifest.version, name))
 
 
 def test_the_manifest_holds_the_counts_of_the_shards(packed: _Built) -> None:
-    for split, value in packed.manifest["splits"].items():
+    for split, value in packed.manifest.splits.items():
         expected = {f"{packing}/{t}": packed.counts(packing, t, split) for packing, t in PACKS}
-        for i, entry in enumerate(value["shards"]):
-            assert entry["samples"] == {key: counts[i] for key, counts in expected.items()}
-    assert len(packed.manifest["splits"]["train"]["shards"]) > 2
-    assert packed.manifest["spec"]["packs"] == [{"packing": p, "seq_len": t} for p, t in sorted(PACKS)]
+        for i, entry in enumerate(value.shards):
+            assert entry.samples == {key: counts[i] for key, counts in expected.items()}
+    assert len(packed.manifest.splits["train"].shards) > 2
+    assert packed.manifest.spec["packs"] == [{"packing": p, "seq_len": t} for p, t in sorted(PACKS)]
 
 
 def test_packs_change_no_shard_and_without_them_the_manifest_holds_no_counts(plain: _Built, packed: _Built) -> None:
-    for split, value in plain.manifest["splits"].items():
-        entries = packed.manifest["splits"][split]["shards"]
-        assert [entry["sha256"] for entry in value["shards"]] == [entry["sha256"] for entry in entries]
-        assert all(entry["samples"] == {} for entry in value["shards"])
-    assert "packs" not in plain.manifest["spec"]
+    for split, value in plain.manifest.splits.items():
+        entries = packed.manifest.splits[split].shards
+        assert [entry.sha256 for entry in value.shards] == [entry.sha256 for entry in entries]
+        assert all(entry.samples == {} for entry in value.shards)
+    assert "packs" not in plain.manifest.spec
 
 
 def test_counts_of_the_manifest_and_of_concat_are_found_without_a_shard(
@@ -112,12 +114,12 @@ def test_counts_are_computed_once_without_reading_a_token_and_kept(
     before = plain.store.num_read
     first = sample_counts(plain.store, plain.manifest, "train", packing, 30, tmp_path)
     assert first.tolist() == plain.counts(packing, 30)
-    shards = plain.manifest["splits"]["train"]["shards"]
-    assert plain.store.num_read - before == sum(4096 + 8 * (shard["documents"] + 1) for shard in shards)
+    shards = plain.manifest.splits["train"].shards
+    assert plain.store.num_read - before == sum(4096 + 8 * (shard.documents + 1) for shard in shards)
     again = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", packing, 30, tmp_path)
     assert again.tolist() == first.tolist()
     (message,) = [record.getMessage() for record in caplog.records]
-    path = counts_path(tmp_path, plain.manifest["version"], "train", packing, 30)
+    path = counts_path(tmp_path, plain.manifest.version, "train", packing, 30)
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
     assert f"kept in {path}" in message
     assert "`tokenloom pack`" in message
@@ -125,7 +127,7 @@ def test_counts_are_computed_once_without_reading_a_token_and_kept(
 
 
 def test_what_was_kept_is_used_for_nothing_else(plain: _Built, tmp_path: Path) -> None:
-    version = plain.manifest["version"]
+    version = plain.manifest.version
     sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
     kept = counts_path(tmp_path, version, "train", "best_fit", 30)
     shutil.copy(kept, counts_path(tmp_path, version, "train", "best_fit", 31))
@@ -138,7 +140,7 @@ def test_what_was_kept_is_used_for_nothing_else(plain: _Built, tmp_path: Path) -
 @pytest.mark.parametrize("damage", ["cut", "byte", "empty", "shards", "folder"])
 def test_a_kept_file_that_is_damaged_is_made_again(plain: _Built, damage: str, tmp_path: Path) -> None:
     expected = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    path = counts_path(tmp_path, plain.manifest["version"], "train", "best_fit", 30)
+    path = counts_path(tmp_path, plain.manifest.version, "train", "best_fit", 30)
     data = path.read_bytes()
     others = {"cut": data[:-9], "byte": data.replace(b":1", b":2", 1), "empty": b"", "shards": sign({"counts": [1]})}
     path.unlink()
@@ -173,7 +175,7 @@ def test_many_at_once_do_not_hurt_each_other(plain: _Built, tmp_path: Path) -> N
 
 
 def test_a_name_of_a_split_never_leaves_the_folder(plain: _Built, tmp_path: Path) -> None:
-    manifest = plain.manifest | {"splits": {"../../x": plain.manifest["splits"]["train"]}}
+    manifest = replace(plain.manifest, splits={"../../x": plain.manifest.splits["train"]})
     path = keep_counts(tmp_path, manifest, "../../x", "best_fit", 30, [1])
     assert path is not None
     assert path.parent == tmp_path / "counts"

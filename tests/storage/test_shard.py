@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.counts import count
 from tokenloom.errors import FormatError
 from tokenloom.storage import open_shard
-from tokenloom.storage.formats.shard import ALIGNMENT, MAGIC, ShardWriter, token_dtype
+from tokenloom.storage.formats.shard import ALIGNMENT, MAGIC, token_dtype
+from tokenloom.storage.formats.shard_writer import ShardWriter
 
 PROPERTY = settings(
     deadline=None,
@@ -52,7 +53,7 @@ def write(path: Path, documents: Documents, vocab_size: int, info: dict[str, Any
             part = documents[start:end]
             tokens = np.array([token for document in part for token in document], dtype=dtype)
             writer.append(tokens, np.array([len(document) for document in part], dtype=np.uint32))
-    assert writer.record["bytes"] == path.stat().st_size
+    assert writer.record is not None and writer.record.bytes == path.stat().st_size
     return path
 
 

@@ -31,7 +31,8 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores import remote, remote_retries
 from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.remote import RemoteStore
-from tokenloom.storage.versions.versions import Reference, resolve, version_path
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.references import Reference, resolve
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
@@ -103,12 +104,12 @@ def test_shards_of_a_published_version_are_read_through_the_cache(
     store, manifest = resolve(Reference(f"s3://{BUCKET}/through", "data", "latest"))
     assert isinstance(store, RemoteStore)
     cache = ShardCache(tmp_path / "cache")
-    shards = manifest["splits"]["train"]["shards"]
+    shards = manifest.splits["train"].shards
     assert len(shards) > 3
     for shard in shards:
-        name = version_path(manifest["version"], shard["name"])
-        opened = open_shard(cache.fetch(store, name, shard["sha256"], shard["bytes"]), verify="full")
-        assert opened.header.num_tokens == shard["tokens"]
+        name = version_path(manifest.version, shard.name)
+        opened = open_shard(cache.fetch(store, name, shard.sha256, shard.bytes), verify="full")
+        assert opened.header.num_tokens == shard.tokens
     assert cache.stats()["downloads"] == len(shards)
 
 

@@ -68,11 +68,11 @@ def make_documents(
 def write(folder: Path, documents: SpillDocuments) -> LocalStore:
     store = LocalStore(folder)
     record = write_spill(store, NAME, 0, documents, NUM_SPLITS, {"backend": "test"})
-    assert record["bytes"] == store.num_bytes(spill_path(NAME, 0))
+    assert record.bytes == store.num_bytes(spill_path(NAME, 0))
     for i in range(NUM_SPLITS):
         inside = documents.split == i
-        assert record["documents"][i] == int(inside.sum())
-        assert record["tokens"][i] == int(documents.num_tokens[inside].sum())
+        assert record.documents[i] == int(inside.sum())
+        assert record.tokens[i] == int(documents.num_tokens[inside].sum())
     return store
 
 
@@ -249,7 +249,7 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     change(path, path.stat().st_size - 1)
     spill = open_spill(store)
     assert len(spill.tokens(0, 100)) == 100
-    assert len(spill.documents(0, 0, 2**64)) == spill.info["documents"][0]
+    assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
     with pytest.raises(WorkError, match="block"):
         read_all(store)
 
@@ -269,7 +269,7 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     spill = open_spill(store)
     path = store.local(spill_path(NAME, 0))
     os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(WorkError, match="shorter than it was"):
+    with pytest.raises(WorkError, match=r"the file is damaged: .*cut short"):
         spill.tokens(0, int(big_documents().num_tokens.sum()))
 
 

@@ -134,7 +134,7 @@ def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeade
     section = tokens.tobytes() + bytes(-tokens.nbytes % 8)
     checksums = [xxhash.xxh3_128_digest(part) for part in (section, offsets.tobytes())]
     header = replace(header, tokens_checksum=checksums[0], offsets_checksum=checksums[1])
-    data = shard_module._pack_header(header) + section + offsets.tobytes()
+    data = shard_module.pack_header(header) + section + offsets.tobytes()
     path.write_bytes(data)
     new = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     sign_again(made, lambda m: first_shard(m).update(new))
@@ -294,9 +294,7 @@ def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:
     path.write_bytes(sign(entry | {"previous": "b" * 16}))
     assert "it says that latest named bbbbbbbbbbbbbbbb before" in _what(made)["tags/latest/00000002.json"]
     path.write_bytes(sign(entry | {"version": "no version"}))
-    assert (
-        _what(made)["tags/latest/00000002.json"] == "its versions must be 16 hexadecimal digits, its other fields text"
-    )
+    assert _what(made)["tags/latest/00000002.json"] == "in a tag entry, version must be 16 hexadecimal digits"
 
 
 def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:
@@ -305,7 +303,7 @@ def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:
     path.write_bytes(sign(entry | {"version": "c" * 16}))
     damages = verify_directly(made.reference, False, None, 0)["damages"]
     assert [(row["file"], row["what"]) for row in damages] == [
-        (f"versions/{'c' * 16}/manifest.json", "missing, and tag prod names it")
+        (f"versions/{'c' * 16}/manifest.json", "missing, but tag prod names it")
     ]
 
 
@@ -324,7 +322,7 @@ def test_what_is_not_listed_is_a_note_and_no_damage(made: Made) -> None:
             stranger.unlink()
     assert result["damages"] == []
     assert result["warnings"] == [
-        "tags/latest/notes.txt: no entry of the log",
+        "tags/latest/notes.txt: not an entry of the log",
         f"versions/{made.version}/notes.txt: not listed in the manifest",
         f"versions/{made.version}/train/more.tok: not listed in the manifest",
     ]

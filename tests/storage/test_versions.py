@@ -15,18 +15,17 @@ from tests.builders.manifests import empty_manifest
 from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import (
-    Reference,
+from tokenloom.storage.versions.published import (
     is_published,
     load_manifest,
-    parse_reference,
     published_versions,
     read_inputs,
-    resolve,
     version_path,
 )
+from tokenloom.storage.versions.references import Reference, parse_reference, resolve
 
 PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))
 A, B = "a" * 16, "0123456789abcdef"
@@ -95,7 +94,7 @@ def test_reference_is_split_at_the_last_at_behind_the_last_slash(
     ],
 )
 def test_bad_reference_is_refused(text: str) -> None:
-    with pytest.raises(StoreError, match="is no reference: write STORE/DATASET"):
+    with pytest.raises(StoreError, match="is not a reference: write STORE/DATASET"):
         parse_reference(text)
 
 
@@ -108,7 +107,7 @@ def test_printed_reference_means_the_same(store: str, dataset: str, name: str) -
 
 @pytest.mark.parametrize("dataset", ["", "..", "a/b", "News", "news\n", LONGEST + "a", "abcdef0123456789"])
 def test_bad_name_of_a_dataset_is_refused(dataset: str) -> None:
-    with pytest.raises(StoreError, match="is no dataset's name"):
+    with pytest.raises(StoreError, match="is not a valid name for a dataset"):
         local_store("store", dataset)
 
 
@@ -132,8 +131,8 @@ def test_tag_and_version_name_the_same_manifest(tmp_path: Path) -> None:
     for name, version in [("latest", B), ("prod", A), (A, A), (B, B)]:
         store, manifest = resolve(Reference(str(tmp_path), "news", name))
         assert store.root == tmp_path / "news"
-        assert manifest["version"] == version
-        assert "checksum" not in manifest
+        assert manifest.version == version
+        assert "checksum" not in manifest.raw
 
 
 def test_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
@@ -200,7 +199,8 @@ def test_a_listed_file_that_is_damaged_or_missing_is_named(tmp_path: Path) -> No
     store = LocalStore(tmp_path)
     store.replace("versions/0123456789abcdef/inputs.json", b'{"inputs":[]}')
     checksum = hashlib.sha256(b'{"inputs":[]}').hexdigest()
-    manifest = {"version": "0123456789abcdef", "files": {"inputs.json": checksum}}
+    value = empty_manifest("data", "0123456789abcdef") | {"files": {"inputs.json": checksum}}
+    manifest = read_manifest(sign(value), "manifest.json")
     assert read_inputs(store, manifest) == []
     store.replace("versions/0123456789abcdef/inputs.json", b'{"inputs":[0]}')
     with pytest.raises(FormatError, match=r"inputs\.json: its checksum does not match"):

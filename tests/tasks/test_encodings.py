@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, make_spec, stored_documents
+from tests.builders.datasets import build, make_spec, manifest_json, stored_documents
 from tests.builders.refusals import assert_refused
 from tests.builds.test_skips import listed_rows
 from tests.counts import count
@@ -21,7 +21,6 @@ from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import open_store
-from tokenloom.storage.versions.versions import load_manifest
 from tokenloom.tasks.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.sources.files import encodings
@@ -230,7 +229,7 @@ def test_a_build_of_encoded_files_is_checked_against_them(tmp_path: Path, monkey
         version = build(spec, num_workers=2).version
         assert texts_of(spec, version) == sorted(f"é {i}" for i in range(300))
         store = open_store(f"{spec.store}/data")
-        assert load_manifest(store, version)["spec"]["sources"][0]["encoding"] == [encoding]
+        assert manifest_json(store, version)["spec"]["sources"][0]["encoding"] == [encoding]
         assert find_inputs(spec, store)[1] == []
 
 

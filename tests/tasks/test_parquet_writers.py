@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.builders.datasets import build, local_store, make_spec, stored_documents
-from tokenloom.storage.versions.versions import load_manifest, version_path
+from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents
+from tokenloom.storage.versions.published import version_path
 
 # pandas 3 warns whenever this engine is used; files of it are around all the same.
 through_pandas = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
@@ -58,7 +58,7 @@ def built(path: Path, **options: str) -> tuple[dict[int, str], dict[int, str | N
     spec = make_spec(path.parent / "store", [source], documents={"deduplicate": False})
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
-    manifest = load_manifest(store, version)
+    manifest = manifest_json(store, version)
     documents = stored_documents(spec, version)
     ids: list[str | None] = []
     for split in manifest["splits"].values():

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders.datasets import build, listed_files, local_store, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import (
+    build,
+    listed_files,
+    local_store,
+    make_spec,
+    manifest_json,
+    stored_documents,
+    write_jsonl,
+)
 from tokenloom.errors import FormatError, InputError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.spill import Spill
-from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.assignment import read_assignment
-from tokenloom.storage.versions.versions import load_manifest, published_versions
+from tokenloom.storage.work.assignment import read_assignment
+from tokenloom.storage.work.shard_records import find_shard_record, shard_record_path
 from tokenloom.tasks.merge import MergeRules, merge_documents
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.shuffle import read_shard_record, record_path
 
 
 def jsonl(path: Path) -> dict[str, Any]:
@@ -52,14 +57,14 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
 
 def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
-    monkeypatch.setattr("tokenloom.storage.versions.fingerprints._RACY_NS", -(10**18))
+    monkeypatch.setattr("tokenloom.storage.work.fingerprints._RACY_NS", -(10**18))
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     first = build(spec)
 
     def refuse(path: str) -> str:
         raise AssertionError(f"{path} is read again")
 
-    monkeypatch.setattr("tokenloom.storage.versions.fingerprints._hash_file", refuse)
+    monkeypatch.setattr("tokenloom.storage.work.fingerprints._hash_file", refuse)
     assert build(spec).version == first.version
 
 
@@ -82,10 +87,10 @@ def test_an_edited_shard_record_is_not_trusted(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
-    assert read_shard_record(store, version, "train/000000") is not None
-    record = store.local(record_path(version, "train/000000"))
+    assert find_shard_record(store, version, "train/000000") is not None
+    record = store.local(shard_record_path(version, "train/000000"))
     record.write_bytes(record.read_bytes().replace(b'"tokens":', b'"tokens":1', 1))
-    assert read_shard_record(store, version, "train/000000") is None
+    assert find_shard_record(store, version, "train/000000") is None
 
 
 def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +98,7 @@ def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeyp
     spec = make_spec(tmp_path / "store", [jsonl(path)], splits={"train": 1.0})
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
-    assert load_manifest(store, version)["rows"]["duplicates"] == 4999
+    assert manifest_json(store, version)["rows"]["duplicates"] == 4999
     merged: list[int] = []
     concatenate = np.concatenate
 
@@ -136,21 +141,6 @@ def test_every_spill_damaged_at_once_is_encoded_again(tmp_path: Path) -> None:
         result = build(spec)
     assert len(damaged) == len(paths)
     assert listed_files(spec, result.version) == expected
-
-
-def test_a_spill_that_is_damaged_after_each_repair_ends_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
-    spec = make_spec(tmp_path / "store", [jsonl(path)])
-
-    def damaged(self: Spill, start: int, end: int) -> memoryview:
-        raise self._error("block 0 (of 1 MiB) is damaged")
-
-    monkeypatch.setattr(Spill, "_read", damaged)
-    with pytest.raises(FormatError, match="is damaged"):
-        build(spec)
-    assert published_versions(LocalStore(tmp_path / "store" / "data")) == []
 
 
 @pytest.mark.parametrize("kind", ["pipe", "broken link"])

@@ -14,7 +14,7 @@ from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.storage.test_version_checks import write_shard
 from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
-from tokenloom.storage.versions.versions import version_path
+from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.verification import reencoding
 from tokenloom.tasks.verification.reencoding import read_rows

@@ -108,7 +108,7 @@ def test_each_node_downloads_what_its_ranks_touch_into_a_cache_of_its_own(
     assert [(way["way"], way["nodes"]) for way in value["ways"]] == [
         (name, nodes) for nodes in (1, 2) for name in ("TokenLoader, prefetch=0", "TokenLoader, thread")
     ]
-    shard_bytes = TokenDataset(reference, seq_len=64).files.entries[0]["bytes"]
+    shard_bytes = TokenDataset(reference, seq_len=64).files.entries[0].bytes
     for way in value["ways"]:
         (cut,) = way["per_node"]
         for touched, downloaded in zip(cut["shards"], cut["bytes_downloaded"], strict=True):

@@ -142,7 +142,7 @@ def test_unknown_names_are_told(built: _Built) -> None:
         TokenDataset(f"{built.reference}@prod")
     with pytest.raises(StoreError, match=f"no version {'0' * 16}"):
         TokenDataset(f"{built.reference}@{'0' * 16}")
-    with pytest.raises(StoreError, match="no reference"):
+    with pytest.raises(StoreError, match="not a reference"):
         TokenDataset(f"{built.spec.store}/Not A Name")
 
 

@@ -23,7 +23,7 @@ from tokenloom.cli.commands import ls
 from tokenloom.cli.main import main
 from tokenloom.cli.results import Result
 from tokenloom.errors import InputError
-from tokenloom.storage.versions import fingerprints
+from tokenloom.storage.work import fingerprints
 
 _SPEC = """\
 dataset: news

@@ -10,10 +10,12 @@ import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
-from tokenloom.storage.packing.packing import PACKINGS, PackingShares, shares_of
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.packing.plans import PACKINGS
 from tokenloom.storage.packing.sample_counts import read_offsets, sample_counts
+from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.versions import load_manifest
+from tokenloom.storage.versions.published import load_manifest
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def _opened(reference: str) -> tuple[LocalStore, dict[str, Any]]:
+def _opened(reference: str) -> tuple[LocalStore, Manifest]:
     folder, _, version = reference.partition("@")
     store = local_store(str(Path(folder).parent), "data")
     return store, load_manifest(store, version)
@@ -54,12 +56,12 @@ def test_the_counts_of_all_splits_and_packings_are_those_of_their_shards(
     ]
     for row in value["packings"]:
         total = PackingShares(0, 0, 0, 0, 0, 0)
-        for shard in manifest["splits"][row["split"]]["shards"]:
-            offsets = read_offsets(store, manifest, row["split"], shard)
-            total += shares_of(row["packing"], 64, shard["tokens"], offsets)
+        for shard in manifest.splits[row["split"]].shards:
+            offsets = read_offsets(store, manifest, shard)
+            total += shares_of(row["packing"], 64, shard.tokens, offsets)
         assert row["samples"] == total.num_samples > 0
         assert (row["padding_share"], row["cut_share"]) == (total.padding_share, total.cut_share)
-        assert row["dropped_share"] == total.dropped_tokens / manifest["splits"][row["split"]]["tokens"]
+        assert row["dropped_share"] == total.dropped_tokens / manifest.splits[row["split"]].tokens
 
 
 def test_readers_use_the_kept_counts(

@@ -158,5 +158,5 @@ def test_a_missing_dataset_and_a_version_without_tags_are_reported(
     assert "that is a store; name one of its datasets: data" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "store" / "data" / "tags")
     assert main(["inspect", str(tmp_path / "store" / "data")]) == 1
-    assert "no tag 'latest', nor any other; name a version after the @: " in (shown := capsys.readouterr().err)
+    assert "no tag 'latest', and no other; name a version after the @: " in (shown := capsys.readouterr().err)
     assert made.version in shown

@@ -24,7 +24,8 @@ from tests.servers.browser import Page, chromium
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.running import running_up, wait_until
 from tests.walks.pages import blocks
-from tokenloom.storage.versions.versions import dataset_store, published_versions
+from tokenloom.storage.versions.published import published_versions
+from tokenloom.storage.versions.references import dataset_store
 
 _SCHEDULE_SECONDS = 20
 _DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))

@@ -21,8 +21,8 @@ from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
 from tokenloom.reader.streams import DatasetStream, SampleSource, StreamOptions
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.shard import token_dtype
-from tokenloom.storage.packing.packing import PACKINGS
-from tokenloom.storage.versions.versions import parse_reference, resolve
+from tokenloom.storage.packing.plans import PACKINGS
+from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
@@ -99,15 +99,15 @@ class TokenDataset(SplitSamples, SampleSource):
             choice("access", access, ("mmap", "pread")),
         )
         files = _open_split(reference, split, cache)
-        tokenizer = files.manifest["tokenizer"]
+        tokenizer = files.manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
             labels=labels,
             fields=names,
             mask_documents=bool(names) or packing == "best_fit" if mask_documents is None else bool(mask_documents),
             short_rows=packing in ("document_padded", "best_fit"),
-            eot_id=tokenizer["eot_id"],
-            dtype=token_dtype(tokenizer["vocab_size"]),
+            eot_id=tokenizer.eot_id,
+            dtype=token_dtype(tokenizer.vocab_size),
         )
         super().__init__(files, packing, form, options)
         self._tokenizer: Decoder | None = None
@@ -163,7 +163,7 @@ class TokenDataset(SplitSamples, SampleSource):
         Raises TokenizerError if the package is not installed, or an id is outside of the vocabulary.
         """
         if self._tokenizer is None:
-            self._tokenizer = version_tokenizer(self.files.store, self.manifest)
+            self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
     def __getstate__(self) -> dict[str, object]:
@@ -181,8 +181,8 @@ def _open_split(reference: str | os.PathLike[str], split: str, cache: ShardCache
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
     store, manifest = resolve(parse_reference(reference))
-    if split not in manifest["splits"]:
-        names = ", ".join(manifest["splits"])
+    if split not in manifest.splits:
+        names = ", ".join(manifest.splits)
         raise StoreError(f"{reference}: no split {split!r}; it has: {names}")
     return ShardFiles(store, manifest, split, cache)
 

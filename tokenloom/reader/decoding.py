@@ -9,10 +9,9 @@ from typing import Protocol
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.arrays import Integers
-from tokenloom.reader.shards.shard_files import Json
-from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.versions import read_listed, version_path
+from tokenloom.storage.versions.published import read_listed, version_path
 
 _FOLDER = "tokenizer/"
 _FROM_FILES = ("huggingface", "sentencepiece")
@@ -27,7 +26,7 @@ class Decoder(Protocol):
         """Return the text of (n,) ids."""
 
 
-def version_tokenizer(store: Store, manifest: Json) -> Decoder:
+def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
     """Return the tokenizer of a version, made from its manifest and the tokenizer files in the version.
 
     Raises:
@@ -36,10 +35,10 @@ def version_tokenizer(store: Store, manifest: Json) -> Decoder:
     """
     from tokenloom.tokenizers import load_tokenizer
 
-    names = [name for name in manifest["files"] if name.startswith(_FOLDER)]
+    names = [name for name in manifest.files if name.startswith(_FOLDER)]
     files = {name.removeprefix(_FOLDER): read_listed(store, manifest, name) for name in names}
-    place = store.place(version_path(manifest["version"], NAME))
-    definition = manifest["spec"]["tokenizer"]
+    place = store.place(version_path(manifest.version, NAME))
+    definition = manifest.tokenizer_definition
     if definition["kind"] in _FROM_FILES and not files:
         raise FormatError(f"{place}: the manifest lists no file of its {definition['kind']} tokenizer; restore it")
     try:

@@ -56,7 +56,7 @@ def _check_alike(datasets: Mapping[str, TokenDataset]) -> None:
     first_name, first = next(iter(datasets.items()))
     for name, data in datasets.items():
         for what, mine, other in (
-            ("tokenizer", first.manifest["tokenizer"]["fingerprint"], data.manifest["tokenizer"]["fingerprint"]),
+            ("tokenizer", first.files.manifest.tokenizer.fingerprint, data.files.manifest.tokenizer.fingerprint),
             ("seq_len", first.seq_len, data.seq_len),
             ("packing", first.packing, data.packing),
             ("labels", first.format.labels, data.format.labels),

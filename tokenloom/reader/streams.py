@@ -139,7 +139,7 @@ class DatasetStream(Stream):
 
     def epochs_at(self, position: int) -> dict[str, float]:
         """See Stream."""
-        return {self.dataset.manifest["dataset"]: position / len(self.dataset)}
+        return {self.dataset.files.manifest.dataset: position / len(self.dataset)}
 
 
 class MixtureStream(Stream):

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import IO, cast
 
 from tokenloom.errors import InputError
-from tokenloom.storage.versions.fingerprints import remote_fingerprint, stamp
+from tokenloom.storage.work.fingerprints import remote_fingerprint, stamp
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.opening import info_of, is_local, local_path
 

@@ -11,7 +11,7 @@ from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
-from tokenloom.storage.versions.fingerprints import remote_fingerprint
+from tokenloom.storage.work.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.files.local_glob import local_glob
 from tokenloom.tasks.sources.files.opening import Info, filesystem_of, info_in, input_bytes, is_local, naming
 from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob

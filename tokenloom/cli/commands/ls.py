@@ -13,7 +13,8 @@ from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.versions import dataset_store, load_manifest, published_versions
+from tokenloom.storage.versions.published import load_manifest, published_versions
+from tokenloom.storage.versions.references import dataset_store
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,13 @@ def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
 
 def _listed_version(store: Store, version: str, names: list[str]) -> ListedVersion:
     try:
-        splits = load_manifest(store, version)["splits"].values()
+        splits = load_manifest(store, version).splits.values()
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
         damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
         return ListedVersion(version, names, None, None, None, damage)
-    tokens, documents = (sum(split[key] for split in splits) for key in ("tokens", "documents"))
-    num_bytes = sum(shard["bytes"] for split in splits for shard in split["shards"])
+    tokens, documents = sum(split.tokens for split in splits), sum(split.documents for split in splits)
+    num_bytes = sum(split.shards.num_bytes() for split in splits)
     return ListedVersion(version, names, tokens, documents, num_bytes, None)
 
 

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenloom.cli.argument_types import add_reference, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.packing.packing import PACKINGS, PackingShares, check_packing, shares_of
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.packing.plans import PACKINGS, check_packing
 from tokenloom.storage.packing.sample_counts import keep_counts, read_offsets
+from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.versions import parse_reference, resolve
+from tokenloom.storage.versions.references import parse_reference, resolve
 
 _NUM_READERS = 8  # shards read at the same time
 _HEADER = ["split", "packing", "seq_len", "samples", "padding", "cut documents", "dropped"]
@@ -78,9 +80,9 @@ def run(reference: str, seq_len: int, packing: list[str], split: list[str], out:
     """
     packings = _checked(packing, seq_len)
     store, manifest = resolve(parse_reference(reference))
-    splits = list(dict.fromkeys(split)) or list(manifest["splits"])
-    if unknown := [name for name in splits if name not in manifest["splits"]]:
-        raise StoreError(f"{reference}: no split {unknown[0]!r}; it has: {', '.join(manifest['splits'])}")
+    splits = list(dict.fromkeys(split)) or list(manifest.splits)
+    if unknown := [name for name in splits if name not in manifest.splits]:
+        raise StoreError(f"{reference}: no split {unknown[0]!r}; it has: {', '.join(manifest.splits)}")
     folder = default_cache_folder()
     packed = [each for name in splits for each in _pack_split(store, manifest, name, packings, seq_len, folder)]
     out.table(_HEADER, [_cells(each) for each in packed])
@@ -88,7 +90,7 @@ def run(reference: str, seq_len: int, packing: list[str], split: list[str], out:
         out.line(f"counts for readers on this machine are in {folder / 'counts'}")
     else:
         out.line("the counts were not kept")
-    return PackResult(f"{store.root}@{manifest['version']}", seq_len, packed, str(folder))
+    return PackResult(f"{store.root}@{manifest.version}", seq_len, packed, str(folder))
 
 
 def _checked(packing: list[str], seq_len: int) -> list[str]:
@@ -102,16 +104,16 @@ def _checked(packing: list[str], seq_len: int) -> list[str]:
 
 
 def _pack_split(
-    store: Store, manifest: dict[str, Any], split: str, packings: list[str], seq_len: int, folder: Path
+    store: Store, manifest: Manifest, split: str, packings: list[str], seq_len: int, folder: Path
 ) -> Iterator[PackedSplit]:
     """Yield each packing of one split, and keep its counts. The offsets of a shard are read once."""
 
-    def of_shard(shard: dict[str, Any]) -> list[PackingShares]:
-        offsets = read_offsets(store, manifest, split, shard)
-        return [shares_of(packing, seq_len, shard["tokens"], offsets) for packing in packings]
+    def of_shard(shard: ShardEntry) -> list[PackingShares]:
+        offsets = read_offsets(store, manifest, shard)
+        return [shares_of(packing, seq_len, shard.tokens, offsets) for packing in packings]
 
     with ThreadPoolExecutor(_NUM_READERS) as readers:
-        by_shard = list(readers.map(of_shard, manifest["splits"][split]["shards"]))
+        by_shard = list(readers.map(of_shard, manifest.splits[split].shards))
     for i, packing in enumerate(packings):
         shares = [of_packings[i] for of_packings in by_shard]
         counts = [each.num_samples for each in shares]
@@ -125,7 +127,7 @@ def _pack_split(
             seq_len=seq_len,
             padding_share=total.padding_share,
             cut_share=total.cut_share,
-            dropped_share=total.dropped_tokens / max(1, manifest["splits"][split]["tokens"]),
+            dropped_share=total.dropped_tokens / max(1, manifest.splits[split].tokens),
             kept=kept,
         )
 

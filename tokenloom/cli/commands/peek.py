@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from tokenloom.cli.argument_types import add_reference, positive
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.results import Result
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.documents import first_documents
+from tokenloom.storage.formats.documents import DocumentRow, first_documents
+from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, read_header
+from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import StoreFile
-from tokenloom.storage.versions.versions import check_listed, parse_reference, read_inputs, resolve, version_path
+from tokenloom.storage.versions.published import check_header, read_inputs, version_path
+from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 
@@ -32,7 +34,7 @@ class ShownDocument:
     path: str
     row: int
     content: str
-    id: Any
+    id: str | None
     shard: str
     num_tokens: int
     text: str
@@ -58,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(reference: str, split: str, count: int, chars: int, out: Output) -> PeekResult:
     """Show the first documents of a split, decoded, with the source row of each."""
     store, manifest = resolve(parse_reference(reference))
-    if split not in manifest["splits"]:
-        raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest['splits'])}")
+    if split not in manifest.splits:
+        raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest.splits)}")
     documents = list(islice(_documents(store, manifest, split, count, chars), count))
     for document in documents:
         out.line(printable(_title(document)))
         out.line(document.text)
-    return PeekResult(f"{store.root}@{manifest['version']}", split, documents)
+    return PeekResult(f"{store.root}@{manifest.version}", split, documents)
 
 
 def _title(document: ShownDocument) -> str:
@@ -75,47 +77,47 @@ def _title(document: ShownDocument) -> str:
     )
 
 
-def _documents(store: Store, manifest: Json, split: str, count: int, chars: int) -> Iterator[ShownDocument]:
+def _documents(store: Store, manifest: Manifest, split: str, count: int, chars: int) -> Iterator[ShownDocument]:
     """Yield at most `count` documents of each shard of a split, their texts cut to `chars` characters."""
     from tokenloom.reader.decoding import decode, version_tokenizer
 
     inputs, tokenizer = read_inputs(store, manifest), version_tokenizer(store, manifest)
-    for entry in manifest["splits"][split]["shards"]:
-        path = version_path(manifest["version"], entry["name"])
+    for entry in manifest.splits[split].shards:
+        path = version_path(manifest.version, entry.name)
         header, rows = _read_shard(store, path, entry, count)
         for row in rows:
-            if row["input"] >= len(inputs):
+            if row.input >= len(inputs):
                 raise FormatError(f"{store.place(path)}: its documents name inputs that do not exist; restore it")
-            start = header.tokens_start + row["start"] * header.token_bytes
-            end = start + (row["num_tokens"] - 1) * header.token_bytes
+            start = header.tokens_start + row.start * header.token_bytes
+            end = start + (row.num_tokens - 1) * header.token_bytes
             ids = np.frombuffer(store.read_range(path, start, end), header.dtype)
             yield ShownDocument(
-                source=inputs[row["input"]]["source"],
-                path=inputs[row["input"]]["path"],
-                row=row["row"],
-                content=row["content"].hex(),
-                id=row.get("id"),
-                shard=entry["name"],
-                num_tokens=row["num_tokens"],
+                source=inputs[row.input].source,
+                path=inputs[row.input].path,
+                row=row.row,
+                content=row.content.hex(),
+                id=row.id,
+                shard=entry.name,
+                num_tokens=row.num_tokens,
                 text=printable(decode(tokenizer, ids[: 4 * chars])[:chars]),
             )
 
 
-def _read_shard(store: Store, path: str, entry: Json, count: int) -> tuple[ShardHeader, list[dict[str, Any]]]:
+def _read_shard(store: Store, path: str, entry: ShardEntry, count: int) -> tuple[ShardHeader, list[DocumentRow]]:
     """Return a shard's header and the first rows of its document table, after checking that they fit together."""
     table = f"{path.removesuffix('.tok')}.docs"
     try:
         header = read_header(partial(store.read_range, path), store.place(path))
-        check_listed(header, entry, store.place(path))
+        check_header(header, entry, store.place(path))
         rows = first_documents(StoreFile(store, table), count, store.place(table))
         start = header.offsets_start
         offsets = np.frombuffer(store.read_range(path, start, start + 8 * (len(rows) + 1)), "<u8").tolist()
     except FileNotFoundError as error:
         raise StoreError(f"{store.place(path)} or its .docs: missing from a published version; restore it") from error
     if rows and not (
-        f"{rows[0]['key']:016x}" == entry.get("first_key")
-        and [row["start"] for row in rows] == offsets[:-1]
-        and [row["start"] + row["num_tokens"] for row in rows] == offsets[1:]
+        f"{rows[0].key:016x}" == entry.first_key
+        and [row.start for row in rows] == offsets[:-1]
+        and [row.start + row.num_tokens for row in rows] == offsets[1:]
         and offsets[-1] <= header.num_tokens
     ):
         raise FormatError(f"{store.place(table)}: it is not the document table of its shard; restore it")

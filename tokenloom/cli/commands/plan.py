@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_spec
@@ -77,7 +77,7 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
         dataset=planned.spec.dataset,
         version=planned.version,
         published=planned.published,
-        tokenizer=planned.tokenizer,
+        tokenizer=asdict(planned.tokenizer),
         files=sum(source.files for source in sources),
         bytes=sum(source.bytes for source in sources),
         partitions=sum(source.partitions for source in sources),
@@ -113,7 +113,7 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> N
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    out.line(f"tokenizer {described_tokenizer(planned.tokenizer)}, end of text {planned.tokenizer['eot_id']}")
+    out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {planned.tokenizer.eot_id}")
     if estimate and not planned.published:
         _print_estimate(out, estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
-from tokenloom.storage.packing.packing import ShardPlan, plan_shard
+from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
 
 class TokenBytes(Protocol):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shards.open_shards import OpenShard
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.versions import check_listed, version_path
-
-#: a manifest or an entry of it
-JsonValue: TypeAlias = Any  # type: ignore[explicit-any]
-Json: TypeAlias = dict[str, JsonValue]
+from tokenloom.storage.versions.published import check_header, version_path
 
 
 class ShardFiles:
@@ -28,10 +24,10 @@ class ShardFiles:
         cache: the cache of a remote store; None for the default one.
     """
 
-    def __init__(self, store: Store, manifest: Json, split: str, cache: ShardCache | None) -> None:
-        self.store, self.manifest, self.split, self._version = store, manifest, split, manifest["version"]
-        self._dtype = token_dtype(manifest["tokenizer"]["vocab_size"])
-        self.entries: list[Json] = manifest["splits"][split]["shards"]
+    def __init__(self, store: Store, manifest: Manifest, split: str, cache: ShardCache | None) -> None:
+        self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
+        self._dtype = token_dtype(manifest.tokenizer.vocab_size)
+        self.entries = manifest.splits[split].shards
         self.cache = (cache or ShardCache.default()) if self.is_remote else None
 
     @property
@@ -52,14 +48,14 @@ class ShardFiles:
         except FormatError:
             if self.cache is None:
                 raise
-            self.cache.discard(self.entries[index]["sha256"])
+            self.cache.discard(self.entries[index].sha256)
         except StoreError as error:
             if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
                 raise
         try:
             return self._open(index, self.path(index), open_path)
         except FormatError as error:  # it names only the copy
-            place = self.store.place(version_path(self._version, self.entries[index]["name"]))
+            place = self.store.place(version_path(self._version, self.entries[index].name))
             raise FormatError(f"{place}, in the cache: {error}") from error
 
     def _open(self, index: int, path: Path, open_path: Callable[[Path], OpenShard]) -> OpenShard:
@@ -77,28 +73,28 @@ class ShardFiles:
         requests = []
         for index in indices:
             entry = self.entries[index]
-            room -= entry["bytes"]
+            room -= entry.bytes
             if room < 0:
                 break
-            name = version_path(self._version, entry["name"])
-            requests.append(ShardRequest(self.store, name, entry["sha256"], entry["bytes"]))
+            name = version_path(self._version, entry.name)
+            requests.append(ShardRequest(self.store, name, entry.sha256, entry.bytes))
         self.cache.ahead(requests)
 
     def is_here(self, index: int) -> bool:
         """Return whether a shard of a remote store is in the cache."""
         assert self.cache is not None  # called for remote stores only
-        return self.cache.holds(self.entries[index]["sha256"], self.entries[index]["bytes"])
+        return self.cache.holds(self.entries[index].sha256, self.entries[index].bytes)
 
     def path(self, index: int) -> Path:
         """Return the local path of a shard; a shard of a remote store is downloaded first."""
         entry = self.entries[index]
-        name = version_path(self._version, entry["name"])
+        name = version_path(self._version, entry.name)
         if (path := self.store.local(name)) is not None:
             return path
         assert self.cache is not None  # a remote store has a cache
-        return self.cache.fetch(self.store, name, entry["sha256"], entry["bytes"])
+        return self.cache.fetch(self.store, name, entry.sha256, entry.bytes)
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:
-        check_listed(header, self.entries[index], str(path))
+        check_header(header, self.entries[index], str(path))
         if header.dtype != self._dtype:
             raise FormatError(f"{path}: not the shard that the manifest lists; restore it")

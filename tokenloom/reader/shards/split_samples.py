@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,9 +18,13 @@ from tokenloom.reader.shards.rows import Rows, join_groups, marks_between, marks
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.state import SamplesFingerprint
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.packing.packing import PackingShares, ShardPlan, sample_key, shares_of
+from tokenloom.storage.packing.plans import ShardPlan, sample_key
 from tokenloom.storage.packing.sample_counts import sample_counts
+from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.wording import counted
+
+#: the JSON of a manifest; users know its fields
+Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
 
 
 @dataclass(frozen=True)
@@ -42,27 +47,32 @@ class SplitSamples:
     """
 
     def __init__(self, files: ShardFiles, packing: str, form: BatchFormat, options: OpenOptions) -> None:
-        self.files, self.manifest, self.split = files, files.manifest, files.split
+        self.files, self.split = files, files.split
         self.packing, self.seq_len, self.format = packing, form.seq_len, form
-        self.num_tokens: int = self.manifest["splits"][self.split]["tokens"]
+        self.num_tokens = files.manifest.splits[self.split].tokens
         #: (num_shards,) samples in each shard
         self.counts = sample_counts(
-            files.store, self.manifest, self.split, packing, self.seq_len, default_cache_folder()
+            files.store, files.manifest, self.split, packing, self.seq_len, default_cache_folder()
         )
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._options = options
         self.shards = self._open_shards()
 
     @property
+    def manifest(self) -> Json:
+        """The manifest of the version, as its JSON says it."""
+        return self.files.manifest.raw
+
+    @property
     def reference(self) -> str:
         """STORE/DATASET@VERSION, which names this version for ever, whatever its tags."""
-        return f"{self.files.store.root}@{self.manifest['version']}"
+        return f"{self.files.store.root}@{self.files.manifest.version}"
 
     def fingerprint(self) -> SamplesFingerprint:
         """Return all that decides the samples, their indices, and what a model learns from them, as JSON."""
         return {
-            "dataset": self.manifest["dataset"],
-            "version": self.manifest["version"],
+            "dataset": self.files.manifest.dataset,
+            "version": self.files.manifest.version,
             "split": self.split,
             "seq_len": self.seq_len,
             "packing": self.packing,

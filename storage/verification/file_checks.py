@@ -1,4 +1,4 @@
-"""The check of one file of a version, read once; shard_verification.py looks inside shards on the same pass."""
+"""The check of one file of a version, which is read once; shard_checks.py looks inside shards in the same pass."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Damage:
     what: str
 
 
-def check_listed(store: Store, path: str, sha256: str, take: Taker) -> list[str]:
-    """Read a listed file that is no shard once; return what is wrong with it."""
+def check_file(store: Store, path: str, sha256: str, take: Taker) -> list[str]:
+    """Read a listed file that is not a shard once; return what is wrong with it."""
     problems: list[str] = []
     with noting(store, path, problems):
         if read_once(store, path, take)[1] != sha256:
@@ -41,7 +41,7 @@ def check_listed(store: Store, path: str, sha256: str, take: Taker) -> list[str]
 
 
 def check_quarantine(store: Store, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
-    """Read the list of skipped rows once; return what is wrong with it, as against `num_rows` of the manifest."""
+    """Read the list of skipped rows once; return what is wrong with it, if it does not list `num_rows` rows too."""
     problems: list[str] = []
     with noting(store, path, problems), checked_file(store, path, sha256, take) as file:
         if file is None:
@@ -53,10 +53,10 @@ def check_quarantine(store: Store, path: str, sha256: str, num_rows: int, take: 
 
 
 def read_once(store: Store, path: str, take: Taker) -> tuple[int, str]:
-    """Give every block of a file to `take`; return the file's length and SHA-256.
+    """Call `take` with every block of a file; return the file's length and SHA-256.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file is missing.
         StoreError: it can't be read.
     """
     digest, position = hashlib.sha256(), 0
@@ -69,7 +69,7 @@ def read_once(store: Store, path: str, take: Taker) -> tuple[int, str]:
 
 @contextmanager
 def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[IO[bytes] | None]:
-    """Read a file once, then open it at its beginning if its SHA-256 is right; else yield None."""
+    """Read a file once; yield it, open at its beginning, if its SHA-256 is right, else None."""
     if (local := store.local(path)) is not None:
         if read_once(store, path, take)[1] != sha256:
             yield None
@@ -91,12 +91,12 @@ def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[
 
 @contextmanager
 def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
-    """Note a file that is missing, or can't be read or parsed, as its problem; a remote store must answer."""
+    """Add to `problems` if the block finds a file missing, or can't read or parse it; let other errors pass."""
     try:
         yield
     except FileNotFoundError:
         problems.append("missing")
-    except MemoryError:  # Arrow's is one of its own
+    except MemoryError:  # Arrow's is an ArrowException too
         raise
     except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
         problems.append(bare_message(error, store.place(path)))
@@ -106,11 +106,11 @@ def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
 
 
 def raise_if_passing(store: Store, error: Exception) -> None:
-    """Raise an OSError that tells nothing of the file: a remote store must answer, this process have a right."""
+    """Raise an OSError that says nothing of the file: a remote store that does not answer, a right that is missing."""
     if isinstance(error, OSError) and not store.is_damage(error):
         raise error
 
 
 def bare_message(error: Exception, place: str) -> str:
-    """Return an error's message without the place that it begins with: the file is named anyway."""
+    """Return an error's message without the place that it begins with, for a list that names the file anyway."""
     return " ".join(str(error).split()).removeprefix(f"{place}: ") or type(error).__name__

@@ -1,15 +1,15 @@
-"""The check of a shard and its document table: everything is seen in one pass over the bytes of each.
+"""The check of a shard and its document table, in one pass over the bytes of each.
 
 Length, SHA-256, the checksums of the sections, the largest id and the document offsets come from the same blocks, while
 they are in the processor's cache: SHA-256 takes nine tenths of the time (docs/verify.md). A document table is parsed
-only after its SHA-256 turned out right: what is parsed is what was written.
+only if its SHA-256 is right, so what is parsed is what was written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID
+from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, read_header
+from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.verification import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
-from tokenloom.storage.versions.versions import version_path
+from tokenloom.storage.verification.file_checks import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
+from tokenloom.storage.versions.published import version_path
 from tokenloom.wording import counted
 
 
@@ -29,19 +32,24 @@ from tokenloom.wording import counted
 class ShardClaim:
     """What a manifest says of one shard.
 
-    `entry` is its row there, `info` what the JSON block of its header must say, `num_inputs` how many inputs the
-    version has, None where inputs.json can't tell.
+    `info` is what the JSON block of its header must say, `num_inputs` the number of the version's inputs, None if
+    inputs.json is damaged.
     """
 
     version: str
-    entry: dict[str, Any]
-    info: dict[str, Any]
+    entry: ShardEntry
+    info: JsonObject
     num_inputs: int | None
 
     @property
     def path(self) -> str:
         """The path of the `.tok` file, relative to the dataset's folder."""
-        return version_path(self.version, self.entry["name"])
+        return version_path(self.version, self.entry.name)
+
+    @property
+    def vocab_size(self) -> int:
+        """The size of the version's vocabulary."""
+        return cast(int, self.info["vocab_size"])
 
     @property
     def docs_path(self) -> str:
@@ -50,12 +58,12 @@ class ShardClaim:
 
 
 def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHeader | None, list[str]]:
-    """Read a `.tok` file once; return its header if that can be trusted, and what is wrong with the file.
+    """Read a `.tok` file once; return its header, None if the file is damaged, and what is wrong with it.
 
     Args:
         store: the dataset's folder.
         claim: what the manifest says.
-        take: is given every block as well.
+        take: called with every block.
     """
     problems: list[str] = []
     trusted: ShardHeader | None = None
@@ -69,13 +77,13 @@ def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHea
             take(position, block)
 
         num_bytes, sha256 = read_once(store, claim.path, take_block)
-        if num_bytes != claim.entry["bytes"]:
-            problems.append(f"{counted(num_bytes, 'byte')}, the manifest says {claim.entry['bytes']:,}")
-        if sha256 != claim.entry["sha256"]:
+        if num_bytes != claim.entry.bytes:
+            problems.append(f"{counted(num_bytes, 'byte')}, the manifest says {claim.entry.bytes:,}")
+        if sha256 != claim.entry.sha256:
             problems.append(NOT_SHA256)
         problems += bad_header
         if header and sections:
-            problems += [*_contradictions(header, claim), *sections.problems(claim.info["vocab_size"])]
+            problems += [*_contradictions(header, claim), *sections.problems(claim.vocab_size)]
         trusted = None if problems else header
     return trusted, problems
 
@@ -92,14 +100,14 @@ def check_documents(
     Args:
         store: the dataset's folder.
         claim: what the manifest says.
-        header: of the shard; None if that is damaged, then the two are not compared.
-        take: is given every block.
-        take_batch: is given every batch of rows of a table whose SHA-256 is right.
+        header: of the shard; None if it is damaged, then the two are not compared.
+        take: called with every block.
+        take_batch: called with every batch of rows, if the table's SHA-256 is right.
     """
     problems: list[str] = []
     with (
         noting(store, claim.docs_path, problems),
-        checked_file(store, claim.docs_path, claim.entry["docs_sha256"], take) as file,
+        checked_file(store, claim.docs_path, claim.entry.docs_sha256 or "", take) as file,
     ):
         if file is None:
             return [NOT_SHA256]
@@ -126,12 +134,12 @@ def _header(store: Store, path: str) -> tuple[ShardHeader | None, list[str]]:
 
 
 def _contradictions(header: ShardHeader, claim: ShardClaim) -> Iterator[str]:
-    """Yield where the header says something else than the manifest."""
+    """Yield where the header contradicts the manifest."""
     entry = claim.entry
     pairs = [
-        ("bytes", header.file_bytes, entry["bytes"]),
-        ("tokens", header.num_tokens, entry["tokens"]),
-        ("documents", header.num_documents, entry["documents"]),
+        ("bytes", header.file_bytes, entry.bytes),
+        ("tokens", header.num_tokens, entry.tokens),
+        ("documents", header.num_documents, entry.documents),
         *((name, header.info.get(name), wanted) for name, wanted in claim.info.items()),
     ]
     for name, found, wanted in pairs:
@@ -140,7 +148,7 @@ def _contradictions(header: ShardHeader, claim: ShardClaim) -> Iterator[str]:
 
 
 class _Sections:
-    """What is seen of the sections of a shard while its blocks pass by."""
+    """Checks the sections of a shard, block by block."""
 
     def __init__(self, header: ShardHeader) -> None:
         self._header = header
@@ -151,7 +159,7 @@ class _Sections:
         self._in_order = True
 
     def take(self, position: int, block: memoryview) -> None:
-        """Look at a block; blocks come in order."""
+        """Check a block; blocks come in order."""
         header = self._header
         if len(part := _part(block, position, header.tokens_start, header.offsets_start)):
             self._tokens_hash.update(part)
@@ -182,7 +190,7 @@ class _Sections:
 
 
 class _Rows:
-    """What is seen of a document table while its batches pass by."""
+    """Checks a document table, batch by batch."""
 
     def __init__(self, claim: ShardClaim) -> None:
         self._claim = claim
@@ -194,7 +202,7 @@ class _Rows:
         self._wrong: dict[str, None] = {}  # each once, in order
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Look at a batch; batches come in order."""
+        """Check a batch; batches come in order."""
         if not batch.num_rows:
             return
         if any(batch[field.name].null_count for field in SCHEMA):
@@ -216,11 +224,14 @@ class _Rows:
         """Yield what is wrong, after the last batch."""
         yield from self._wrong
         entry = self._claim.entry
-        if self._num_rows != entry["documents"]:
-            yield f"{counted(self._num_rows, 'row')}, the manifest says {counted(entry['documents'], 'document')}"
-        for name, key in (("first_key", self._first_key), ("last_key", self._last_key)):
-            if (text := None if key is None else f"{key:016x}") != entry[name]:
-                yield f"its {name} is {text}, the manifest says {entry[name]}"
+        if self._num_rows != entry.documents:
+            yield f"{counted(self._num_rows, 'row')}, the manifest says {counted(entry.documents, 'document')}"
+        for name, key, listed in (
+            ("first_key", self._first_key, entry.first_key),
+            ("last_key", self._last_key, entry.last_key),
+        ):
+            if (text := None if key is None else f"{key:016x}") != listed:
+                yield f"its {name} is {text}, the manifest says {listed}"
         if self._claim.num_inputs is not None and self._max_input >= self._claim.num_inputs:
             yield f"it names input {self._max_input}, the version has {self._claim.num_inputs}"
         # The offsets of a shard are the starts of its documents and its end: one checksum compares them all.
@@ -229,10 +240,10 @@ class _Rows:
             yield "its documents do not start where the document offsets of the shard say"
 
 
-def column_values(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
+def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
     """Return a column of a document table without nulls: (n,), or (n, 2) halves of `content`, all little-endian.
 
-    Arrow's own way imports pandas, which takes as long as reading some hundred megabytes.
+    Arrow's own conversion imports pandas, which takes as long as reading some hundred megabytes.
     """
     column = batch[name]
     dtype = np.dtype(">u8") if name == "content" else np.dtype(column.type.to_pandas_dtype()).newbyteorder("<")
@@ -243,10 +254,10 @@ def column_values(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
 
 
 def _part(block: memoryview, position: int, start: int, end: int) -> memoryview:
-    """Return what of a block at `position` lies in the bytes [start, end) of the file."""
+    """Return the part of a block at `position` that lies in the bytes [start, end) of the file."""
     return block[max(0, start - position) : max(0, end - position)]
 
 
-def _array(data: memoryview, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return whole values; of a file cut short the last one may be a part."""
+def _array(data: memoryview, dtype: AnyDtype) -> AnyArray:
+    """Return the whole values; in a file that was cut short the last one may be incomplete."""
     return np.frombuffer(data[: len(data) - len(data) % dtype.itemsize], dtype)

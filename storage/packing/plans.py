@@ -2,15 +2,15 @@
 
 A sample is a row of at most T + 1 tokens of one shard, T = `seq_len`: its inputs are row[:-1], its labels row[1:].
 
-concat            sample i is the shard's tokens [iT, iT + T + 1); what is left at the shard's end is dropped
-document          chunk k of a document is its tokens [kT, kT + T + 1), full chunks alone; the rest is dropped
+concat            sample i is the shard's tokens [iT, iT + T + 1); the tokens left at the shard's end are dropped
+document          chunk k of a document is its tokens [kT, kT + T + 1); the rest, less than a full chunk, is dropped
 document_padded   the same, and a rest of at least 2 tokens is one more, shorter sample
 best_fit          whole documents, and the rests of those over T + 1 tokens, packed by best-fit-decreasing into samples
                   of T + 1 tokens (best_fit.py); chunks as above are samples of their own
 
 The rest of a document of L tokens, end-of-text included, is its tokens [kT, L) with k = (L - 1) // T; neighbours share
-one token, so that a rest of one token is in the chunk before it. Numbers of samples stand in manifests, and the state
-of a reader counts samples: what is returned here never changes for a packing of the same name.
+one token, so a rest of one token is in the chunk before it. Manifests hold numbers of samples, and the state of a
+reader counts samples: the samples of a packing never change under the same name.
 
 Samples are numbered by their first token in the shard, and the pieces of a sample are in the order of the shard.
 Planning "best_fit" for 1,000,000 documents takes 0.04 to 0.8 s (T from 2,048 to 131,072); the rest is arithmetic.
@@ -19,16 +19,15 @@ Planning "best_fit" for 1,000,000 documents takes 0.04 to 0.8 s (T from 2,048 to
 from __future__ import annotations
 
 import operator
-from dataclasses import astuple, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.packing.best_fit import Filling, fill_bins
 from tokenloom.storage.packing.chunks import Chunks, cut_documents, length_blocks
-
-Int64s = NDArray[np.int64]
 
 PACKINGS: tuple[str, ...] = ("concat", "document", "document_padded", "best_fit")
 
@@ -37,7 +36,7 @@ class ShardPlan(Protocol):
     """Where the tokens of the samples of one shard lie."""
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
 
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the pieces of samples, each a range of the shard's tokens.
@@ -48,34 +47,6 @@ class ShardPlan(Protocol):
         Returns:
             row_offsets (n + 1,), starts (p,), lengths (p,): row r has the pieces row_offsets[r] to row_offsets[r + 1].
         """
-
-
-@dataclass(frozen=True)
-class PackingShares:
-    """What a packing keeps, pads, drops and cuts; of several shards the sum.
-
-    A document is cut if no one sample holds all of its tokens. A token that two samples share counts once.
-    """
-
-    num_samples: int
-    padding_tokens: int
-    slot_tokens: int  # num_samples * (T + 1)
-    dropped_tokens: int
-    cut_documents: int
-    num_documents: int
-
-    @property
-    def padding_share(self) -> float:
-        """Padding in all slots, in [0, 1]."""
-        return self.padding_tokens / max(1, self.slot_tokens)
-
-    @property
-    def cut_share(self) -> float:
-        """Cut documents in all documents, in [0, 1]."""
-        return self.cut_documents / max(1, self.num_documents)
-
-    def __add__(self, other: PackingShares) -> PackingShares:
-        return PackingShares(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 def sample_key(packing: str, seq_len: int) -> str:
@@ -97,9 +68,9 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
     """
     if check_packing(packing, seq_len) == "concat":
         return int(max(0, num_tokens - 1) // seq_len)
-    known = _known(offsets, num_tokens)
+    known = known_offsets(offsets, num_tokens)
     if packing == "best_fit":
-        filling, num_full, _ = _fill(seq_len, known)
+        filling, num_full, _ = fill_samples(seq_len, known)
         return filling.num_bins + num_full
     padded = packing == "document_padded"
     return sum(int(Chunks.of(lengths, seq_len).num_samples(padded).sum()) for lengths in length_blocks(known))
@@ -112,28 +83,14 @@ def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.
     """
     if check_packing(packing, seq_len) == "concat":
         return _ConcatPlan(seq_len, num_tokens)
-    known = _known(offsets, num_tokens)
+    known = known_offsets(offsets, num_tokens)
     if packing == "best_fit":
         return _plan_best_fit(seq_len, known)
     return _DocumentPlan(seq_len, known, padded=packing == "document_padded")
 
 
-def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64]) -> PackingShares:
-    """Return what a packing does to a shard; see num_samples for arguments and errors."""
-    check_packing(packing, seq_len)
-    known = _known(offsets, num_tokens)
-    if packing == "concat":
-        return _concat_shares(seq_len, num_tokens, known)
-    if packing == "best_fit":
-        return _best_fit_shares(seq_len, known)
-    total = PackingShares(0, 0, 0, 0, 0, 0)
-    for lengths in length_blocks(known):
-        total += _document_shares(seq_len, lengths, padded=packing == "document_padded")
-    return total
-
-
 def check_packing(packing: str, seq_len: int) -> str:
-    """Return `packing`; raises ValueError if it is none of PACKINGS, or `seq_len` is not in [1, 2**31)."""
+    """Return `packing`; raises ValueError if it is not in PACKINGS, or `seq_len` is not in [1, 2**31)."""
     if packing not in PACKINGS:
         raise ValueError(f"packing: one of {', '.join(PACKINGS)}, not {packing!r}")
     if not 1 <= operator.index(seq_len) < 2**31:
@@ -141,7 +98,8 @@ def check_packing(packing: str, seq_len: int) -> str:
     return packing
 
 
-def _known(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArray[np.uint64]:
+def known_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArray[np.uint64]:
+    """Return the document offsets of a shard; raises ValueError if they are missing or contradict its tokens."""
     if offsets is None:
         raise ValueError("every packing but concat needs the document offsets")
     if not len(offsets) or (int(offsets[0]), int(offsets[-1])) != (0, num_tokens):
@@ -177,7 +135,7 @@ class _DocumentPlan:
 
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         numbers = np.asarray(samples, dtype=np.int64)
-        # Of the same type as the ends: they would be converted, all of them, for each call.
+        # With another type than the ends, each call would convert all of them.
         documents = np.searchsorted(self._ends, numbers.astype(self._ends.dtype), side="right")
         before = np.where(documents > 0, self._ends[documents - 1].astype(np.int64), 0)
         starts = self._offsets[documents].astype(np.int64) + (numbers - before) * self._seq_len
@@ -187,9 +145,9 @@ class _DocumentPlan:
 
 @dataclass(frozen=True)
 class _PiecePlan:
-    row_offsets: NDArray[Any]  # (num_samples + 1,)
-    starts: NDArray[Any]  # (num_pieces,)
-    lengths: NDArray[Any]  # (num_pieces,)
+    row_offsets: AnyArray  # (num_samples + 1,)
+    starts: AnyArray  # (num_pieces,)
+    lengths: AnyArray  # (num_pieces,)
 
     def __len__(self) -> int:
         return len(self.row_offsets) - 1
@@ -203,8 +161,8 @@ class _PiecePlan:
         return row_offsets, self.starts[at].astype(np.int64), self.lengths[at].astype(np.int64)
 
 
-def _fill(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Filling, int, int]:
-    """Return how "best_fit" fills its samples, but for full chunks; how many of these; the tokens filled in."""
+def fill_samples(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Filling, int, int]:
+    """Return how "best_fit" fills samples, except those of full chunks; the number of these; the tokens filled in."""
     sizes, counts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     num_full = 0
     for lengths in length_blocks(offsets):
@@ -221,7 +179,7 @@ def _fill(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Filling, int, int]
 
 
 def _plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> _PiecePlan:
-    filling, _, _ = _fill(seq_len, offsets)
+    filling, _, _ = fill_samples(seq_len, offsets)
     starts, lengths = cut_documents(seq_len, offsets)
     bins = np.empty(len(starts), dtype=np.int64)  # (num_pieces,) of each piece, in the order of the shard
     packed = np.flatnonzero(lengths <= seq_len)
@@ -250,37 +208,5 @@ def _numbered_by_first(bins: Int64s, num_bins: int) -> Int64s:
     return numbered
 
 
-def _compact(values: Int64s, largest: int) -> NDArray[Any]:
+def _compact(values: Int64s, largest: int) -> AnyArray:
     return values.astype(np.uint32) if largest < 2**32 else values
-
-
-def _concat_shares(seq_len: int, num_tokens: int, offsets: NDArray[np.uint64]) -> PackingShares:
-    count = max(0, num_tokens - 1) // seq_len
-    kept = count * seq_len + 1 if count else 0
-    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
-    # Of the samples that hold a document's first token the last one reaches furthest.
-    reach = np.minimum((starts // seq_len + 1) * seq_len + 1, kept)
-    cut = int(((ends > reach) & (ends > starts)).sum())
-    return PackingShares(count, 0, count * (seq_len + 1), num_tokens - kept, cut, len(starts))
-
-
-def _document_shares(seq_len: int, lengths: Int64s, padded: bool) -> PackingShares:
-    chunks = Chunks.of(lengths, seq_len)
-    samples = chunks.num_samples(padded)  # (num_documents,)
-    count = int(samples.sum())
-    rests = chunks.rest[samples > chunks.num_full]
-    padding = int((seq_len + 1 - rests).sum())
-    kept = chunks.num_full * seq_len + (chunks.num_full > 0)
-    if padded:
-        kept = np.where(chunks.rest > 1, lengths, kept)
-    is_cut = (lengths > 0) & ((samples != 1) | (kept < lengths))
-    dropped = int((lengths - kept).sum())
-    return PackingShares(count, padding, count * (seq_len + 1), dropped, int(is_cut.sum()), len(lengths))
-
-
-def _best_fit_shares(seq_len: int, offsets: NDArray[np.uint64]) -> PackingShares:
-    filling, num_full, filled = _fill(seq_len, offsets)
-    count = filling.num_bins + num_full
-    padding = filling.num_bins * (seq_len + 1) - filled
-    cut = sum(int((lengths > seq_len + 1).sum()) for lengths in length_blocks(offsets))
-    return PackingShares(count, padding, count * (seq_len + 1), 0, cut, len(offsets) - 1)

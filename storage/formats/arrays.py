@@ -1,0 +1,13 @@
+"""Types of arrays, also of those whose items vary: token ids are stored as uint8, uint16 or uint32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+AnyArray = NDArray[Any]
+AnyDtype = np.dtype[Any]
+Int64s = NDArray[np.int64]
+AnyBuffer = Any  # numpy's arrays are buffers to a type checker from Python 3.12 on

@@ -1,0 +1,169 @@
+"""Records: JSON of a known shape as frozen dataclasses, and the decoder that checks it.
+
+The fields of a record have the names of its JSON's keys. Other keys are ignored: a later release may add some. A
+NamedTuple stands for a JSON array with an item for each field.
+
+    @dataclass(frozen=True, slots=True)
+    class Point:
+        x: int
+        name: str | None
+
+    decode_record(Point, {"x": 1, "name": None, "z": 3}) -> Point(1, None)
+    decode_record(Point, {"x": "1", "name": None})       -> Mismatch: x must be an integer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, TypeVar, cast, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+Decoder = Callable[[object], object]
+
+JsonObject = dict[str, object]
+
+_RULES = {int: "an integer", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
+
+
+class Mismatch(Exception):
+    """A field of a record does not have the type or the value it must have.
+
+    Args:
+        field: its name, with those of the records around it: `splits.train.tokens`.
+        rule: what it must be.
+    """
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(field, rule)
+        self.field, self.rule = field, rule
+
+    def __str__(self) -> str:
+        return f"{self.field or 'it'} must be {self.rule}"
+
+    def inside(self, parent: str) -> Mismatch:
+        """Return the same of a field that lies in the field `parent`."""
+        separator = "" if not self.field or self.field.startswith("[") else "."
+        return Mismatch(f"{parent}{separator}{self.field}", self.rule)
+
+
+def decode_record(kind: type[Record], value: object) -> Record:
+    """Return JSON as a record; raises Mismatch if a field is missing or has another type.
+
+    Args:
+        kind: a dataclass whose fields are integers, floats, strings, booleans, records, NamedTuples, lists and tuples
+            of one type, dictionaries by string, or `object` for any JSON.
+        value: as `json.loads` returns it.
+    """
+    return cast(Record, _decoder(kind)(value))
+
+
+def fields_of(record: DataclassInstance) -> JsonObject:
+    """Return the fields of a record by name; records inside it stay records, which canonical_json writes too."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+@cache
+def _decoder(hint: object) -> Decoder:
+    """Return the function that checks a JSON value of a type and returns it decoded."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is object:
+        return lambda value: value
+    if hint is float:
+        return _number
+    if isinstance(hint, type) and hint in _RULES:
+        return _plain(hint)
+    if origin is UnionType:
+        return _optional([argument for argument in arguments if argument is not NoneType])
+    if origin in (list, tuple):
+        return _sequence(origin, _decoder(arguments[0]))
+    if origin is dict:
+        return _mapping(_decoder(arguments[1]))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _dataclass(hint)
+    if isinstance(hint, type) and issubclass(hint, tuple):
+        return _named_tuple(hint)
+    raise TypeError(f"a record has no fields of type {hint}")
+
+
+def _plain(kind: type) -> Decoder:
+    def decode(value: object) -> object:
+        if type(value) is not kind:
+            raise Mismatch("", _RULES[kind])
+        return value
+
+    return decode
+
+
+def _number(value: object) -> object:
+    if type(value) not in (int, float):
+        raise Mismatch("", _RULES[float])
+    return value
+
+
+def _optional(kinds: list[object]) -> Decoder:
+    (kind,) = kinds
+    decoder = _decoder(kind)
+    return lambda value: None if value is None else decoder(value)
+
+
+def _sequence(kind: type, item: Decoder) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, list | tuple):
+            raise Mismatch("", "a list")
+        try:
+            return kind(map(item, value))
+        except Mismatch as error:
+            raise error.inside("[]") from None
+
+    return decode
+
+
+def _mapping(item: Decoder) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, dict):
+            raise Mismatch("", "an object")
+        return {key: _of_field(key, item, part) for key, part in value.items()}
+
+    return decode
+
+
+def _dataclass(kind: type) -> Decoder:
+    hints = get_type_hints(kind)
+    decoders = [(field.name, _decoder(hints[field.name])) for field in fields(kind)]
+
+    def decode(value: object) -> object:
+        if not isinstance(value, dict):
+            raise Mismatch("", "an object")
+        return kind(*(_of_field(name, decoder, _given(value, name)) for name, decoder in decoders))
+
+    return decode
+
+
+def _named_tuple(kind: type) -> Decoder:
+    decoders = [(name, _decoder(hint)) for name, hint in get_type_hints(kind).items()]
+
+    def decode(value: object) -> object:
+        if not isinstance(value, list | tuple) or len(value) != len(decoders):
+            raise Mismatch("", f"a list of {len(decoders)} values")
+        return kind(*(_of_field(name, decoder, part) for (name, decoder), part in zip(decoders, value, strict=True)))
+
+    return decode
+
+
+def _given(value: JsonObject, name: str) -> object:
+    if name not in value:
+        raise Mismatch(name, "given")
+    return value[name]
+
+
+def _of_field(name: str, decoder: Decoder, value: object) -> object:
+    try:
+        return decoder(value)
+    except Mismatch as error:
+        raise error.inside(name) from None

@@ -1,0 +1,110 @@
+"""The writer of the shard file `.tok`; shard.py reads it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.records import JsonObject
+from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header, token_dtype
+from tokenloom.storage.stores.local_files import write_all
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFileRecord:
+    """What a manifest lists of a `.tok` file; `sha256` is of all its bytes."""
+
+    bytes: int
+    tokens: int
+    documents: int
+    sha256: str
+
+
+class ShardWriter:
+    """Writes one shard into an open file, piece by piece; only the document lengths stay in memory.
+
+    Args:
+        file: a new file open for writing and reading (`Store.writing`).
+        vocab_size: decides the stored type.
+        info: the JSON block, see ShardHeader.
+
+    The file is complete after a `with` block that raises nothing; `record` is set then.
+    """
+
+    def __init__(self, file: IO[bytes], vocab_size: int, info: JsonObject) -> None:
+        self._file = file
+        self._info = info
+        self._dtype = token_dtype(vocab_size)
+        self._tokens_start = header_length(info)
+        self._tokens_hash = xxhash.xxh3_128()
+        self._num_tokens = 0
+        self._lengths: list[NDArray[np.uint32]] = []
+        self.record: ShardFileRecord | None = None
+
+    def __enter__(self) -> ShardWriter:
+        write_all(self._file, bytes(self._tokens_start))
+        return self
+
+    def append(self, tokens: AnyArray, num_tokens: NDArray[np.uint32]) -> None:
+        """Add whole documents.
+
+        Args:
+            tokens: (sum(num_tokens),) of the stored type.
+            num_tokens: (n,) tokens of each document.
+        """
+        if tokens.dtype != self._dtype:
+            raise TypeError(f"tokens are {tokens.dtype}, the shard stores {self._dtype}")
+        view = memoryview(np.ascontiguousarray(tokens).data).cast("B")
+        self._tokens_hash.update(view)
+        write_all(self._file, view)
+        self._num_tokens += len(tokens)
+        self._lengths.append(num_tokens)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and not self.record:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write the document offsets and the header, which complete the file."""
+        offsets_start = self._pad_tokens()
+        lengths = np.concatenate([np.zeros(1, np.uint32), *self._lengths])
+        offsets = np.cumsum(lengths, dtype=np.uint64).astype("<u8").tobytes()
+        write_all(self._file, offsets)
+        header = ShardHeader(
+            token_bytes=self._dtype.itemsize,
+            num_tokens=self._num_tokens,
+            num_documents=len(lengths) - 1,
+            tokens_start=self._tokens_start,
+            offsets_start=offsets_start,
+            file_bytes=offsets_start + len(offsets),
+            tokens_checksum=self._tokens_hash.digest(),
+            offsets_checksum=xxhash.xxh3_128_digest(offsets),
+            info=self._info,
+        )
+        self._file.seek(0)
+        write_all(self._file, pack_header(header))
+        self._file.flush()
+        digest = file_sha256(self._file)
+        self.record = ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, digest)
+
+    def _pad_tokens(self) -> int:
+        """Write zeros up to the document offsets; return where these start."""
+        padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)
+        self._tokens_hash.update(padding)
+        write_all(self._file, padding)
+        return self._tokens_start + self._num_tokens * self._dtype.itemsize + len(padding)
+
+
+def file_sha256(file: IO[bytes]) -> str:
+    """Return the SHA-256 of all bytes of an open file, in hexadecimal."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -1,0 +1,94 @@
+"""Published versions: where their files lie, and reading the small ones; a version is visible once its manifest is."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.manifest import INPUTS, NAME, Manifest, read_manifest
+from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.shard import ShardHeader
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.version_files import InputEntry, decode_inputs
+from tokenloom.storage.stores.store import Store
+
+
+def version_path(version: str, name: str = "") -> str:
+    """Return the path of a version, or of the file `name` in it, relative to the dataset's folder."""
+    return f"versions/{version}/{name}" if name else f"versions/{version}"
+
+
+def is_published(store: Store, version: str) -> bool:
+    """Return whether `version` is complete and visible."""
+    return store.exists(version_path(version, NAME))
+
+
+def published_versions(store: Store) -> list[str]:
+    """Return the names of all visible versions, sorted by name."""
+    return [v for v in store.names("versions") if VERSION_PATTERN.match(v) and is_published(store, v)]
+
+
+def load_manifest(store: Store, version: str) -> Manifest:
+    """Return the manifest of a version; raises StoreError if it is missing, FormatError if it is damaged."""
+    path = version_path(version, NAME)
+    try:
+        manifest = read_manifest(store.read(path), store.place(path))
+    except FileNotFoundError as error:
+        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
+    if manifest.version != version:
+        raise FormatError(f"{store.place(path)}: it is the manifest of {manifest.version}, not of {version}")
+    return manifest
+
+
+def check_header(header: ShardHeader, entry: ShardEntry, place: str) -> None:
+    """Raise FormatError if a header is not that of the shard that a manifest lists.
+
+    Args:
+        header: of the shard at `place`.
+        entry: the shard in the manifest.
+        place: its path, for the message.
+    """
+    split, _, number = entry.name.removesuffix(".tok").partition("/")
+    found = header.file_bytes, header.num_tokens, header.num_documents
+    listed = entry.bytes, entry.tokens, entry.documents
+    if found != listed or (header.info.get("split"), header.info.get("shard_index")) != (split, int(number)):
+        raise FormatError(f"{place}: it is not the shard that the manifest lists; restore it")
+
+
+def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
+    """Return a small file that a manifest lists under `files`; raises FormatError if it is missing or damaged."""
+    path = version_path(manifest.version, name)
+    if name not in manifest.files:
+        raise FormatError(f"{store.place(version_path(manifest.version, NAME))}: it does not list {name}")
+    try:
+        data = store.read(path)
+    except FileNotFoundError as error:
+        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
+    if hashlib.sha256(data).hexdigest() != manifest.files[name]:
+        raise FormatError(f"{store.place(path)}: its checksum does not match; the file is damaged; restore it")
+    return data
+
+
+def read_inputs(store: Store, manifest: Manifest) -> list[InputEntry]:
+    """Return the inputs of a version; errors as read_listed."""
+    return decode_inputs(read_listed(store, manifest, INPUTS), store.place(version_path(manifest.version, INPUTS)))
+
+
+def check_lengths(store: Store, manifest: Manifest) -> None:
+    """Raise FormatError if a file that a manifest lists is missing, or a shard has another length."""
+    wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            wanted |= {shard.name: shard.bytes, shard.name.removesuffix(".tok") + ".docs": None}
+    version = version_path(manifest.version)
+    folders = {name.rpartition("/")[0] for name in wanted}
+    lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}
+    for name, num_bytes in wanted.items():
+        folder, _, file = name.rpartition("/")
+        found = lengths[folder].get(file)
+        if found is None or found != (found if num_bytes is None else num_bytes):
+            place = store.place(version)
+            raise FormatError(
+                f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "
+                f"{place}/{NAME} and build again, which makes the same bytes"
+            )

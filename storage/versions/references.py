@@ -1,0 +1,85 @@
+"""References: STORE/DATASET@TAG_OR_VERSION, split at the last '@' after the last '/'; `@latest` is the default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenloom.errors import StoreError
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.stores import Store, open_store
+from tokenloom.storage.stores.remote_errors import redacted
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import load_manifest, published_versions
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A dataset in a store, and a tag or version of it."""
+
+    store: str
+    dataset: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.dataset}@{self.name}"
+
+
+def parse_reference(text: str) -> Reference:
+    """Return the parts of a reference; raises StoreError if the text is not one.
+
+    Example: "s3://corpora/store/news" -> Reference("s3://corpora/store", "news", "latest")
+    """
+    store, slash, rest = text.rpartition("/")
+    dataset, at, name = rest.partition("@")
+    name = name if at else "latest"
+    store = store or "/" if slash else "."
+    is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name))
+    if not is_named or store.endswith(":/"):
+        raise StoreError(
+            f"{redacted(text)!r} is not a reference: write STORE/DATASET, and @TAG or @VERSION after it if you like"
+        )
+    return Reference(store, dataset, name)
+
+
+def dataset_store(store: str, dataset: str) -> Store:
+    """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
+
+    Raises StoreError for a bad name, and for a URL that carries a secret.
+    """
+    if not NAME_PATTERN.match(dataset):
+        raise StoreError(
+            f"{dataset!r} is not a valid name for a dataset: a-z, then up to 63 of a-z 0-9 . _ -, not 16 hex digits"
+        )
+    folder = store if store.endswith("://") else store.rstrip("/")
+    return open_store(f"{folder}/{dataset}")
+
+
+def resolve(reference: Reference) -> tuple[Store, Manifest]:
+    """Return the dataset's store and the manifest of the version that `reference` names.
+
+    Raises:
+        StoreError: there is no such dataset, tag or version.
+        FormatError: tag log or manifest are damaged.
+    """
+    store = dataset_store(reference.store, reference.dataset)
+    if VERSION_PATTERN.match(reference.name):
+        return store, load_manifest(store, reference.name)
+    entry = tags.newest(store, reference.name)
+    if entry is None:
+        raise StoreError(f"{reference}: {why_missing(store, reference)}")
+    return store, load_manifest(store, entry.version)
+
+
+def why_missing(store: Store, reference: Reference) -> str:
+    """Return why `reference` names no version, and what could be named instead."""
+    if not store.exists(""):
+        return f"no dataset {reference.dataset!r} in {reference.store}"
+    if known := [name for name in store.names("tags") if tags.newest_number(store, name)]:
+        return f"no tag {reference.name!r}; tags: {', '.join(known)}"
+    if versions := published_versions(store):
+        return f"no tag {reference.name!r}, and no other; name a version after the @: {', '.join(versions)}"
+    names = sorted(filter(NAME_PATTERN.match, store.names("")))
+    if datasets := [name for name in names if {"versions", "tags"} & set(store.names(name))]:
+        return f"that is a store; name one of its datasets: {', '.join(datasets)}"
+    return f"no tag {reference.name!r}; no build has finished yet"

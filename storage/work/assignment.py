@@ -1,0 +1,98 @@
+"""The assignment: which key range each shard of a version takes, and which spills it reads.
+
+The step assign writes it; every worker that shuffles reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tokenloom.storage.formats.work_files import parse_work_record, reading_work_file, write_work_record
+from tokenloom.storage.stores.store import Store
+
+_NAME = "assignment.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SpillEntry:
+    """One spill to read: its partition's name, its index there, its length, and the index of its input.
+
+    Entries are in the total order of inputs.
+    """
+
+    name: str
+    index: int
+    num_bytes: int
+    input_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """The part of a split's key range, [start_key, end_key), that one shard takes.
+
+    `num_tokens` and `num_documents` are what it holds before duplicates are dropped, about; they bound the memory.
+    """
+
+    split: str
+    split_index: int
+    shard_index: int
+    start_key: int
+    end_key: int
+    num_tokens: int
+    num_documents: int
+
+    @property
+    def name(self) -> str:
+        """The path of the shard in its version, without suffix."""
+        return f"{self.split}/{self.shard_index:06d}"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTotals:
+    """What the spills hold of a split, before duplicates are dropped."""
+
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """What became of the rows of all inputs before they were shuffled; `not_read` rows are among the filtered ones."""
+
+    read: int
+    filtered: int
+    not_read: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the shuffle reads and writes; `totals` are by split."""
+
+    spills: list[SpillEntry]
+    shards: list[ShardRange]
+    totals: dict[str, SplitTotals]
+    rows: RowsRead
+
+
+def candidate_path(version: str, name: str) -> str:
+    """Return the path of the work file `name` of a version that is not published yet."""
+    return f"work/candidates/{version}/{name}"
+
+
+def write_assignment(store: Store, version: str, assignment: Assignment) -> None:
+    """Write the assignment of a version that is being built."""
+    write_work_record(store, candidate_path(version, _NAME), assignment)
+
+
+def read_assignment(store: Store, version: str) -> Assignment:
+    """Return the assignment of a version that is being built; raises WorkError if it is missing or damaged."""
+    path = candidate_path(version, _NAME)
+    with reading_work_file(store, path):
+        return _parse(store.read(path), store.place(path))
+
+
+@lru_cache(maxsize=1)
+def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard that a worker makes
+    return parse_work_record(data, place, Assignment)

@@ -1,0 +1,94 @@
+"""The record of a partition: what became of its rows, and which spills hold its documents.
+
+Written after the spills, so a build that finds a record and all that it lists has nothing to encode there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.spill import FOLDER, SpillCounts, spill_path
+from tokenloom.storage.formats.work_files import find_work_record, parse_work_record, write_work_record
+from tokenloom.storage.stores.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineSummary:
+    """What a partition's list of skipped rows holds.
+
+    `bytes` is the length of the list, `rows` how many rows it skips, `reasons` how many for each reason, `first` the
+    message about the first of them.
+    """
+
+    bytes: int
+    rows: int
+    xxh3_128: str
+    reasons: dict[str, int]
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """What became of the rows of a partition.
+
+    `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has.
+    """
+
+    read: int
+    filtered: int
+    not_read: int
+    unseen: list[str]
+    spills: list[SpillCounts]
+    quarantine: QuarantineSummary
+
+
+def partition_record_path(spill: str) -> str:
+    """Return the path of the record of the partition whose spills are called `spill`."""
+    return f"{FOLDER}/{spill}.json"
+
+
+def quarantine_path(spill: str) -> str:
+    """Return the path of the work file that lists a partition's skipped rows."""
+    return f"{FOLDER}/{spill}.quarantine"
+
+
+def write_partition_record(store: Store, spill: str, record: PartitionRecord) -> None:
+    """Write the record of a partition; all that it lists must have been written before."""
+    write_work_record(store, partition_record_path(spill), record)
+
+
+def find_partition_record(store: Store, spill: str) -> PartitionRecord | None:
+    """Return a partition's record if it and all that it lists are there, else None."""
+    record = find_work_record(store, partition_record_path(spill), PartitionRecord)
+    if record is None:
+        return None
+    return record if _is_whole(spill, record, {path: store.num_bytes(path) for path in _files(spill, record)}) else None
+
+
+def find_partition_records(store: Store, spills: Iterable[str]) -> dict[str, PartitionRecord]:
+    """Return the records of those of the partitions that are whole, by name; lists the folder once."""
+    lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
+    there = [spill for spill in dict.fromkeys(spills) if partition_record_path(spill) in lengths]
+    found = zip(there, store.read_all([partition_record_path(spill) for spill in there]), strict=True)
+    parsed = {spill: _parsed(data, spill) for spill, data in found if data is not None}
+    return {name: record for name, record in parsed.items() if record and _is_whole(name, record, lengths)}
+
+
+def _parsed(data: bytes, spill: str) -> PartitionRecord | None:
+    try:
+        return parse_work_record(data, partition_record_path(spill), PartitionRecord)
+    except FormatError:
+        return None
+
+
+def _files(spill: str, record: PartitionRecord) -> dict[str, int]:
+    """Return the paths and lengths of the files that a record lists."""
+    files = {spill_path(spill, index): counts.bytes for index, counts in enumerate(record.spills)}
+    listed = record.quarantine.bytes
+    return files | ({quarantine_path(spill): listed} if listed else {})
+
+
+def _is_whole(spill: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
+    return all(lengths.get(path) == num_bytes for path, num_bytes in _files(spill, record).items())

@@ -1,0 +1,63 @@
+"""The record of a shard that a build has written: its row of the manifest, and what the checks before that need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.work_files import find_work_record, write_work_record
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.work.assignment import candidate_path
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard as it was written; `name` is its path in the version without suffix, see ShardEntry for the first fields.
+
+    `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
+    largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `sampled` are
+    documents to check, each the fields of a SampledDocument.
+    """
+
+    name: str
+    split: str
+    bytes: int
+    tokens: int
+    documents: int
+    sha256: str
+    docs_sha256: str
+    first_key: str | None
+    last_key: str | None
+    samples: dict[str, int]
+    duplicates: int
+    excluded: int
+    left_tokens: int
+    max_id: int
+    bad_ends: int
+    sampled: list[tuple[int, ...]]
+
+    def entry(self) -> ShardEntry:
+        """Return the shard's row of the manifest."""
+        shared = {field.name: getattr(self, field.name) for field in fields(ShardEntry)}
+        return ShardEntry(**shared | {"name": f"{self.name}.tok"})
+
+
+def shard_record_path(version: str, name: str) -> str:
+    """Return the path of the record of shard `name` ("train/000000") of a version that is being built."""
+    return candidate_path(version, name.replace("/", "-") + ".json")
+
+
+def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:
+    """Write the record of a shard; its two files must have been written before."""
+    write_work_record(store, shard_record_path(version, record.name), record)
+
+
+def find_shard_record(store: Store, version: str, name: str) -> ShardRecord | None:
+    """Return the record of a shard if it and the shard's two files are there, else None."""
+    record = find_work_record(store, shard_record_path(version, name), ShardRecord)
+    if record is None:
+        return None
+    path = version_path(version, name)
+    is_there = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")
+    return record if is_there else None

@@ -1,0 +1,83 @@
+"""Records: what the decoder takes, and what it says of JSON that has another shape."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+
+from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.records import Mismatch, decode_record
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str | None
+    points: list[Point]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    lines: list[Line]
+    scale: float
+    layers: dict[str, int]
+    pairs: list[tuple[int, ...]]
+    note: object
+
+
+VALUE: dict[str, Any] = {
+    "lines": [{"name": None, "points": [[1, 2], [3, 4]]}, {"name": "b", "points": []}],
+    "scale": 2,
+    "layers": {"top": 1},
+    "pairs": [[1, 2], []],
+    "note": {"any": ["JSON"]},
+}
+
+
+def test_a_record_is_decoded_from_its_own_bytes() -> None:
+    drawing = Drawing(
+        [Line(None, [Point(1, 2), Point(3, 4)]), Line("b", [])], 2, {"top": 1}, [(1, 2), ()], VALUE["note"]
+    )
+    assert decode_record(Drawing, VALUE) == drawing
+    assert canonical_json(drawing) == canonical_json(VALUE)
+    assert decode_record(Drawing, json.loads(canonical_json(drawing))) == drawing
+
+
+def test_keys_that_the_record_does_not_have_are_ignored() -> None:
+    assert decode_record(Line, {"name": "a", "points": [], "color": "red"}) == Line("a", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lines": None}, "lines must be a list"),
+        ({"lines": [[]]}, "lines[] must be an object"),
+        ({"lines": [{"name": "a"}]}, "lines[].points must be given"),
+        ({"lines": [{"name": 1, "points": []}]}, "lines[].name must be text"),
+        ({"lines": [{"name": "a", "points": [[1]]}]}, "lines[].points[] must be a list of 2 values"),
+        ({"lines": [{"name": "a", "points": [[1, "2"]]}]}, "lines[].points[].y must be an integer"),
+        ({"scale": "2"}, "scale must be a number"),
+        ({"scale": True}, "scale must be a number"),
+        ({"layers": []}, "layers must be an object"),
+        ({"layers": {"top": 1.5}}, "layers.top must be an integer"),
+        ({"layers": {"top": True}}, "layers.top must be an integer"),
+        ({"pairs": [[1, None]]}, "pairs[][] must be an integer"),
+    ],
+)
+def test_a_field_of_another_type_is_named_with_its_place(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(Mismatch) as caught:
+        decode_record(Drawing, VALUE | change)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 3])
+def test_a_record_that_is_not_an_object_is_refused(value: Any) -> None:
+    with pytest.raises(Mismatch, match="it must be an object"):
+        decode_record(Line, value)

@@ -1,0 +1,129 @@
+"""Work files: a reader learns whether one is there, missing or damaged, whatever the file holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenloom.errors import WorkError
+from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.storage.formats.spill import SpillCounts, spill_path
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.work.assignment import (
+    Assignment,
+    RowsRead,
+    ShardRange,
+    SpillEntry,
+    SplitTotals,
+    candidate_path,
+    read_assignment,
+    write_assignment,
+)
+from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory
+from tokenloom.storage.work.partition_records import (
+    PartitionRecord,
+    QuarantineSummary,
+    find_partition_record,
+    find_partition_records,
+    partition_record_path,
+    quarantine_path,
+    write_partition_record,
+)
+from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record, shard_record_path, write_shard_record
+
+VERSION, SPILL = "0123456789abcdef", "0123abcd"
+ASSIGNMENT = Assignment(
+    [SpillEntry(SPILL, 0, 10, 0)],
+    [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
+    {"train": SplitTotals(1, 5)},
+    RowsRead(1, 0, 0, 0),
+)
+RECORD = PartitionRecord(
+    3, 1, 0, ["id"], [SpillCounts(4, [1, 0], [5, 0])], QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row")
+)
+SHARD = ShardRecord(
+    "train/000000", "train", 3, 5, 1, "0" * 64, "1" * 64, "0" * 16, "f" * 16, {}, 0, 0, 0, 4, 0, [(1, 2), (3, 4)]
+)
+
+
+def write_partition(store: LocalStore) -> None:
+    store.replace(spill_path(SPILL, 0), b"1234")
+    store.replace(quarantine_path(SPILL), b"[]")
+    write_partition_record(store, SPILL, RECORD)
+
+
+def write_shard(store: LocalStore) -> None:
+    store.replace(f"versions/{VERSION}/train/000000.tok", b"123")
+    store.replace(f"versions/{VERSION}/train/000000.docs", b"")
+    write_shard_record(store, VERSION, SHARD)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[:-1],
+    "edited": lambda data: data.replace(b"1", b"2", 1),
+    "of another shape": lambda data: sign({"spills": [{"name": 1}]}),
+    "of no fields": lambda data: sign({}),
+    "unsigned": lambda data: canonical_json({"files": {}}),
+}
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write_assignment(store, VERSION, ASSIGNMENT)
+    write_partition(store)
+    write_shard(store)
+    assert read_assignment(store, VERSION) == ASSIGNMENT
+    assert find_partition_record(store, SPILL) == RECORD
+    assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
+    assert find_shard_record(store, VERSION, "train/000000") == SHARD
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_work_file_is_not_believed(damage: str, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write_assignment(store, VERSION, ASSIGNMENT)
+    write_partition(store)
+    write_shard(store)
+    paths = [candidate_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
+    for path in [*paths, shard_record_path(VERSION, "train/000000")]:
+        store.replace(path, DAMAGES[damage](store.read(path)))
+    with pytest.raises(WorkError, match=re.escape(f"{store.place(paths[0])}: the file is damaged: ")):
+        read_assignment(store, VERSION)
+    assert find_partition_record(store, SPILL) is None
+    assert find_partition_records(store, [SPILL]) == {}
+    assert find_shard_record(store, VERSION, "train/000000") is None
+
+
+def test_a_missing_work_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(WorkError, match=r"assignment\.json: the file is missing$"):
+        read_assignment(store, VERSION)
+    assert find_partition_record(store, SPILL) is None
+    assert find_partition_records(store, [SPILL]) == {}
+    assert find_shard_record(store, VERSION, "train/000000") is None
+
+
+@pytest.mark.parametrize("path", [spill_path(SPILL, 0), quarantine_path(SPILL)])
+def test_a_partition_whose_files_are_gone_or_cut_has_no_record(path: str, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for is_cut in (False, True):
+        write_partition(store)
+        store.remove(path)
+        if is_cut:
+            store.replace(path, b"1")
+        assert find_partition_record(store, SPILL) is None
+        assert find_partition_records(store, [SPILL]) == {}
+
+
+@pytest.mark.parametrize("value", [{}, {"files": []}, {"files": {"a": 1}}, {"files": {"a": [[1, 2], "x"]}}])
+def test_remembered_fingerprints_of_another_shape_are_forgotten(value: dict[str, Any], tmp_path: Path) -> None:
+    store, path = LocalStore(tmp_path / "store"), tmp_path / "a"
+    path.write_bytes(b"text")
+    store.replace(PATH, sign(value))
+    fingerprint, stamp = FingerprintMemory(store).local(str(path))
+    assert (fingerprint[:9], stamp.num_bytes) == ("xxh3_128:", 4)
