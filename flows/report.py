@@ -13,7 +13,6 @@ from prefect.runtime import flow_run
 
 from tokenloom.console import printable
 from tokenloom.flows.run_names import is_generated
-from tokenloom.flows.verify_steps import VerificationResult
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import InputEntry, decode_build
 from tokenloom.storage.versions.published import read_inputs, version_path
@@ -21,6 +20,7 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running.reading import step_label
+from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
 _MAX_ROWS = 500  # of a table; the UI shows all rows at once

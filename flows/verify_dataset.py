@@ -11,10 +11,11 @@ from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
 from tokenloom.flows.run_hooks import VERIFY_HOOKS
 from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
-from tokenloom.flows.verify_steps import VerificationResult, run_verification
+from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
 from tokenloom.storage.versions.references import parse_reference
+from tokenloom.tasks.verification.results import VerificationResult
 
 _MAX_NAMED = 5
 

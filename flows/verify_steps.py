@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import FormatError, SpecError
 from tokenloom.storage.formats.manifest import BUILD, Manifest
@@ -15,6 +15,7 @@ from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.running.steps import RunEach, RunOne
+from tokenloom.tasks.verification.results import DamagedFile, VerificationResult
 from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
@@ -23,26 +24,6 @@ if TYPE_CHECKING:  # only a deep verification imports these: the import takes as
 
 _TASK_BYTES = 64_000_000
 _ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 documents again
-
-
-class DamagedFile(TypedDict):
-    """A damaged file of a version: what is wrong, and what to do."""
-
-    file: str
-    what: str
-    next_step: str
-
-
-class VerificationResult(TypedDict):
-    """The JSON object of `tokenloom verify --json`."""
-
-    reference: str
-    version: str | None
-    files: int
-    bytes: int
-    documents_encoded_again: int
-    damages: list[DamagedFile]
-    warnings: list[str]
 
 
 def run_verification(

@@ -1,0 +1,25 @@
+"""The result of a verification, as `tokenloom verify --json` prints it."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class DamagedFile(TypedDict):
+    """A damaged file of a version: what is wrong, and what to do."""
+
+    file: str
+    what: str
+    next_step: str
+
+
+class VerificationResult(TypedDict):
+    """The JSON object of `tokenloom verify --json`."""
+
+    reference: str
+    version: str | None
+    files: int
+    bytes: int
+    documents_encoded_again: int
+    damages: list[DamagedFile]
+    warnings: list[str]
