@@ -107,7 +107,7 @@ def test_a_file_that_ends_its_reader_is_named_and_ends_no_build(
     monkeypatch.setattr(direct, "RETRY_SECONDS", (0, 0, 0))
     path = tmp_path / "bad.parquet"
     path.write_bytes(raw.file_of([ONE, TEN], 10, histogram=[1, 2, 3]))
-    with pytest.raises(WorkerLost, match=rf"cutting {path} into partitions: crashed in native code .*leave it out"):
+    with pytest.raises(WorkerLost, match=rf"cutting {path} into partitions: crashed in native code "):
         build(spec_of(path), num_workers=1)
     assert_nothing_visible(spec_of(path))
     write_parquet(path, ["good"])
