@@ -12,12 +12,12 @@ from typing import Any
 from prefect import flow
 
 from tokenloom.errors import SpecError
-from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
-from tokenloom.flows.run_hooks import BUILD_HOOKS, begin, completed
-from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.runs import report
+from tokenloom.flows.runs.hooks import BUILD_HOOKS, begin, completed
+from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult

@@ -13,7 +13,7 @@ from prefect import flow
 from pydantic import Field
 
 from tokenloom.flows.build_dataset import absolute_path, build_and_report
-from tokenloom.flows.run_hooks import BUILD_HOOKS
+from tokenloom.flows.runs.hooks import BUILD_HOOKS
 from tokenloom.spec.loading import load_spec
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from prefect import flow
 
 from tokenloom.errors import CheckError, InputError
-from tokenloom.flows import report
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
-from tokenloom.flows.run_hooks import VERIFY_HOOKS
-from tokenloom.flows.run_log import logging_progress
 from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.runs import report
+from tokenloom.flows.runs.hooks import VERIFY_HOOKS
+from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner

@@ -19,7 +19,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_AUTH_STRING
 
 from tokenloom.errors import TokenloomError
-from tokenloom.flows.run_events import BUILDS
+from tokenloom.flows.runs.events import BUILDS
 from tokenloom.tasks.messages.outcome import crash_message
 
 TAG = "tokenloom"  # on all runs that these automations watch

@@ -10,7 +10,7 @@ The way of an event, from where the work is done to where people see it:
                          v
     listeners        one per display; each has a Meter, which adds the events up, and shows its Reading:
                      on a terminal (cli/live_display.py), as plain lines (cli/display.py), or in the log and the
-                     artifact of a run (flows/run_log.py)
+                     artifact of a run (flows/runs/progress_log.py)
 
 `Working` is for the parent of a worker process alone and goes no further. A listener must return at once.
 """

@@ -30,7 +30,7 @@ from tests.servers.running import log_lines
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.flows.run_events import FLOWS
+from tokenloom.flows.runs.events import FLOWS
 from tokenloom.server.deployments import NAMES
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import PartitionRecord

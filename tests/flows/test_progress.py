@@ -18,9 +18,9 @@ from tests.builders.failing import fail_at_the_third_shard
 from tests.servers.prefect_servers import send_all
 from tests.servers.running import log_lines, wait_until
 from tokenloom.errors import InputError
-from tokenloom.flows import run_log
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.flows.progress_page import progress_page, summary_line
+from tokenloom.flows.runs import progress_log
+from tokenloom.flows.runs.progress_page import progress_page, summary_line
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.progress import Advanced, Reused, StepStarted, WorkKnown
@@ -94,7 +94,7 @@ class TestRuns:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fail_at_the_third_shard(monkeypatch)
-        monkeypatch.setattr(run_log, "_SECONDS", 0.01)
+        monkeypatch.setattr(progress_log, "_SECONDS", 0.01)
         spec = _spec(tmp_path).with_workers(0)
         state = build_dataset.with_options(retries=1)(spec, return_state=True)  # else Prefect raises the first failure
         result: dict[str, Any] = state.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prefect.utilities.names import generate_slug
 
-from tokenloom.flows.run_names import is_generated
+from tokenloom.flows.runs.names import is_generated
 
 
 def test_names_that_prefect_generates_are_recognized() -> None:

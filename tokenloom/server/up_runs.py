@@ -29,7 +29,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
 from tokenloom.console import print_status
-from tokenloom.flows.run_events import BUILDS, emit_failed, write_last_line
+from tokenloom.flows.runs.events import BUILDS, emit_failed, write_last_line
 from tokenloom.server.prefect_server import POOL, WORKER
 from tokenloom.tasks.messages.outcome import crash_message
 

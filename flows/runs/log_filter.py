@@ -15,7 +15,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 
 from tokenloom import errors
 from tokenloom.errors import TokenloomError, WorkerLost, WorkError
-from tokenloom.flows.run_events import FLOWS
+from tokenloom.flows.runs.events import FLOWS
 from tokenloom.tasks.running.workers import STOPPED
 
 BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)

@@ -12,7 +12,7 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from tokenloom.console import printable
-from tokenloom.flows.run_names import is_generated
+from tokenloom.flows.runs.names import is_generated
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import InputEntry, decode_build
 from tokenloom.storage.versions.published import read_inputs, version_path

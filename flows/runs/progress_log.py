@@ -22,8 +22,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 
-from tokenloom.flows import report
-from tokenloom.flows.progress_page import progress_page, summary_line
+from tokenloom.flows.runs import report
+from tokenloom.flows.runs.progress_page import progress_page, summary_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label

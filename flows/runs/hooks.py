@@ -21,8 +21,8 @@ from prefect.runtime import flow_run as this_run
 from prefect.states import Completed, Crashed, Failed
 
 from tokenloom import errors
-from tokenloom.flows import log_filter
-from tokenloom.flows.run_events import DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.flows.runs import log_filter
+from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, write_last_line
 from tokenloom.spec.messages import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.messages.outcome import crash_message, joined_problems, outcome
