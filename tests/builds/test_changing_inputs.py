@@ -105,7 +105,7 @@ def test_an_input_that_changes_at_any_step_is_named(
 
 
 @pytest.mark.parametrize("change", [_append, _rewrite, _replace], ids=lambda change: change.__name__.strip("_"))
-def test_a_change_with_workers_is_named_too(change: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_an_input_change_seen_by_workers_is_named(change: Callable[[Path], Any], tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data" / "a.jsonl", _LONG)
     spec = _spec(path, "jsonl")
     disturber = _Disturber("in tokenize", lambda: change(path))
@@ -116,7 +116,7 @@ def test_a_change_with_workers_is_named_too(change: Callable[[Path], Any], tmp_p
 
 
 @pytest.mark.parametrize("change", [_append, _rewrite, _replace], ids=lambda change: change.__name__.strip("_"))
-def test_a_change_between_builds_makes_another_version(change: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_an_input_change_between_builds_creates_a_new_version(change: Callable[[Path], Any], tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data" / "a.jsonl", _LONG)
     spec = _spec(path, "jsonl")
     first = build(spec)

@@ -117,7 +117,7 @@ class _Counting(io.FileIO):
         return data
 
 
-def test_a_filter_on_a_sorted_column_reads_only_the_row_groups_that_it_must(
+def test_a_filter_on_a_sorted_column_reads_only_matching_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = random.Random(1)
@@ -171,7 +171,7 @@ FILTERS: dict[str, Callable[[Row], bool]] = {
 
 
 @pytest.mark.parametrize("text", FILTERS)
-def test_the_same_rows_are_kept_of_parquet_json_lines_and_csv(text: str, tmp_path: Path) -> None:
+def test_a_filter_keeps_the_same_rows_of_parquet_json_lines_and_csv(text: str, tmp_path: Path) -> None:
     rows = make_rows()
     paths = [write_rows(tmp_path / f"a.{kind}", rows) for kind in ("parquet", "jsonl", "csv")]
     if text.startswith("lang"):  # to csv an empty text is one, to the others a null
@@ -194,7 +194,7 @@ def test_the_same_rows_are_kept_of_parquet_json_lines_and_csv(text: str, tmp_pat
     assert result.rows["filtered"] == 3 * (len(rows) - len(wanted))
 
 
-def test_a_filter_on_a_nested_or_a_coded_column_keeps_what_it_says(tmp_path: Path) -> None:
+def test_a_filter_applies_to_nested_and_dictionary_encoded_columns(tmp_path: Path) -> None:
     rows = make_rows()
     flat = pa.Table.from_pylist(rows)
     nested = flat.append_column("meta", pa.array([{"lang": row["lang"], "n": i} for i, row in enumerate(rows)]))
@@ -218,7 +218,7 @@ def test_a_filter_on_a_nested_or_a_coded_column_keeps_what_it_says(tmp_path: Pat
         assert (build_json(spec, result)["measured"]["rows_not_read"] == 250) is (name == "nested")
 
 
-def test_row_groups_are_skipped_though_they_hold_nulls_or_coded_text(tmp_path: Path) -> None:
+def test_row_groups_with_nulls_or_dictionary_encoded_text_are_skipped(tmp_path: Path) -> None:
     rows = make_rows()
     table = pa.Table.from_pylist([row | {"part": f"{i // 30}" if i % 4 else None} for i, row in enumerate(rows)])
     table = table.set_column(4, "part", table["part"].combine_chunks().dictionary_encode())
@@ -228,7 +228,7 @@ def test_row_groups_are_skipped_though_they_hold_nulls_or_coded_text(tmp_path: P
         assert build_json(spec, build(spec))["measured"]["rows_not_read"] == num_not_read
 
 
-def test_without_statistics_nothing_is_skipped_and_the_same_is_kept(tmp_path: Path) -> None:
+def test_without_statistics_no_row_group_is_skipped_and_the_same_rows_are_kept(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([row | {"index": i} for i, row in enumerate(make_rows())])
     found = []
     for name, options in [("with", {}), ("without", {"write_statistics": False})]:
@@ -241,7 +241,7 @@ def test_without_statistics_nothing_is_skipped_and_the_same_is_kept(tmp_path: Pa
     assert (found[0][2], found[1][2]) == (150, 0)
 
 
-def test_what_is_no_number_is_unlike_every_number_in_any_row_group(tmp_path: Path) -> None:
+def test_nan_differs_from_every_number_in_any_row_group(tmp_path: Path) -> None:
     scores = [1.0, float("nan"), 1.0, 1.0, 2.0, None]
     table = pa.table({"text": [f"text {i}" for i in range(6)], "score": scores})
     for group_rows in (1, 2, 6):
@@ -262,7 +262,7 @@ def test_what_is_no_number_is_unlike_every_number_in_any_row_group(tmp_path: Pat
     ],
     ids=lambda item: item if isinstance(item, str) else None,
 )
-def test_a_column_that_the_filter_cant_compare_is_refused_by_name(
+def test_a_column_that_cannot_be_compared_is_refused_by_name(
     column: pa.Array, text: str, kind: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -272,13 +272,13 @@ def test_a_column_that_the_filter_cant_compare_is_refused_by_name(
     assert InputError.exit_code == 1
 
 
-def test_a_value_that_the_filter_cant_compare_is_refused_by_its_row(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_compared_is_refused_with_its_row(tmp_path: Path) -> None:
     for kind in ("jsonl", "csv"):
         path = write_rows(tmp_path / f"a.{kind}", [{"text": "one", "c": 1}, {"text": "two", "c": "many"}])
         assert_refused(make_spec(tmp_path / kind, [source(path, filter="c >= 1")]), str(path), "'c'", "'many'")
 
 
-def test_filter_and_text_column_each_make_another_version_and_spills_of_their_own(tmp_path: Path) -> None:
+def test_filter_and_text_column_each_change_the_version_and_the_spills(tmp_path: Path) -> None:
     rows = [row | {"title": f"title {i}"} for i, row in enumerate(make_rows())]
     path = write_rows(tmp_path / "a.parquet", rows)
     options: list[dict[str, Any]] = [
@@ -346,7 +346,7 @@ def id_sources(folder: Path, with_ids: bool = True) -> tuple[list[dict[str, Any]
 SHARDS: dict[str, Any] = {"shard_tokens": 9_000, "splits": {"train": 0.6, "validation": 0.3, "test": 0.1}}
 
 
-def test_every_document_has_the_id_of_its_row_however_the_work_is_cut(
+def test_every_document_has_the_id_of_its_row_however_the_input_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources, wanted = id_sources(tmp_path / "data")
@@ -369,7 +369,7 @@ def test_every_document_has_the_id_of_its_row_however_the_work_is_cut(
     assert listed_files(cut, cut_result.version) == listed_files(plain, result.version)
 
 
-def test_ids_change_no_token_and_without_one_the_table_has_no_such_column(tmp_path: Path) -> None:
+def test_ids_change_no_token_and_the_table_has_an_id_column_only_with_them(tmp_path: Path) -> None:
     schemas = []
     hashes = []
     for with_ids in (True, False):
@@ -395,7 +395,7 @@ _IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=8)
     piece=st.integers(1, 5),
     shard_tokens=st.integers(5, 200),
 )
-def test_a_document_that_stands_twice_has_the_id_of_the_first(
+def test_a_duplicate_document_has_the_id_of_its_first_copy(
     rows: list[tuple[str, str | None]], at: int, piece: int, shard_tokens: int
 ) -> None:
     wanted: dict[str, str | None] = {}
@@ -417,7 +417,7 @@ def test_a_document_that_stands_twice_has_the_id_of_the_first(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
-def test_an_id_may_have_1024_bytes_and_no_more(kind: str, tmp_path: Path) -> None:
+def test_an_id_of_more_than_1024_bytes_is_refused(kind: str, tmp_path: Path) -> None:
     rows = [{"text": "one", "key": "é" * 512}, {"text": "two", "key": "k"}]
     spec = make_spec(tmp_path / "good", [source(write_rows(tmp_path / f"a.{kind}", rows), id="key")])
     assert ids_by_text(spec, build(spec).version) == {"one": "é" * 512, "two": "k"}
@@ -439,7 +439,7 @@ def test_a_version_with_ids_is_read_like_any_other(tmp_path: Path) -> None:
 # Lengths
 
 
-def test_lengths_are_of_characters_and_what_they_leave_out_is_counted(tmp_path: Path) -> None:
+def test_length_limits_count_characters_and_dropped_documents_are_counted(tmp_path: Path) -> None:
     texts = [letter * length for letter in "aé漢😀" for length in range(12)]
     path = write_jsonl(tmp_path / "a.jsonl", texts)
     for least, most in ((0, None), (1, None), (3, 7), (5, 5), (0, 1)):
@@ -471,7 +471,7 @@ def with_exclusions(folder: Path, lines: Sequence[str], name: str = "exclude.txt
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_no_excluded_text_is_in_a_shard_and_all_are_counted(deduplicate: bool, tmp_path: Path) -> None:
+def test_excluded_texts_are_in_no_shard_and_are_counted(deduplicate: bool, tmp_path: Path) -> None:
     paths = [
         write_parquet(tmp_path / "a.parquet", SMALL_TEXTS, group_rows=9),
         write_jsonl(tmp_path / "b.jsonl", SMALL_TEXTS),
@@ -513,13 +513,13 @@ def test_no_excluded_text_is_in_a_shard_and_all_are_counted(deduplicate: bool, t
         "[1]",
     ],
 )
-def test_a_line_that_excludes_nothing_is_told_with_its_number(line: str, tmp_path: Path) -> None:
+def test_an_exclusion_without_an_effect_is_reported_with_its_line(line: str, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
     rules = with_exclusions(tmp_path, ["# list", "", content_of("text 7"), line, content_of("text 8")])
     assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "exclude.txt, line 4:")
 
 
-def test_a_line_of_exclusions_that_is_no_utf_8_is_told_with_its_number(tmp_path: Path) -> None:
+def test_an_exclusion_with_invalid_utf8_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
     rules = with_exclusions(tmp_path, [])
     (tmp_path / "exclude.txt").write_bytes(b"# list\n\xff\xfe\n")
@@ -532,7 +532,7 @@ def test_a_missing_file_of_exclusions_is_refused(tmp_path: Path) -> None:
     assert "gone" not in assert_refused(spec, "none.txt: can't be read: No such file")
 
 
-def test_what_is_excluded_counts_for_the_version_and_not_how_it_is_written(tmp_path: Path) -> None:
+def test_the_version_depends_on_the_set_of_exclusions_not_on_their_spelling(tmp_path: Path) -> None:
     sources = [source(write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS))]
     hashes = [content_of("text 3"), content_of("text 5")]
     same = [
@@ -581,7 +581,7 @@ def test_a_build_after_a_removal_request_encodes_nothing(tmp_path: Path) -> None
         assert listed_files(spec, result.version) == listed_files(fresh, build(fresh).version)
 
 
-def test_a_build_of_excluded_documents_alone_is_refused(tmp_path: Path) -> None:
+def test_a_build_of_only_excluded_documents_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two", "one"])
     rules = with_exclusions(tmp_path, [content_of("one"), content_of("two")])
     assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "documents.exclude")
@@ -649,7 +649,7 @@ def test_documents_are_what_the_transform_returns(num_workers: int, module: str,
     assert (result.rows["kept"], result.rows["filtered"], result.rows["read"]) == (60, 21, 81)
 
 
-def test_the_version_of_a_transform_makes_another_version_and_encodes_again(module: str, tmp_path: Path) -> None:
+def test_a_new_version_of_a_transform_changes_the_version_and_encodes_again(module: str, tmp_path: Path) -> None:
     sources = [source(write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS))]
     specs = [
         make_spec(tmp_path / "store", sources, **options)
@@ -667,7 +667,7 @@ def test_the_version_of_a_transform_makes_another_version_and_encodes_again(modu
 @pytest.mark.parametrize(
     ("function", "said"), [("fail", "KeyError: 'no such thing'"), ("number", "int, not str"), ("half", "surrogates")]
 )
-def test_a_transform_that_fails_is_told_with_file_row_and_function(
+def test_a_failing_transform_is_reported_with_file_row_and_function(
     function: str, said: str, on_error: str, module: str, tmp_path: Path
 ) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["text 8", "text 9"] if function == "fail" else ["text 9"])
@@ -697,7 +697,7 @@ def test_a_transform_that_cant_be_imported_is_an_error_of_the_spec(
     assert name in capsys.readouterr().err
 
 
-def test_a_transform_that_does_not_repeat_itself_publishes_nothing(module: str, tmp_path: Path) -> None:
+def test_a_nondeterministic_transform_publishes_nothing(module: str, tmp_path: Path) -> None:
     spec = make_spec(
         tmp_path / "store", [source(write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS))], **transform(f"{module}:chance")
     )
@@ -705,7 +705,7 @@ def test_a_transform_that_does_not_repeat_itself_publishes_nothing(module: str, 
     assert NEXT_STEP.search(message)
 
 
-def test_exclusion_is_of_the_texts_that_the_transform_returns(module: str, tmp_path: Path) -> None:
+def test_exclusions_apply_to_transformed_texts(module: str, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one é", "two"])
     options = transform(f"{module}:change")
     options["documents"] |= with_exclusions(tmp_path, [json.dumps("ONE 漢"), json.dumps("two")])["documents"]
@@ -715,7 +715,7 @@ def test_exclusion_is_of_the_texts_that_the_transform_returns(module: str, tmp_p
     assert result.rows["excluded"] == 1
 
 
-def test_bytes_under_a_null_id_never_come_back(tmp_path: Path) -> None:
+def test_bytes_under_a_null_id_are_never_read(tmp_path: Path) -> None:
     """Arrow lets a null slot have bytes: of an id that was taken out, say."""
     offsets, data = b"\0\0\0\0\6\0\0\0\14\0\0\0", b"secretpublic"
     buffers = [pa.py_buffer(bytes([0b10])), pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -199,7 +199,7 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
 
 
 @pytest.mark.parametrize("step", ["tokenize", "shuffle"])
-def test_build_goes_on_by_itself_when_a_worker_is_killed(larger: _LargerBuild, step: str) -> None:
+def test_a_build_continues_when_a_worker_is_killed(larger: _LargerBuild, step: str) -> None:
     larger.forget()
     with _running("run", larger.folder) as driver:
         larger.wait_for(step, driver)
@@ -210,7 +210,7 @@ def test_build_goes_on_by_itself_when_a_worker_is_killed(larger: _LargerBuild, s
     larger.compare()
 
 
-def test_workers_end_when_the_build_is_killed(larger: _LargerBuild) -> None:
+def test_workers_exit_when_the_build_is_killed(larger: _LargerBuild) -> None:
     larger.forget()
     with _running("run", larger.folder) as driver:
         larger.wait_for("tokenize", driver)
@@ -244,7 +244,7 @@ def _build_disturbed(spec: BuildSpec, step: str, disturb: Callable[[], None], nu
     ("step", "num_workers"),
     [pytest.param(step, n, marks=[full_only] if n and step != "shuffle" else []) for step in STEPS[1:] for n in (0, 2)],
 )
-def test_work_may_be_deleted_while_a_build_runs(tmp_path: Path, step: str, num_workers: int) -> None:
+def test_work_can_be_deleted_during_a_build(tmp_path: Path, step: str, num_workers: int) -> None:
     spec = small_spec(tmp_path)
     expected = listed_files(spec, build(spec).version)
     shutil.rmtree(spec.store)

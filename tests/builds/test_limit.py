@@ -62,7 +62,7 @@ def two_sources(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50, 120, 1000])
-def test_a_try_out_holds_the_first_documents_of_each_source(limit: int, tmp_path: Path) -> None:
+def test_a_tryout_contains_the_first_documents_of_each_source(limit: int, tmp_path: Path) -> None:
     sources = two_sources(tmp_path)
     spec = make_spec(tmp_path / "store", sources, limit=limit)
     result = build(spec)
@@ -82,7 +82,7 @@ _WORDS = st.sampled_from(["", "a", "b", "c", "dd", "é", "some text", "漢字"])
     file_rows=st.integers(1, 15),
     group_rows=st.integers(1, 5),
 )
-def test_the_limit_counts_documents_and_not_rows(
+def test_the_limit_counts_documents_not_rows(
     texts: list[tuple[str | None, int]], limit: int, file_rows: int, group_rows: int
 ) -> None:
     texts = [*texts, ("the last one", 2)]
@@ -101,7 +101,7 @@ def test_the_limit_counts_documents_and_not_rows(
             assert result.rows["read"] == result.rows["kept"] + result.rows["filtered"] <= len(texts)
 
 
-def test_rows_that_are_left_out_before_the_last_document_are_counted(tmp_path: Path) -> None:
+def test_rows_dropped_before_the_last_document_are_counted(tmp_path: Path) -> None:
     texts: list[str | None] = []
     for i in range(100):
         texts += [f"text {i}", "", None]
@@ -110,7 +110,7 @@ def test_rows_that_are_left_out_before_the_last_document_are_counted(tmp_path: P
     assert result.rows == {"read": 28, "kept": 10, "duplicates": 0, "filtered": 18, "excluded": 0, "quarantined": 0}
 
 
-def test_duplicates_count_for_the_limit_and_are_dropped_afterwards(tmp_path: Path) -> None:
+def test_duplicates_count_towards_the_limit_before_they_are_dropped(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["one", "one", "two", "three"])
     spec = make_spec(tmp_path / "store", [source(path)], limit=3)
     result = build(spec)
@@ -118,7 +118,7 @@ def test_duplicates_count_for_the_limit_and_are_dropped_afterwards(tmp_path: Pat
     assert result.rows["duplicates"] == 1
 
 
-def test_a_try_out_moves_its_own_tag_and_never_latest(tmp_path: Path) -> None:
+def test_a_tryout_moves_its_own_tag_but_never_latest(tmp_path: Path) -> None:
     sources = two_sources(tmp_path)
     small, larger, full = (make_spec(tmp_path / "store", sources, limit=limit) for limit in (3, 5, None))
     first = build(small)
@@ -134,7 +134,7 @@ def test_a_try_out_moves_its_own_tag_and_never_latest(tmp_path: Path) -> None:
     assert len({first.version, second.version, whole.version}) == 3
 
 
-def test_the_limit_stands_in_the_manifest_and_a_limit_above_all_is_still_a_try_out(tmp_path: Path) -> None:
+def test_the_limit_is_in_the_manifest_and_a_limit_above_all_documents_still_makes_a_tryout(tmp_path: Path) -> None:
     sources = two_sources(tmp_path)
     spec, full = (make_spec(tmp_path / "store", sources, limit=limit) for limit in (10_000, None))
     result, whole = build(spec), build(full)
@@ -146,7 +146,7 @@ def test_the_limit_stands_in_the_manifest_and_a_limit_above_all_is_still_a_try_o
     assert listed_files(spec, result.version, ".tok") == listed_files(full, whole.version, ".tok")
 
 
-def test_try_outs_and_full_builds_leave_each_other_alone(tmp_path: Path) -> None:
+def test_tryouts_and_full_builds_do_not_affect_each_other(tmp_path: Path) -> None:
     sources = [*two_sources(tmp_path), source(tmp_path / "b.jsonl", name="again")]
     fresh = {
         limit: listed_files(spec, build(spec).version)
@@ -159,7 +159,7 @@ def test_try_outs_and_full_builds_leave_each_other_alone(tmp_path: Path) -> None
             assert listed_files(spec, build(spec).version) == fresh[limit]
 
 
-def test_a_try_out_reads_no_further_than_it_must(tmp_path: Path) -> None:
+def test_a_tryout_stops_reading_at_its_limit(tmp_path: Path) -> None:
     for i in range(5):
         write_jsonl(tmp_path / f"{i}.jsonl", TEXTS[20 * i : 20 * i + 20])
     (tmp_path / "5.jsonl").write_text("no JSON\n")
@@ -170,7 +170,7 @@ def test_a_try_out_reads_no_further_than_it_must(tmp_path: Path) -> None:
         build(make_spec(tmp_path / "store", sources, limit=101))
 
 
-def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_accepts_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two_sources(tmp_path)
     path = tmp_path / "spec.yaml"
     path.write_text(
@@ -193,7 +193,7 @@ def test_the_command_line_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFi
     assert (planned["version"], planned["published"]) == (value["version"], True)
 
 
-def test_a_limit_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_that_is_not_a_positive_integer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "spec.yaml").write_text(
         "dataset: data\nstore: ./s\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
     )
@@ -203,7 +203,7 @@ def test_a_limit_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         load_spec(str(tmp_path / "spec.yaml"), ["limit=0"])
 
 
-def test_a_try_out_is_planned_under_its_own_version(tmp_path: Path) -> None:
+def test_a_tryout_is_planned_under_its_own_version(tmp_path: Path) -> None:
     sources = two_sources(tmp_path)
     planned = {limit: plan_directly(make_spec(tmp_path / "s", sources, limit=limit), 0)[0] for limit in (3, 4, None)}
     assert len({plan.version for plan in planned.values()}) == 3

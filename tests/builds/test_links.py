@@ -82,7 +82,7 @@ def test_a_store_or_dataset_that_is_a_link_is_written_and_read(project: _Project
     "name", ["train/000000.tok", "train/000001.docs", "validation/000000.tok", "inputs.json", "build.json"]
 )
 @pytest.mark.parametrize("target", ["precious", "nothing"])
-def test_a_link_where_a_file_of_the_version_goes_is_replaced_and_not_followed(
+def test_links_in_place_of_version_files_are_replaced_and_not_followed(
     project: _Project, name: str, target: str
 ) -> None:
     path = project.dataset / "versions" / project.version / name
@@ -95,7 +95,7 @@ def test_a_link_where_a_file_of_the_version_goes_is_replaced_and_not_followed(
 
 @pytest.mark.parametrize("target", ["manifest.json", "nothing"])
 @pytest.mark.parametrize("name", ["versions/{}/manifest.json", "tags/latest/00000001.json"])
-def test_a_link_where_a_name_is_made_once_is_an_error_and_not_followed(
+def test_a_link_in_place_of_a_file_created_exclusively_is_an_error_and_not_followed(
     project: _Project, name: str, target: str
 ) -> None:
     path = project.dataset / name.format(project.version)
@@ -122,7 +122,7 @@ def test_links_among_the_work_files_are_replaced_and_not_followed(project: _Proj
     "name",
     ["versions", "versions/{}", "versions/{}/train", "tags", "tags/latest", "work", "work/tmp", "work/spills"],
 )
-def test_a_folder_that_is_a_link_out_of_the_dataset_is_refused(project: _Project, name: str) -> None:
+def test_a_folder_that_links_out_of_the_dataset_is_refused(project: _Project, name: str) -> None:
     link = project.dataset / name.format(project.version)
     link.parent.mkdir(parents=True, exist_ok=True)
     if name in ("tags", "tags/latest"):  # else the old file there is no tag
@@ -140,7 +140,7 @@ def test_a_folder_that_is_a_link_out_of_the_dataset_is_refused(project: _Project
     project.assert_builds()
 
 
-def test_old_files_behind_a_link_are_not_deleted_as_stale(project: _Project) -> None:
+def test_stale_cleanup_does_not_follow_links(project: _Project) -> None:
     store = dataset_store(project.spec.store, project.spec.dataset)
     (project.dataset / "work").mkdir(parents=True)
     (project.dataset / "work" / "tmp").symlink_to(project.outside, target_is_directory=True)
@@ -156,7 +156,7 @@ def test_old_files_behind_a_link_are_not_deleted_as_stale(project: _Project) -> 
     project.assert_outside_is_untouched()
 
 
-def test_files_of_a_version_may_be_links_to_where_they_are_kept(project: _Project, tmp_path: Path) -> None:
+def test_version_files_can_be_links_to_files_elsewhere(project: _Project, tmp_path: Path) -> None:
     """As git-annex and DVC keep files: reading follows links, since what they lead to must match the manifest."""
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -187,7 +187,7 @@ def _damage(path: Path, how: str, outside: Path) -> None:
         "versions/{}/train/000000.tok",
     ],
 )
-def test_what_is_no_file_of_the_version_is_named_and_never_waited_for(project: _Project, name: str, how: str) -> None:
+def test_special_files_in_a_version_are_named_without_blocking(project: _Project, name: str, how: str) -> None:
     path = project.alone / name.format(project.version)
     _damage(path, how, project.outside / "precious")
     with pytest.raises((StoreError, FormatError)) as caught:
@@ -199,7 +199,7 @@ def test_what_is_no_file_of_the_version_is_named_and_never_waited_for(project: _
 
 
 @pytest.mark.parametrize("how", ["pipe", "folder", "a device", "another file", "itself"])
-def test_a_document_table_that_is_none_is_named(project: _Project, how: str) -> None:
+def test_a_document_table_that_is_a_special_file_is_named(project: _Project, how: str) -> None:
     path = project.alone / "versions" / project.version / "train" / "000000.docs"
     _damage(path, how, project.outside / "precious")
     with pytest.raises(FormatError, match=r"000000\.docs"):
@@ -261,5 +261,5 @@ def test_a_listed_name_never_reads_a_file_outside_though_its_checksum_is_right(p
             read_listed(store, load_manifest(store, project.version), folder + name)
 
 
-def test_the_version_has_the_files_that_are_named_here(project: _Project) -> None:
+def test_the_version_has_the_files_listed_in_this_module(project: _Project) -> None:
     assert {"train/000000.tok", "train/000001.docs", "validation/000000.tok"} <= set(project.hashes)

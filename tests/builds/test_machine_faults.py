@@ -33,7 +33,7 @@ _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)
 
 
 @pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT", "EIO", "EROFS"] if FULL else ["ENOSPC"])
-def test_a_disk_that_fails_from_any_operation_on_shows_nothing_and_the_build_resumes(
+def test_a_disk_that_fails_at_any_operation_leaves_nothing_visible_and_the_build_resumes(
     tmp_path: Path, number: str
 ) -> None:
     (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
@@ -105,7 +105,7 @@ def mounted(notes: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("transform", "said"), [("fill_disk", "No space left on device"), ("make_read_only", "Read-only file system")]
 )
-def test_a_disk_that_fails_in_the_middle_is_named_and_the_same_command_goes_on(
+def test_a_disk_that_fails_midway_is_named_and_the_same_command_resumes(
     transform: str, said: str, tmp_path: Path, mounted: Path
 ) -> None:
     write_jsonl(tmp_path / "data" / "a.jsonl", _TEXTS)
@@ -128,7 +128,7 @@ def test_a_disk_that_fails_in_the_middle_is_named_and_the_same_command_goes_on(
     _assert_same_bytes(plain, json.loads(done.stdout)["version"], tmp_path)
 
 
-def test_a_disk_without_room_for_one_more_file_says_so(tmp_path: Path, mounted: Path) -> None:
+def test_a_disk_without_free_inodes_is_reported(tmp_path: Path, mounted: Path) -> None:
     source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", _TEXTS))}
     spec = make_spec(mounted / "store", [source], shard_tokens=5000)
     subprocess.run(["mount", "-o", "remount,nr_inodes=16", str(mounted)], check=True)
@@ -143,7 +143,7 @@ def test_a_disk_without_room_for_one_more_file_says_so(tmp_path: Path, mounted: 
 
 
 @pytest.mark.parametrize("one_file", [True, False] if FULL else [False])
-def test_64_file_descriptors_are_enough_for_any_number_of_files_and_shards(one_file: bool, tmp_path: Path) -> None:
+def test_64_file_descriptors_suffice_for_any_number_of_files_and_shards(one_file: bool, tmp_path: Path) -> None:
     num_files = 1 if one_file else 100
     for number in range(num_files):
         texts = [f"{number} {text}" for text in _TEXTS[:: max(1, num_files // 5)]]
@@ -190,7 +190,7 @@ def _one_file(folder: Path, transform: str, texts: list[str]) -> BuildSpec:
     return _with_transform(make_spec(folder / "store", [source]), transform)
 
 
-def test_a_worker_killed_for_memory_is_replaced_and_said(notes: Path) -> None:
+def test_a_worker_killed_for_memory_is_replaced_and_reported(notes: Path) -> None:
     spec = _one_file(notes, "die_once", _TEXTS)
     done = _build(_written(spec, notes), "--workers", "2")
     assert done.returncode == 0, done.stderr
@@ -199,7 +199,7 @@ def test_a_worker_killed_for_memory_is_replaced_and_said(notes: Path) -> None:
     _assert_same_bytes(spec, json.loads(done.stdout)["version"], notes)
 
 
-def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
+def test_a_worker_killed_repeatedly_fails_the_build_and_names_the_file(
     notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0, 0, 0))
@@ -210,7 +210,7 @@ def test_a_worker_killed_again_and_again_ends_the_build_and_names_the_file(
 
 
 @pytest.mark.parametrize("megabytes", [1, 40, 80, 160] if FULL else [1, 80])
-def test_a_worker_without_memory_ends_the_build_and_names_the_file(
+def test_a_worker_that_runs_out_of_memory_fails_the_build_and_names_the_file(
     megabytes: int, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0, 0, 0))
@@ -251,7 +251,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     return _Clock(monkeypatch)
 
 
-def test_a_clock_that_goes_back_while_a_build_runs_changes_no_byte(tmp_path: Path, clock: _Clock) -> None:
+def test_a_clock_set_back_during_a_build_changes_no_bytes(tmp_path: Path, clock: _Clock) -> None:
     spec = small_spec(tmp_path)
     expected = build(spec.model_copy(update={"store": str(tmp_path / "before")})).version
     clock.looks, clock.backward = 0, 3600.0
@@ -261,7 +261,7 @@ def test_a_clock_that_goes_back_while_a_build_runs_changes_no_byte(tmp_path: Pat
     _assert_same_bytes(spec, version, tmp_path)
 
 
-def test_tags_are_ordered_by_their_numbers_whatever_the_clock_says(tmp_path: Path, clock: _Clock) -> None:
+def test_tags_are_ordered_by_number_regardless_of_the_clock(tmp_path: Path, clock: _Clock) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", _TEXTS)
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
     versions = []
@@ -276,7 +276,7 @@ def test_tags_are_ordered_by_their_numbers_whatever_the_clock_says(tmp_path: Pat
 
 
 @pytest.mark.parametrize("offset", [-1e8, -3600.0, -1.0, 0.0] if FULL else [-3600.0, -1.0])
-def test_a_clock_that_is_behind_the_files_hides_no_change(tmp_path: Path, clock: _Clock, offset: float) -> None:
+def test_a_clock_behind_the_file_times_hides_no_change(tmp_path: Path, clock: _Clock, offset: float) -> None:
     clock.offset = offset
     path = write_jsonl(tmp_path / "a.jsonl", _TEXTS)
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
@@ -290,7 +290,7 @@ def test_a_clock_that_is_behind_the_files_hides_no_change(tmp_path: Path, clock:
     assert not (tmp_path / "store" / "data" / "work" / "fingerprints.json").exists()
 
 
-def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
+def test_a_clock_that_jumps_ahead_loses_no_file_of_a_build(
     tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another build takes the temporaries of this one for those of a day ago, and removes them."""
@@ -313,7 +313,7 @@ def test_a_clock_that_jumps_ahead_takes_no_file_from_a_build_for_good(
     _assert_same_bytes(spec, version, tmp_path)
 
 
-def test_a_clock_that_was_ahead_leaves_temporaries_that_harm_nothing(tmp_path: Path, clock: _Clock) -> None:
+def test_temporaries_from_a_clock_that_ran_ahead_are_harmless(tmp_path: Path, clock: _Clock) -> None:
     spec = small_spec(tmp_path)
     store = LocalStore(Path(spec.store) / spec.dataset)
     store.replace("work/tmp/left.by.a.kill", b"half", durable=False)

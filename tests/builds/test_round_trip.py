@@ -351,7 +351,7 @@ def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pyte
     return load_built(spec, result.version, used, read_source(folder, corpus), corpus.limit)
 
 
-def test_the_documents_are_exactly_the_distinct_ones_of_the_input(built: Built) -> None:
+def test_the_documents_are_exactly_the_distinct_input_documents(built: Built) -> None:
     assert len(built.kept) > 0
     assert Counter(map(_place, built.documents)) == Counter(built.kept.values())
     if built.library.decode is not None:
@@ -366,14 +366,14 @@ def test_every_document_carries_the_id_of_its_row(built: Built) -> None:
         assert document["id"] == built.source[_place(document)].id
 
 
-def test_ids_are_those_of_the_library_document_by_document(built: Built) -> None:
+def test_each_document_has_the_token_ids_of_the_library(built: Built) -> None:
     for document in built.documents:
         place = _place(document)
         expected = np.array(built.library.encode(built.texts[place]), np.uint32)
         assert np.array_equal(document["ids"], expected), place
 
 
-def test_the_manifest_counts_every_row_of_the_input_once(built: Built) -> None:
+def test_the_manifest_counts_every_input_row_once(built: Built) -> None:
     num_texts, num_kept = len(built.texts), len(built.kept)
     rows = {"kept": num_kept, "duplicates": num_texts - num_kept, "excluded": 0, "quarantined": 0}
     if built.limit is None:
@@ -457,14 +457,14 @@ def hard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load_built(spec, result.version, used, {("hard.parquet", row): Row(text) for row, text in enumerate(texts)})
 
 
-def test_hard_texts_come_back_as_they_went_in(hard: Built) -> None:
+def test_difficult_texts_round_trip(hard: Built) -> None:
     decode = hard.library.decode
     assert decode is not None
     texts = [decode(document["ids"].tolist()) for document in hard.documents]
     assert Counter(texts) == Counter(dict.fromkeys(hard.kept, 1))
 
 
-def test_hard_texts_get_the_ids_of_the_library(hard: Built) -> None:
+def test_difficult_texts_get_the_ids_of_the_library(hard: Built) -> None:
     for document in hard.documents:
         text = hard.texts[_place(document)]
         assert document["ids"].tolist() == hard.library.encode(text), text[:40]

@@ -78,7 +78,9 @@ def tok_files(spec: BuildSpec, version: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_build_to_s3_is_the_build_to_a_folder(tmp_path: Path, s3_proxy: FaultyProxy, num_workers: int) -> None:
+def test_a_build_to_s3_has_the_bytes_of_a_build_to_a_folder(
+    tmp_path: Path, s3_proxy: FaultyProxy, num_workers: int
+) -> None:
     names = write_inputs(tmp_path / "in")
     local = spec_of(str(tmp_path / "in"), names, str(tmp_path / "store"))
     remote = local.model_copy(update={"store": fresh_store()})
@@ -89,7 +91,7 @@ def test_a_build_to_s3_is_the_build_to_a_folder(tmp_path: Path, s3_proxy: Faulty
     assert (again.published, again.tag_moved, again.num_encoded) == (False, False, 0)
 
 
-def test_inputs_on_s3_give_the_shards_of_local_ones(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
+def test_inputs_on_s3_give_the_same_shards_as_local_inputs(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
     key = uuid.uuid4().hex
     upload(s3_url, tmp_path / "in", key)
@@ -98,7 +100,9 @@ def test_inputs_on_s3_give_the_shards_of_local_ones(tmp_path: Path, s3_url: str,
     assert tok_files(remote, build(remote).version) == tok_files(local, build(local).version)
 
 
-def test_a_rebuild_encodes_only_what_is_new_and_a_reader_sees_it(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+def test_a_rebuild_encodes_only_new_input_and_a_reader_sees_the_new_version(
+    tmp_path: Path, s3_proxy: FaultyProxy
+) -> None:
     names = write_inputs(tmp_path / "in")
     store = fresh_store()
     assert build(spec_of(str(tmp_path / "in"), names[:2], store)).num_encoded == 2
@@ -109,7 +113,7 @@ def test_a_rebuild_encodes_only_what_is_new_and_a_reader_sees_it(tmp_path: Path,
     assert len(data[len(data) - 1]["input_ids"]) == 32
 
 
-def test_of_two_builds_that_bring_the_same_bytes_one_published(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+def test_exactly_one_of_two_builds_with_the_same_bytes_publishes(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["a text"])
     spec = spec_of(str(tmp_path), ["a.jsonl"], fresh_store())
     found: list[BuildResult] = []
@@ -129,7 +133,7 @@ def test_of_two_builds_that_bring_the_same_bytes_one_published(tmp_path: Path, s
 # ---- the network
 
 
-def test_with_a_tenth_of_requests_failing_build_and_epoch_have_the_same_bytes(
+def test_build_and_epoch_have_the_same_bytes_if_a_tenth_of_requests_fail(
     tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = write_inputs(tmp_path / "in", count(2000, 9000))
@@ -161,7 +165,7 @@ def test_with_a_tenth_of_requests_failing_build_and_epoch_have_the_same_bytes(
     assert "try 1 of 5 failed" in caplog.text
 
 
-def test_a_store_that_stays_away_ends_the_build_with_its_name(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+def test_a_store_that_stays_unreachable_fails_the_build_and_is_named(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
     spec = spec_of(str(tmp_path / "in"), names, fresh_store())
     s3_proxy.fail(1.0, seed=1)
@@ -179,7 +183,7 @@ def build_once(spec: BuildSpec) -> None:
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "c.jsonl.gz", "a.parquet"])
-def test_a_network_that_ends_while_an_input_is_read_is_no_damage_of_it(
+def test_a_network_that_fails_while_an_input_is_read_is_not_reported_as_damage(
     tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, name: str
 ) -> None:
     write_inputs(tmp_path / "in")
@@ -200,7 +204,7 @@ def test_a_network_that_ends_while_an_input_is_read_is_no_damage_of_it(
     assert build(spec).published
 
 
-def test_a_key_with_empty_parts_is_that_object_and_no_other(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
+def test_a_key_with_empty_parts_names_exactly_that_object(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
     key = uuid.uuid4().hex
     put(s3_url, f"{key}/a//x.jsonl", b'{"text": "the right one"}\n')
     put(s3_url, f"{key}/a/x.jsonl", b'{"text": "another"}\n')
@@ -210,7 +214,7 @@ def test_a_key_with_empty_parts_is_that_object_and_no_other(tmp_path: Path, s3_u
     assert found.splits == local.splits
 
 
-def test_retries_of_workers_are_told(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
+def test_retries_of_workers_are_reported(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
     told: list[str] = []
     s3_proxy.faults["PUT"].extend(["ok"] * 4 + ["503"])  # the fifth write is a worker's
@@ -224,7 +228,7 @@ def test_retries_of_workers_are_told(tmp_path: Path, s3_proxy: FaultyProxy) -> N
     assert len([text for text in told if "try 1 of 5 failed" in text and "s3://" in text]) == 1
 
 
-def test_an_object_that_changes_while_it_is_read_ends_the_build(
+def test_an_object_that_changes_while_it_is_read_fails_the_build(
     tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
 ) -> None:
     names = write_inputs(tmp_path / "in")
@@ -245,9 +249,7 @@ def test_an_object_that_changes_while_it_is_read_ends_the_build(
     assert dataset_store(spec.store, "data").names("tags/latest") == []
 
 
-def test_verify_through_a_bad_network_finds_no_damage_but_the_one_that_is_there(
-    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
-) -> None:
+def test_verify_over_a_bad_network_reports_only_real_damage(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
     spec = spec_of(str(tmp_path / "in"), names, fresh_store())
     version = build(spec).version
@@ -270,7 +272,7 @@ def test_verify_through_a_bad_network_finds_no_damage_but_the_one_that_is_there(
     ("end", "pattern", "number"),
     [(".txt", "*.txt", count(1050, 100_000)), ("/x.txt", "*/x.txt", count(50, 100_000))],
 )
-def test_many_objects_are_listed_by_the_thousand(
+def test_many_objects_are_listed_in_pages_of_a_thousand(
     s3_url: str, s3_proxy: FaultyProxy, end: str, pattern: str, number: int
 ) -> None:
     key = uuid.uuid4().hex

@@ -61,21 +61,21 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> _Reference:
     return _Reference(tmp_path_factory.mktemp("same"))
 
 
-def test_reference_build_is_worth_comparing(reference: _Reference) -> None:
+def test_the_reference_build_covers_every_case(reference: _Reference) -> None:
     suffixes = {name.rpartition(".")[2] for name in reference.hashes}
     assert suffixes == {"tok", "docs", "json"}
     assert sum(name.startswith("train/") and name.endswith(".tok") for name in reference.hashes) > 2
 
 
 @pytest.mark.parametrize("num_workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
-def test_number_of_workers_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
+def test_the_number_of_workers_changes_no_bytes(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
     spec = reference.elsewhere(tmp_path)
     assert listed_files(spec, build(spec, num_workers).version) == reference.hashes
 
 
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
-def test_prefect_changes_no_byte(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
+def test_prefect_changes_no_bytes(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
     spec = reference.elsewhere(tmp_path)
     assert listed_files(spec, build_dataset(spec.with_workers(num_workers))["version"]) == reference.hashes
 
@@ -193,17 +193,17 @@ def test_several_shards_are_compared(same: _Same) -> None:
 
 @pytest.mark.parametrize("num_files", [1, 3, 7] if FULL else [3])
 @pytest.mark.parametrize("form", _FORMS)
-def test_the_kind_of_source_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path, form: str, num_files: int) -> None:
+def test_the_kind_of_source_changes_no_shard_bytes(same: _Same, tmp_path: Path, form: str, num_files: int) -> None:
     assert same.shards(tmp_path, _written(_FORMS[form], tmp_path, same.rows, num_files)) == same.hashes
 
 
-def test_the_name_of_a_source_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path) -> None:
+def test_the_name_of_a_source_changes_no_shard_bytes(same: _Same, tmp_path: Path) -> None:
     (source,) = _written(_FORMS["json lines"], tmp_path, same.rows, 1)
     for name in ("reference", "another"):
         assert same.shards(tmp_path, [source | {"name": name}]) == same.hashes
 
 
-def test_a_mix_of_kinds_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path) -> None:
+def test_mixing_kinds_of_sources_changes_no_shard_bytes(same: _Same, tmp_path: Path) -> None:
     sources, share = [], len(same.rows) // len(_FORMS) + 1
     for i, form in enumerate(_FORMS.values()):
         (tmp_path / str(i)).mkdir()
@@ -212,7 +212,7 @@ def test_a_mix_of_kinds_changes_no_byte_of_a_shard(same: _Same, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("group_rows", [3, 100, 10**6])
-def test_row_groups_and_files_of_a_glob_change_no_byte_of_a_shard(same: _Same, tmp_path: Path, group_rows: int) -> None:
+def test_row_groups_and_files_of_a_glob_change_no_shard_bytes(same: _Same, tmp_path: Path, group_rows: int) -> None:
     texts = [row["text"] for row in same.rows]
     cuts = [0, 0, 1, 400, len(texts)]  # one file is empty, one has a single row
     for i, (start, end) in enumerate(pairwise(cuts)):
@@ -221,7 +221,7 @@ def test_row_groups_and_files_of_a_glob_change_no_byte_of_a_shard(same: _Same, t
 
 
 @pytest.mark.parametrize("form", [name for name, form in _FORMS.items() if form.is_cut])
-def test_partitions_change_no_byte_of_a_shard(
+def test_partitions_change_no_shard_bytes(
     same: _Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     sources = _written(_FORMS[form], tmp_path, same.rows, 1)

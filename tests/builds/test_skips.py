@@ -217,14 +217,14 @@ CASES: dict[str, Callable[[Path], Case]] = {
 
 
 @pytest.mark.parametrize("reason", list(REASONS))
-def test_rows_of_every_reason_are_left_out_counted_and_listed(reason: str, tmp_path: Path) -> None:
+def test_bad_rows_of_every_reason_are_dropped_counted_and_listed(reason: str, tmp_path: Path) -> None:
     case = CASES[reason](tmp_path)
     assert {one for *_, one in case.bad} == {reason}
     assert_skipped(case.spec, build(case.spec), case.texts, case.bad, case.num_rows)
 
 
 @pytest.mark.parametrize("reason", list(REASONS))
-def test_the_same_input_fails_with_its_first_bad_row_unless_they_are_skipped(reason: str, tmp_path: Path) -> None:
+def test_a_build_that_does_not_skip_fails_at_the_first_bad_row(reason: str, tmp_path: Path) -> None:
     case = CASES[reason](tmp_path)
     with pytest.raises(BadRow, match="a\\.") as told:
         build(failing(case.spec))
@@ -234,7 +234,7 @@ def test_the_same_input_fails_with_its_first_bad_row_unless_they_are_skipped(rea
 
 
 @pytest.mark.parametrize("sequence", list(permutations(["too_large", "bad_id", "invalid_json"])), ids="-".join)
-def test_the_first_bad_row_is_told_whatever_step_finds_it(sequence: Sequence[str], tmp_path: Path) -> None:
+def test_the_first_bad_row_is_reported_whichever_step_finds_it(sequence: Sequence[str], tmp_path: Path) -> None:
     lines = {
         "too_large": b'{"text": "' + b"x" * 2001 + b'"}',
         "bad_id": b'{"text": "a", "id": "' + b"x" * 1025 + b'"}',
@@ -249,7 +249,7 @@ def test_the_first_bad_row_is_told_whatever_step_finds_it(sequence: Sequence[str
     assert [line["reason"] for line in listed_rows(spec, build(spec).version)] == list(sequence)
 
 
-def test_a_broken_compressed_page_takes_its_row_group_along(tmp_path: Path) -> None:
+def test_a_broken_compressed_page_drops_its_whole_row_group(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     damaged_parquet(path, compression="zstd", write_page_checksum=False)
     spec = spec_of(path, "parquet")
@@ -257,7 +257,7 @@ def test_a_broken_compressed_page_takes_its_row_group_along(tmp_path: Path) -> N
     assert_skipped(spec, build(spec), texts, [(20, 20, "bad_page")], 60)
 
 
-def test_nothing_skipped_is_no_list(tmp_path: Path) -> None:
+def test_no_list_is_written_if_nothing_is_skipped(tmp_path: Path) -> None:
     spec = spec_of(write_jsonl(tmp_path / "a.jsonl", GOOD))
     assert_skipped(spec, build(spec), GOOD, [], len(GOOD))
 
@@ -277,7 +277,7 @@ def test_a_file_under_two_names_is_listed_under_both(tmp_path: Path) -> None:
     assert result.rows["duplicates"] == len(GOOD)
 
 
-def test_an_input_of_bad_rows_alone_is_refused_with_their_number(tmp_path: Path) -> None:
+def test_an_input_of_only_bad_rows_is_refused_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 7)
     with pytest.raises(
@@ -395,7 +395,7 @@ def ranges(bounds: Sequence[int], size: int) -> list[FileRange]:
 
 @settings(max_examples=count(150, 3000), deadline=None)
 @given(sizes, st.lists(st.integers(1, 3000), max_size=6), st.booleans())
-def test_lines_that_are_far_too_long_are_left_out_whatever_the_cut(
+def test_overlong_lines_are_dropped_wherever_the_file_is_cut(
     lengths: list[int], cuts: list[int], ends_with_newline: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
@@ -423,7 +423,7 @@ def test_lines_that_are_far_too_long_are_left_out_whatever_the_cut(
     st.sampled_from(["|", "<|s|>", "ab-", "\n---\n", "\n\n"]),
     st.integers(1, 64),
 )
-def test_documents_between_separators_are_the_same_whatever_the_cut_and_the_block(
+def test_documents_between_separators_do_not_depend_on_cuts_or_blocks(
     lengths: list[int], cuts: list[int], separator: str, block_bytes: int
 ) -> None:
     pieces = ["x" * length for length in lengths]
@@ -487,7 +487,7 @@ def test_the_list_has_the_same_bytes_for_any_number_of_workers_and_any_cut(
     assert listed_files(spec, build(spec, num_workers).version) == wanted
 
 
-def test_a_build_from_spills_that_are_there_lists_the_same_rows(tmp_path: Path, wanted: dict[str, str]) -> None:
+def test_a_build_from_existing_spills_lists_the_same_rows(tmp_path: Path, wanted: dict[str, str]) -> None:
     spec = mixed_folder(tmp_path)
     first = build(spec)
     other = spec.model_copy(update={"shard_tokens": 800})
@@ -498,7 +498,7 @@ def test_a_build_from_spills_that_are_there_lists_the_same_rows(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 1000])
-def test_a_tryout_lists_what_it_met(limit: int, tmp_path: Path) -> None:
+def test_a_tryout_lists_the_bad_rows_it_read(limit: int, tmp_path: Path) -> None:
     case = CASES["missing_key"](tmp_path)
     spec = case.spec.model_copy(update={"limit": limit})
     result = build(spec)
@@ -536,7 +536,7 @@ def stop() -> None:
 
 
 @pytest.mark.parametrize("step", ["tokenize_partition", *STEPS])
-def test_a_build_that_was_stopped_goes_on_to_the_same_list(step: str, tmp_path: Path, wanted: dict[str, str]) -> None:
+def test_an_interrupted_build_resumes_to_the_same_list(step: str, tmp_path: Path, wanted: dict[str, str]) -> None:
     spec = mixed_folder(tmp_path)
     with before(step, stop), pytest.raises(KeyboardInterrupt):
         build(spec)
@@ -544,7 +544,7 @@ def test_a_build_that_was_stopped_goes_on_to_the_same_list(step: str, tmp_path: 
     assert listed_files(spec, build(spec).version) == wanted
 
 
-def test_a_partition_that_was_stopped_before_its_record_is_listed_once(
+def test_a_partition_interrupted_before_its_record_is_listed_once(
     tmp_path: Path, wanted: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = mixed_folder(tmp_path)
@@ -599,7 +599,7 @@ def work_lists(spec: BuildSpec) -> list[Path]:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_list_that_is_damaged_between_steps_is_mended(
+def test_a_list_damaged_between_steps_is_repaired(
     damage: Callable[[Path], None], step: str, tmp_path: Path, wanted: dict[str, str]
 ) -> None:
     spec = mixed_folder(tmp_path)
@@ -610,7 +610,7 @@ def test_a_list_that_is_damaged_between_steps_is_mended(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_work_that_is_deleted_between_steps_is_made_again_with_its_lists(
+def test_work_deleted_between_steps_is_recreated_with_its_lists(
     step: str, tmp_path: Path, wanted: dict[str, str]
 ) -> None:
     spec = mixed_folder(tmp_path)
@@ -620,7 +620,7 @@ def test_work_that_is_deleted_between_steps_is_made_again_with_its_lists(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_lists_that_are_damaged_between_builds_are_mended(
+def test_lists_damaged_between_builds_are_repaired(
     damage: Callable[[Path], None], tmp_path: Path, wanted: dict[str, str]
 ) -> None:
     spec = mixed_folder(tmp_path)
@@ -707,7 +707,7 @@ def test_a_truncated_parquet_file_is_never_skipped(tmp_path: Path) -> None:
     _refused(spec_of(path, "parquet"), match="not a readable parquet file")
 
 
-def test_a_csv_file_whose_quotes_do_not_end_is_never_skipped(tmp_path: Path) -> None:
+def test_a_csv_file_with_an_unclosed_quote_is_never_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'text\ngood\n"open\nthe rest\n')
     _refused(spec_of(path, "csv"), match="not valid CSV")
@@ -729,7 +729,7 @@ def test_a_transform_that_fails_is_never_skipped(tmp_path: Path) -> None:
     _refused(spec, match="_raises_on_good failed")
 
 
-def test_a_process_without_memory_blames_no_transform(tmp_path: Path) -> None:
+def test_running_out_of_memory_is_not_blamed_on_the_transform(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", GOOD)
     spec = spec_of(path, transform={"function": "tests.builds.test_skips:_out_of_memory", "version": "1"})
     with pytest.raises(MemoryError):
@@ -807,7 +807,7 @@ def test_a_disk_or_network_that_fails_is_never_skipped(
 
 
 @pytest.mark.parametrize("error", ERRORS[:3], ids=repr)
-def test_a_read_that_fails_inside_a_row_group_is_no_bad_page(error: Exception, tmp_path: Path) -> None:
+def test_a_read_error_inside_a_row_group_is_not_reported_as_a_bad_page(error: Exception, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": GOOD}), path, row_group_size=5)
     reader = make_reader({"kind": "parquet", "text": "text", "max_bytes": 100, "on_error": "skip"})
@@ -848,7 +848,7 @@ def test_a_build_says_how_many_rows_it_skipped_and_where_they_are_listed(
     assert rows == {"read": 25, "kept": 20, "quarantined": 5, "duplicates": 0, "filtered": 0, "excluded": 0}
 
 
-def test_skipping_is_part_of_what_names_a_version(tmp_path: Path) -> None:
+def test_skipping_enters_the_name_of_a_version(tmp_path: Path) -> None:
     spec = spec_of(write_jsonl(tmp_path / "a.jsonl", GOOD))
     assert build(spec).version != build(failing(spec)).version
 
@@ -864,7 +864,7 @@ def test_an_input_that_changes_is_never_skipped(tmp_path: Path) -> None:
         _refused(case.spec, TokenloomError, "changed")
 
 
-def test_a_source_of_bad_rows_alone_is_refused_beside_a_good_one(tmp_path: Path) -> None:
+def test_a_source_of_only_bad_rows_is_refused_even_beside_a_good_one(tmp_path: Path) -> None:
     """A key that no row has is a mistake of the spec, not 700 bad rows."""
     good, wrong = (write_jsonl(tmp_path / f"{name}.jsonl", ["one", "two"], key=name) for name in ("text", "article"))
     sources = [{"kind": "jsonl", "path": str(good)}, {"kind": "jsonl", "path": str(wrong), "name": "papers"}]

@@ -123,7 +123,7 @@ def test_two_builders_of_one_spec_publish_one_version(inputs: _Inputs) -> None:
     SUMMARY.append(f"two builders of one spec, {rounds} times: {together} times both encoded, always one version")
 
 
-def test_two_builders_of_other_specs_publish_both_and_the_tag_names_one(inputs: _Inputs) -> None:
+def test_two_builders_of_different_specs_publish_both_and_the_tag_names_one(inputs: _Inputs) -> None:
     log: list[tags.TagEntry] = []
     left_alone, rounds = 0, count(1, 100)
     for number in range(rounds):
@@ -144,7 +144,7 @@ def test_two_builders_of_other_specs_publish_both_and_the_tag_names_one(inputs: 
     SUMMARY.append(f"two builders of other specs, {rounds} times: the tag was left alone {left_alone} times")
 
 
-def test_a_builder_goes_on_whatever_moment_the_other_is_killed_at(inputs: _Inputs) -> None:
+def test_a_builder_completes_whenever_the_other_is_killed(inputs: _Inputs) -> None:
     generator = random.Random(5)
     log: list[tags.TagEntry] = []
     killed, rounds = 0, count(1, 50)

@@ -30,7 +30,7 @@ def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     GradientState._reset_state()
 
 
-def test_restored_run_goes_on_with_the_next_batch(corpus: str, tmp_path: Path) -> None:
+def test_a_restored_run_continues_with_the_next_batch(corpus: str, tmp_path: Path) -> None:
     whole = train(corpus, tmp_path / "whole", steps=12)
     first = train(corpus, tmp_path / "stopped", steps=5)
     then = train(corpus, tmp_path / "stopped", steps=12, resume=True)
@@ -39,13 +39,13 @@ def test_restored_run_goes_on_with_the_next_batch(corpus: str, tmp_path: Path) -
     assert whole[-1] < whole[0] - 0.5
 
 
-def test_prepare_leaves_the_loader_as_it_is(corpus: str) -> None:
+def test_prepare_returns_the_loader_unchanged(corpus: str) -> None:
     loader = TokenLoader(TokenDataset(corpus, seq_len=SEQ_LEN), BATCH_SIZE)
     assert Accelerator().prepare(loader) is loader
 
 
 @pytest.mark.skipif(not FULL, reason="takes half a minute: set TOKENLOOM_FULL=1")
-def test_two_processes_take_each_their_half_and_go_on(corpus: str, tmp_path: Path) -> None:
+def test_two_processes_each_take_their_half_and_continue(corpus: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(_ROOT / "examples" / "train_accelerate.py"), corpus, "--checkpoint", str(tmp_path / "two")]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}

@@ -39,7 +39,7 @@ def _run(reference: str, folder: Path, num_processes: int, steps: int) -> dict[i
     return {int(step): float(loss) for step, loss in found}
 
 
-def test_two_processes_then_one_train_as_one_process_that_was_never_stopped(corpus: str, tmp_path: Path) -> None:
+def test_two_processes_then_one_train_like_one_uninterrupted_process(corpus: str, tmp_path: Path) -> None:
     first = _run(corpus, tmp_path / "stopped", num_processes=2, steps=9)
     assert sorted(path.name for path in (tmp_path / "stopped").iterdir()) == [f"step-{n:08d}.pt" for n in (4, 8, 9)]
     then = _run(corpus, tmp_path / "stopped", num_processes=1, steps=20)

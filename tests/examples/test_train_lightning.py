@@ -42,7 +42,7 @@ def _fit(reference: str, folder: Path, steps: int, every: int, resume: bool = Fa
 
 
 @pytest.mark.parametrize("stop", [5, 8, 11])  # within an epoch of 8 batches, at its end, in the next one
-def test_resumed_fit_goes_on_with_the_next_sample(corpus: str, tmp_path: Path, stop: int) -> None:
+def test_a_resumed_fit_continues_with_the_next_sample(corpus: str, tmp_path: Path, stop: int) -> None:
     first, _ = _fit(corpus, tmp_path, steps=stop, every=stop)
     then, trainer = _fit(corpus, tmp_path, steps=20, every=100, resume=True)
     data = train_lightning.Tokens(corpus)
@@ -55,7 +55,7 @@ def test_resumed_fit_goes_on_with_the_next_sample(corpus: str, tmp_path: Path, s
     assert trainer.callback_metrics["validation_loss"] < 5
 
 
-def test_without_a_limit_lightning_takes_a_batch_ahead_which_a_checkpoint_counts(corpus: str, tmp_path: Path) -> None:
+def test_without_a_limit_lightning_counts_a_prefetched_batch_in_its_checkpoint(corpus: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"limit_train_batches": 1.0, "limit_val_batches": 0}
     first, _ = _fit(corpus, tmp_path, steps=5, every=5, **options)
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
@@ -64,7 +64,7 @@ def test_without_a_limit_lightning_takes_a_batch_ahead_which_a_checkpoint_counts
     assert state["samples"] == 6 * train_lightning.BATCH_SIZE  # the trap that the example tells of
 
 
-def test_lightning_leaves_the_loader_as_it_is(corpus: str, tmp_path: Path) -> None:
+def test_lightning_uses_the_loader_unchanged(corpus: str, tmp_path: Path) -> None:
     _, trainer = _fit(corpus, tmp_path, steps=1, every=1)
     assert isinstance(trainer.train_dataloader, TokenLoader)
     trainer.train_dataloader.close()

@@ -24,7 +24,7 @@ def _losses(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path) -> None:
+def test_the_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path) -> None:
     trainer = train(corpus, tmp_path, steps=10, train_sampling_strategy="sequential", save_strategy="no", **_QUIET)
     data = TokenDataset(corpus, seq_len=SEQ_LEN)  # labels shifted by us
     samples = [data[i] for i in range(BATCH_SIZE)]
@@ -39,7 +39,7 @@ def test_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path) ->
     assert trainer.state.log_history[-1]["eval_loss"] < losses[0] - 1
 
 
-def test_resumed_training_has_the_losses_of_one_that_was_never_stopped(corpus: str, tmp_path: Path) -> None:
+def test_resumed_training_has_the_losses_of_uninterrupted_training(corpus: str, tmp_path: Path) -> None:
     whole = _losses(train(corpus, tmp_path / "whole", steps=8, save_strategy="no", **_QUIET))
     train(corpus, tmp_path / "stopped", steps=3, save_steps=3, **_QUIET)
     then = _losses(train(corpus, tmp_path / "stopped", steps=8, resume=True, **_QUIET))

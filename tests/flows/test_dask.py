@@ -110,7 +110,7 @@ def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_cluster_changes_no_byte_and_reports_progress(tmp_path: Path, shared_address: str) -> None:
+def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, shared_address: str) -> None:
     spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
     seen: list[progress.Event] = []
     with progress.listening(seen.append):
@@ -133,7 +133,7 @@ def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_killing_a_worker_changes_no_byte(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killing_a_worker_changes_no_bytes(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
     spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
     (tmp_path / "store").mkdir()
@@ -145,7 +145,7 @@ def test_killing_a_worker_changes_no_byte(tmp_path: Path, address: str, monkeypa
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_workers_that_share_nothing_but_s3_change_no_byte(
+def test_workers_that_share_only_s3_change_no_bytes(
     tmp_path: Path, s3_proxy: FaultyProxy, s3_url: str, address: str
 ) -> None:
     local = _spec(tmp_path, again=count(1, 17_000))  # 200 MB

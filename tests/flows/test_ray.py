@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_ray_cluster_changes_no_byte(tmp_path: Path) -> None:
+def test_a_ray_cluster_changes_no_bytes(tmp_path: Path) -> None:
     for name in "abcd":
         write_jsonl(tmp_path / "input" / f"{name}.jsonl", [f"document {i} of {name} on Ray" for i in range(100)])
     source = {"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}

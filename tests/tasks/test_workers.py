@@ -255,7 +255,7 @@ def test_events_of_a_child_reach_the_listeners_here(pool: WorkerPool) -> None:
     assert events == [progress.Advanced(1, 3, 6, 0)]
 
 
-def test_output_of_children_goes_to_stderr_alone() -> None:
+def test_output_of_children_goes_only_to_stderr() -> None:
     code = (
         "from tests.tasks.test_workers import WorkerPool, print_and_report\n"
         "with WorkerPool(1) as pool: print(pool.call(print_and_report, 5))\n"
