@@ -44,7 +44,7 @@ def test_every_folder_with_modules_is_packaged() -> None:
     assert len(set(_PACKAGES)) == len(_PACKAGES)
 
 
-def test_every_package_has_an_init_and_lies_where_the_mapping_says() -> None:
+def test_every_package_has_an_init_and_is_where_the_mapping_puts_it() -> None:
     for package in _PACKAGES:
         parts = package.split(".")
         assert (_ROOT.joinpath(*parts) / "__init__.py").is_file(), package
@@ -54,7 +54,7 @@ def test_every_package_has_an_init_and_lies_where_the_mapping_says() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_holds_every_module_and_nothing_but_tokenloom(tmp_path: Path) -> None:
+def test_the_wheel_contains_every_module_and_only_tokenloom(tmp_path: Path) -> None:
     source = tmp_path / "source"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=_ROOT, capture_output=True, check=False)
     if tracked.returncode != 0:
@@ -152,7 +152,7 @@ def test_nothing_is_evaluated() -> None:
         "load_dataset(name, trust_remote_code=True)",
     ],
 )
-def test_the_rule_finds_what_it_forbids(line: str) -> None:
+def test_the_rule_detects_forbidden_calls(line: str) -> None:
     assert len(_forbidden_calls(ast.parse(line))) == 1
 
 

@@ -18,7 +18,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> None
     runpy.run_path(str(_FOLDER / program), run_name="__main__")
 
 
-def test_read_measures_all_it_names(
+def test_read_measures_everything_it_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))  # the program sets its own

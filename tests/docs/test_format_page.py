@@ -78,14 +78,14 @@ def first_names(table: list[list[str]]) -> list[str]:
     return [row[0].strip("`") for row in table]
 
 
-def test_strangers_reader_is_short_and_needs_numpy_alone() -> None:
+def test_the_readers_code_on_the_page_is_short_and_needs_only_numpy() -> None:
     text = PAGE.read_text(encoding="utf-8")
     block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_shard" in block)
     assert len(block.splitlines()) <= 20
     assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["json", "struct", "numpy"]
 
 
-def test_strangers_reader_reads_every_shard_of_a_build(built: Built) -> None:
+def test_the_readers_code_on_the_page_reads_every_shard_of_a_build(built: Built) -> None:
     read_shard = code("read_shard")
     num_tokens = 0
     for entry in built.shards:
@@ -102,7 +102,7 @@ def test_strangers_reader_reads_every_shard_of_a_build(built: Built) -> None:
 
 @pytest.mark.parametrize("vocab_size", [256, 50257, 200_019])
 @pytest.mark.parametrize("num_documents", [0, 1, 3])
-def test_strangers_reader_reads_every_width_and_an_empty_shard(
+def test_the_readers_code_on_the_page_reads_every_width_and_an_empty_shard(
     tmp_path: Path, vocab_size: int, num_documents: int
 ) -> None:
     path = tmp_path / "shard.tok"
@@ -115,7 +115,7 @@ def test_strangers_reader_reads_every_width_and_an_empty_shard(
     assert offsets.tolist() == [7 * i for i in range(num_documents + 1)]
 
 
-def test_strangers_reader_refuses_another_format(built: Built, tmp_path: Path) -> None:
+def test_the_readers_code_on_the_page_refuses_another_format(built: Built, tmp_path: Path) -> None:
     data = bytearray((built.folder / built.shards[0]["name"]).read_bytes())
     data[8] = 2
     (tmp_path / "a.tok").write_bytes(data)
@@ -123,7 +123,7 @@ def test_strangers_reader_refuses_another_format(built: Built, tmp_path: Path) -
         code("read_shard")(tmp_path / "a.tok")
 
 
-def test_table_of_the_shard_gives_every_byte_of_the_header(built: Built) -> None:
+def test_the_shard_table_accounts_for_every_byte_of_the_header(built: Built) -> None:
     path = built.folder / built.shards[0]["name"]
     data, header = path.read_bytes(), open_shard(path).header
     kinds = {"u32": "<I", "u64": "<Q"}
@@ -160,13 +160,13 @@ def test_table_of_the_shard_gives_every_byte_of_the_header(built: Built) -> None
     assert not any(data[start + header.num_tokens * header.token_bytes : offsets_start])
 
 
-def test_keys_of_the_json_block_are_those_of_the_page(built: Built) -> None:
+def test_the_json_block_has_the_keys_on_the_page(built: Built) -> None:
     for entry in built.shards:
         info = open_shard(built.folder / entry["name"]).header.info
         assert sorted(info) == first_names(tables("The shard")[1])
 
 
-def test_columns_of_the_document_table_are_those_of_the_page(built: Built) -> None:
+def test_the_document_table_has_the_columns_on_the_page(built: Built) -> None:
     (table,) = tables("The document table")
     for entry in built.shards:
         path = (built.folder / entry["name"]).with_suffix(".docs")
@@ -180,7 +180,7 @@ def test_columns_of_the_document_table_are_those_of_the_page(built: Built) -> No
         assert keys == sorted(keys)
 
 
-def test_signed_files_are_read_by_the_code_of_the_page(built: Built) -> None:
+def test_the_code_on_the_page_reads_signed_files(built: Built) -> None:
     read_signed = code("read_signed")
     data = (built.folder / "manifest.json").read_bytes()
     assert read_signed(data) == built.manifest
@@ -191,12 +191,12 @@ def test_signed_files_are_read_by_the_code_of_the_page(built: Built) -> None:
         read_signed(data.replace(b'"rows"', b'"rowz"'))
 
 
-def test_signed_example_of_the_page_is_what_the_writer_gives() -> None:
+def test_the_signed_example_on_the_page_equals_what_the_writer_writes() -> None:
     lines = re.findall(r'^    (\{"a":1,"checksum".*)$', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert lines == [sign({"a": 1}).decode()]
 
 
-def test_fields_of_the_manifest_are_those_of_the_page(built: Built) -> None:
+def test_the_manifest_has_the_fields_on_the_page(built: Built) -> None:
     top, shard = tables("The manifest")
     assert sorted(built.manifest) == sorted(first_names(top))
     for entry in built.shards:
@@ -211,7 +211,7 @@ def test_fields_of_the_manifest_are_those_of_the_page(built: Built) -> None:
     assert rows["read"] == sum(rows.values()) - rows["read"] == 1001
 
 
-def test_every_file_of_a_version_is_listed_but_two(built: Built) -> None:
+def test_all_but_two_files_of_a_version_are_listed(built: Built) -> None:
     listed = dict(built.manifest["files"])
     for entry in built.shards:
         listed[entry["name"]] = entry["sha256"]
@@ -222,14 +222,14 @@ def test_every_file_of_a_version_is_listed_but_two(built: Built) -> None:
         assert hashlib.sha256((built.folder / name).read_bytes()).hexdigest() == expected
 
 
-def test_fields_of_the_inputs_are_those_of_the_page(built: Built) -> None:
+def test_the_inputs_have_the_fields_on_the_page(built: Built) -> None:
     value = json.loads((built.folder / "inputs.json").read_bytes())
     assert list(value) == ["inputs"]
     assert [sorted(item) for item in value["inputs"]] == [sorted(first_names(tables("The inputs")[0]))]
     assert value["inputs"][0]["path"] == "a.jsonl"
 
 
-def test_fields_of_the_quarantine_are_those_of_the_page(built: Built) -> None:
+def test_the_quarantine_has_the_fields_on_the_page(built: Built) -> None:
     (line,) = (built.folder / "quarantine.jsonl").read_bytes().splitlines()
     assert sorted(json.loads(line)) == sorted(first_names(tables("The quarantine")[0]))
     assert built.manifest["rows"]["quarantined"] == 1

@@ -86,7 +86,7 @@ def test_ranks_together_read_the_global_sequence_for_any_world_size(reference: s
 @pytest.mark.parametrize("labels", ["shifted", "same"])
 @pytest.mark.parametrize("mask_documents", [None, True, False])
 @pytest.mark.parametrize("fields", [(), FIELDS, ("document_ids",), ("cu_seqlens",), ("position_ids",)])
-def test_batches_hold_what_the_tokens_and_offsets_say_row_by_row(
+def test_batches_follow_from_tokens_and_offsets_row_by_row(
     reference: str, packing: str, labels: str, mask_documents: bool | None, fields: tuple[str, ...]
 ) -> None:
     options: dict[str, Any] = {"packing": packing, "labels": labels, "fields": fields, "mask_documents": mask_documents}
@@ -238,7 +238,7 @@ def test_memory_is_reused_when_no_part_of_it_is_kept(reference: str, prefetch: i
     assert len(set(places)) <= 64
 
 
-def test_a_consumer_may_change_its_batches(reference: str) -> None:
+def test_a_consumer_can_change_its_batches(reference: str) -> None:
     data = TokenDataset(reference, seq_len=16)
     spoiled, whole = TokenLoader(data, 2, num_epochs=2), TokenLoader(data, 2, num_epochs=2)
     kept = []
@@ -251,7 +251,7 @@ def test_a_consumer_may_change_its_batches(reference: str) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 16])
-def test_labels_may_be_changed_while_other_batches_wait_for_their_backward_pass(reference: str, prefetch: int) -> None:
+def test_labels_can_be_changed_while_other_batches_wait_for_their_backward_pass(reference: str, prefetch: int) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=prefetch)
     for _ in range(40):
         next(loader)  # from here on, several are made together

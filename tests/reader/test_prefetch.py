@@ -166,7 +166,7 @@ def test_a_loader_continues_after_an_interrupt_during_close(reference: str, monk
     assert [next(again)["labels"].tolist() for _ in range(37)] == expected[3:]
 
 
-def test_threads_may_share_a_dataset_with_more_shards_than_may_be_open(tmp_path: Path) -> None:
+def test_threads_can_share_a_dataset_with_more_shards_than_its_open_limit(tmp_path: Path) -> None:
     data = TokenDataset(make_store(tmp_path, [200] * 12), seq_len=8, packing="best_fit", max_open_shards=3)
     expected = [next(TokenLoader(data, 2, seed=seed, order="full"))["labels"].tolist() for seed in range(3)]
     found: dict[int, list[Any]] = {}
@@ -215,7 +215,7 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_a_forked_child_waits_for_no_lock_of_the_thread_that_it_lacks(reference: str) -> None:
+def test_a_forked_child_does_not_deadlock_on_the_prefetch_thread(reference: str) -> None:
     command = [sys.executable, "-c", _FORK_DURING_WINDOW, reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr
@@ -258,7 +258,7 @@ OURS, THREADS = "MainThread", "tokenloom-prefetch"
     [(lambda: None, OURS), (lambda: time.sleep(0.002), THREADS), (spin, OURS)],
     ids=["asks at once", "sleeps", "computes in Python"],
 )
-def test_a_consumer_that_keeps_pythons_lock_makes_items_itself(compute: Callable[[], object], maker: str) -> None:
+def test_a_consumer_that_never_releases_the_gil_makes_items_itself(compute: Callable[[], object], maker: str) -> None:
     numbers = Numbers()
     prefetcher = Prefetcher(numbers.make, 16)
     taken = take(prefetcher, 400, compute)
@@ -268,7 +268,7 @@ def test_a_consumer_that_keeps_pythons_lock_makes_items_itself(compute: Callable
     assert numbers.makers[100:].count(maker) > 150, numbers.makers  # not all: other processes use the machine too
 
 
-def test_the_thread_works_again_once_the_consumer_releases_pythons_lock() -> None:
+def test_the_thread_resumes_once_the_consumer_releases_the_gil() -> None:
     numbers = Numbers()
     prefetcher = Prefetcher(numbers.make, 16)
     taken = take(prefetcher, 100, spin)
@@ -404,7 +404,7 @@ sys.exit(way(number))
 
 
 @pytest.mark.slow
-def test_an_interpreter_exits_in_every_way_while_a_loader_works(reference: str, tmp_path: Path) -> None:
+def test_an_interpreter_can_exit_in_any_way_while_a_loader_works(reference: str, tmp_path: Path) -> None:
     script = tmp_path / "exits.py"
     script.write_text(_EXITS)
     starts = count(24, 204)

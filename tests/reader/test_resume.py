@@ -246,7 +246,7 @@ def test_states_of_another_stream_are_refused_and_both_sides_are_named(
         TokenLoader(data, 2, seed=3).load_state_dict(state)
 
 
-def test_a_state_may_be_loaded_with_other_fields_and_batch_sizes_but_not_with_other_labels(reference: str) -> None:
+def test_a_state_loads_with_other_fields_and_batch_sizes_but_not_with_other_labels(reference: str) -> None:
     state = TokenLoader(TokenDataset(reference, seq_len=8), 2).state_dict()
     for options in ({"labels": "same"}, {"mask_documents": True}):
         other = TokenLoader(TokenDataset(reference, seq_len=8, **options), 2)
@@ -273,7 +273,7 @@ def test_a_state_may_be_loaded_with_other_fields_and_batch_sizes_but_not_with_ot
         ({"stream": None}, "not a loader state"),
     ],
 )
-def test_what_is_not_a_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
+def test_an_invalid_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     state = loader.state_dict() | change
     with pytest.raises(TokenloomError, match=message):

@@ -39,7 +39,7 @@ class StoreConformance:
         store.check_writable()
         assert store.names("work/tmp") == []
 
-    def test_it_says_whether_it_excludes_writers(self, store: Store) -> None:
+    def test_its_check_reports_whether_it_creates_exclusively(self, store: Store) -> None:
         assert [store.creates_exclusively() for _ in range(2)] == [self.excludes] * 2
 
     def test_a_lost_connection_or_a_missing_permission_is_not_damage(self, store: Store) -> None:
@@ -56,7 +56,7 @@ class StoreConformance:
             store.create("tags/latest/00000001.json", b"second")
         assert store.read("tags/latest/00000001.json") == b"first"
 
-    def test_of_racing_writers_one_succeeds(self, store: Store) -> None:
+    def test_exactly_one_of_racing_writers_succeeds(self, store: Store) -> None:
         if not self.excludes:
             pytest.skip("this server lets two writers create one name")
         for number in range(count(4, 30)):

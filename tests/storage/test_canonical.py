@@ -41,14 +41,14 @@ def test_canonical_json_is_sorted_without_spaces_in_utf_8() -> None:
     assert canonical_json({"b": [1, 2.5], "a": "ż"}) == '{"a":"ż","b":[1,2.5]}'.encode()
 
 
-def test_number_that_json_lacks_is_refused() -> None:
+def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         canonical_json({"a": float("nan")})
 
 
 @PROPERTY
 @given(OBJECTS)
-def test_signed_value_comes_back(value: dict[str, Any]) -> None:
+def test_a_signed_value_round_trips(value: dict[str, Any]) -> None:
     assert read_signed(sign(value), "here") == value
 
 
@@ -62,7 +62,7 @@ def test_checksum_is_the_last_field_and_covers_all_bytes_before_it() -> None:
 
 @PROPERTY
 @given(OBJECTS, st.integers(1, 255))
-def test_no_changed_byte_of_a_signed_file_passes(value: dict[str, Any], flip: int) -> None:
+def test_any_changed_byte_of_a_signed_file_is_detected(value: dict[str, Any], flip: int) -> None:
     data = sign(value)
     for position in range(len(data)):
         damaged = bytearray(data)

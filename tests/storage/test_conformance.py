@@ -116,7 +116,7 @@ class TestS3(ObjectStoreConformance):
         assert unfinished(store) == []
         assert store.names("a") == []
 
-    def test_an_upload_that_the_store_forgets_is_reported(
+    def test_an_upload_that_the_store_loses_is_reported(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def put_parts(*_: object) -> None:
@@ -140,7 +140,9 @@ class TestS3(ObjectStoreConformance):
         store.remove_stale_temporaries()
         assert unfinished(store) == []
 
-    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+    def test_a_lost_response_is_not_mistaken_for_another_writer(
+        self, store: RemoteStore, s3_proxy: FaultyProxy
+    ) -> None:
         for fault in ("lost", "drop", "503"):
             s3_proxy.faults["PUT"].append(fault)
             store.create(f"tags/{fault}", b"mine")
@@ -236,7 +238,7 @@ class TestAzure(ObjectStoreConformance):
         proxy.refused = "PUT"
         return store
 
-    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
+    def test_a_lost_response_is_not_mistaken_for_another_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
         store.create("tags/first", b"")  # over a connection that is kept, the next try comes at once
         proxy.plan("lost", method="PUT")
         store.create("tags/mine", b"the same")
@@ -277,7 +279,7 @@ class TestGoogle(ObjectStoreConformance):
         assert not store.creates_exclusively()
         assert store.names("work/tmp") == ["exclusive"]
 
-    def test_a_lost_answer_is_not_taken_for_another_writer(self, store: RemoteStore) -> None:
+    def test_a_lost_response_is_not_mistaken_for_another_writer(self, store: RemoteStore) -> None:
         self.proxy.plan("lost", "412", method="POST")  # 412 is what Google's own store says to the library's next try
         store.create("tags/mine", b"the same")
         self.proxy.plan("412", method="POST")

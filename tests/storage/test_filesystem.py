@@ -46,7 +46,7 @@ def files(store: LocalStore) -> dict[str, bytes]:
 
 @each_writer
 @pytest.mark.parametrize("data", [b"", b"x", bytes(100_000)])
-def test_written_file_is_complete_and_alone(store: LocalStore, write: Writer, data: bytes) -> None:
+def test_a_written_file_is_complete_and_leaves_no_temporary(store: LocalStore, write: Writer, data: bytes) -> None:
     write(store, PATH, data)
     assert files(store) == {PATH: data}
     assert store.read(PATH) == data
@@ -54,7 +54,7 @@ def test_written_file_is_complete_and_alone(store: LocalStore, write: Writer, da
     assert store.exists(PATH)
 
 
-def test_of_eight_racing_creators_exactly_one_succeeds(store: LocalStore) -> None:
+def test_exactly_one_of_eight_racing_creators_succeeds(store: LocalStore) -> None:
     for round_index in range(count(20, 1000)):
         path = f"tags/latest/{round_index:08d}.json"
         barrier = threading.Barrier(8)
@@ -79,7 +79,7 @@ def test_of_eight_racing_creators_exactly_one_succeeds(store: LocalStore) -> Non
     assert store.names(TMP) == []
 
 
-def test_create_never_changes_a_file_that_is_there(store: LocalStore) -> None:
+def test_create_never_changes_an_existing_file(store: LocalStore) -> None:
     store.create(PATH, b"first")
     with pytest.raises(FileExistsError):
         store.create(PATH, b"second")
@@ -137,7 +137,7 @@ def test_name_that_leaves_the_store_is_refused(store: LocalStore, name: str) -> 
     assert not store.root.exists()
 
 
-def test_name_that_only_looks_like_leaving_is_allowed(store: LocalStore) -> None:
+def test_a_name_that_only_looks_like_leaving_the_store_is_allowed(store: LocalStore) -> None:
     store.replace("a..b/..c", b"x")
     assert store.read("a..b/..c") == b"x"
 
@@ -200,7 +200,9 @@ def assert_reported(error: StoreError, store: LocalStore, number: int) -> None:
 
 
 @each_writer
-def test_full_disk_names_the_next_step(store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_the_next_step(
+    store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(file: IO[bytes], data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -211,7 +213,7 @@ def test_full_disk_names_the_next_step(store: LocalStore, write: Writer, monkeyp
 
 @each_writer
 @pytest.mark.parametrize("place", ["", "versions", "work", "versions/0123456789abcdef/train"])
-def test_file_in_place_of_a_folder_is_not_taken_for_another_writer(
+def test_a_file_in_place_of_a_folder_is_not_mistaken_for_another_writer(
     store: LocalStore, write: Writer, place: str
 ) -> None:
     # Not FileExistsError: whoever creates a manifest or a tag takes that for "somebody else was first".
@@ -265,7 +267,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 
 
 @each_writer
-def test_durable_write_syncs_file_then_names_it_then_syncs_the_folder(
+def test_a_durable_write_syncs_the_file_renames_it_and_syncs_the_folder(
     store: LocalStore, write: Writer, events: Events
 ) -> None:
     make_folder(store.local(PATH).parent)
@@ -276,7 +278,7 @@ def test_durable_write_syncs_file_then_names_it_then_syncs_the_folder(
     assert events == [("sync", file), ("name", file), ("sync", folder)]
 
 
-def test_write_that_need_not_last_syncs_nothing(store: LocalStore, events: Events) -> None:
+def test_a_write_that_is_not_durable_syncs_nothing(store: LocalStore, events: Events) -> None:
     make_folder(store.local(PATH).parent)
     make_folder(store.local(TMP))
     events.clear()
@@ -290,7 +292,7 @@ def test_new_folders_are_synced_into_the_folders_above(tmp_path: Path, events: E
 
 
 @each_writer
-def test_all_bytes_have_left_the_buffer_when_the_file_is_synced(
+def test_the_buffer_is_flushed_before_the_file_is_synced(
     store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = []

@@ -89,7 +89,7 @@ def test_changed_file_is_read_again(store: LocalStore, tmp_path: Path, hashed: l
 
 
 @pytest.mark.usefixtures("later")
-def test_change_that_keeps_length_and_mtime_is_seen(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
+def test_a_change_that_keeps_length_and_mtime_is_noticed(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     # cp -p and rsync can leave both; ctime and inode tell.
     path = write(tmp_path / "a.txt", b"text")
     status = os.stat(path)
@@ -103,7 +103,7 @@ def test_change_that_keeps_length_and_mtime_is_seen(store: LocalStore, tmp_path:
 
 
 @pytest.mark.usefixtures("later")
-def test_file_put_in_the_place_of_another_is_read(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
+def test_a_file_that_replaces_another_is_read(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     os.replace(write(tmp_path / "b.txt", b"TEXT"), path)
@@ -127,7 +127,9 @@ def test_racy_file_is_not_remembered(store: LocalStore, tmp_path: Path, hashed: 
     assert not store.exists(PATH)
 
 
-def test_file_with_a_time_to_come_is_not_remembered(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
+def test_a_file_with_a_time_in_the_future_is_not_remembered(
+    store: LocalStore, tmp_path: Path, hashed: list[str]
+) -> None:
     path = write(tmp_path / "a.txt", b"text")
     os.utime(path, (time.time() + 86400,) * 2)
     take(store, path)
@@ -153,7 +155,7 @@ def test_file_that_changes_while_it_is_read_is_refused(
 
 
 @pytest.mark.usefixtures("later")
-def test_damaged_memory_is_an_empty_one(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
+def test_a_damaged_fingerprint_file_counts_as_empty(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     good = store.read(PATH)
@@ -177,7 +179,7 @@ def test_damaged_memory_is_an_empty_one(store: LocalStore, tmp_path: Path, hashe
 
 
 @pytest.mark.usefixtures("later")
-def test_nothing_learnt_is_nothing_written(store: LocalStore, tmp_path: Path) -> None:
+def test_nothing_is_written_without_new_fingerprints(store: LocalStore, tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"text")
     take(store, path)
     before = store.local(PATH).stat()
@@ -200,10 +202,10 @@ def test_missing_file_is_an_error(store: LocalStore, tmp_path: Path) -> None:
         ({"content_md5": "q1w2==", "size": 0}, "content_md5:q1w2==:0"),
     ],
 )
-def test_object_is_known_by_what_its_store_tells(info: dict[str, object], expected: str) -> None:
+def test_an_object_is_identified_by_metadata_of_its_store(info: dict[str, object], expected: str) -> None:
     assert remote_fingerprint(info, "s3://bucket/a") == expected
 
 
-def test_object_of_a_store_that_tells_nothing_is_refused() -> None:
+def test_an_object_without_identifying_metadata_is_refused() -> None:
     with pytest.raises(InputError, match="memory://a"):
         remote_fingerprint({"size": 7, "ETag": ""}, "memory://a")

@@ -66,7 +66,7 @@ def test_a_dataset_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert_refused(spec_at(store, tmp_path, TEXTS), str(store / "data"), error=StoreError)
 
 
-def test_a_store_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
+def test_a_store_without_write_permission_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     spec = spec_at(store, tmp_path, TEXTS)

@@ -88,7 +88,7 @@ def test_golden_content_hash_of_the_empty_text() -> None:
 
 @PROPERTY
 @given(st.lists(st.binary(max_size=30), max_size=10))
-def test_content_hashes_are_xxh3_128_of_each_text_alone(texts: list[bytes]) -> None:
+def test_each_content_hash_is_the_xxh3_128_of_one_text(texts: list[bytes]) -> None:
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     hashes = content_hashes(b"".join(texts), offsets)
     assert hashes.shape == (len(texts), 2)
@@ -119,9 +119,7 @@ def test_keys_with_duplicates_fold_file_and_row(
 
 @PROPERTY
 @given(st.one_of(SEEDS, st.integers(0, 16)), CONTENTS)
-def test_no_order_key_equals_another_purposes_hash_of_the_same_document(
-    seed: int, content: list[tuple[int, int]]
-) -> None:
+def test_order_keys_differ_from_other_hashes_of_the_same_document(seed: int, content: list[tuple[int, int]]) -> None:
     columns = array(content)
     hashes: list[NDArray[Any]] = [
         order_keys(columns, seed),
@@ -133,7 +131,7 @@ def test_no_order_key_equals_another_purposes_hash_of_the_same_document(
             assert not np.any(first == second)
 
 
-def test_no_small_seed_makes_one_purpose_into_another() -> None:
+def test_small_seeds_do_not_turn_one_purpose_into_another() -> None:
     # A start of purpose XOR seed would: seed 3 turned ORDER (1) into SPLIT (2).
     columns = array([(0, 0), (1, 2), (KEY_SPACE - 1, KEY_SPACE - 1)])
     split = mix64(Purpose.SPLIT, 0, (columns[:, 0], columns[:, 1]))
@@ -163,7 +161,7 @@ def test_split_bounds_partition_the_key_space_exactly(shares: list[tuple[str, fl
         assert (end - start) / KEY_SPACE == pytest.approx(shares[i][1], abs=1e-9)
 
 
-def test_splits_take_their_intervals_from_zero_in_the_order_written_and_train_the_rest() -> None:
+def test_splits_take_intervals_from_zero_in_the_written_order_and_train_takes_the_rest() -> None:
     expected = [(0, 0, KEY_SPACE // 4), (2, KEY_SPACE // 4, KEY_SPACE // 2), (1, KEY_SPACE // 2, KEY_SPACE)]
     assert split_bounds([("test", 0.25), ("train", 0.5), ("validation", 0.25)]) == expected
 
@@ -186,7 +184,7 @@ def test_split_is_the_interval_that_holds_the_split_value(
 
 
 @pytest.mark.parametrize("shares", [[("test", 1.0), ("train", 1e-7)], [("train", 1e-7), ("a", 0.5), ("test", 0.5)]])
-def test_share_of_train_that_rounds_to_nothing_gets_no_document(shares: list[tuple[str, float]]) -> None:
+def test_a_train_share_that_rounds_to_zero_gets_no_documents(shares: list[tuple[str, float]]) -> None:
     content = np.arange(2000, dtype=np.uint64).reshape(-1, 2)
     names = {shares[i][0] for i in split_indices(content, shares).tolist()}
     assert names == {name for name, share in shares if share > 0.1}

@@ -22,7 +22,7 @@ def test_golden_version_name_never_changes() -> None:
     assert version_name(IDENTITY, INPUTS, "f" * 64) == "bfd42ba73066cbbd"
 
 
-def test_each_thing_that_goes_in_changes_the_name() -> None:
+def test_each_part_of_the_identity_changes_the_name() -> None:
     variants: list[tuple[dict[str, Any], list[tuple[str, str, str]], str]] = [
         (IDENTITY, INPUTS, "f" * 64),
         (IDENTITY | {"seed": 1}, INPUTS, "f" * 64),
@@ -45,7 +45,7 @@ def test_name_does_not_depend_on_the_order_of_keys() -> None:
     assert version_name(turned, INPUTS, "f" * 64) == version_name(IDENTITY, INPUTS, "f" * 64)
 
 
-def test_manifest_comes_back_without_its_checksum() -> None:
+def test_a_manifest_is_loaded_without_its_checksum() -> None:
     value = empty_manifest("news", "a" * 16)
     assert read_manifest(sign(value), "manifest.json").raw == value
 
@@ -62,7 +62,7 @@ def test_manifest_without_a_format_is_refused() -> None:
         read_manifest(sign({"dataset": "news"}), "manifest.json")
 
 
-def test_damaged_manifest_is_refused_before_it_is_believed() -> None:
+def test_a_damaged_manifest_is_refused_before_it_is_used() -> None:
     data = sign({"format_version": FORMAT_VERSION, "dataset": "news"})
     with pytest.raises(FormatError, match="checksum"):
         read_manifest(data.replace(b"news", b"nows"), "manifest.json")
@@ -108,7 +108,7 @@ def test_a_tokenizer_at_a_path_that_the_manifest_names_is_refused(field: str) ->
         read_manifest(sign(value), "v/manifest.json")
 
 
-def test_fields_that_are_not_known_are_left_alone() -> None:
+def test_unknown_fields_are_kept() -> None:
     value = empty_manifest("news", "a" * 16) | {"of": {"a": ["later", "release"]}}
     assert read_manifest(sign(value), "v/manifest.json").raw == value
 

@@ -121,7 +121,7 @@ def test_no_piece_crosses_a_document(packing: str, lengths: list[int], seq_len: 
 
 
 @given(lengths=LENGTHS, seq_len=SEQ_LENS)
-def test_best_fit_keeps_every_token_once_but_for_those_that_chunks_share(lengths: list[int], seq_len: int) -> None:
+def test_best_fit_keeps_every_token_once_except_tokens_shared_by_chunks(lengths: list[int], seq_len: int) -> None:
     seen = np.zeros(sum(lengths), dtype=np.int64)
     for sample in plan("best_fit", seq_len, lengths):
         for start, end in sample:
@@ -136,7 +136,7 @@ def test_best_fit_keeps_every_token_once_but_for_those_that_chunks_share(lengths
     sizes=st.lists(st.integers(1, 60), max_size=200),
     capacity=st.sampled_from([60, 61, 64, 100, 127, 128, 1000]),
 )
-def test_bins_are_those_of_best_fit_decreasing_item_by_item(sizes: list[int], capacity: int) -> None:
+def test_bins_equal_those_of_best_fit_decreasing(sizes: list[int], capacity: int) -> None:
     different, counts = np.unique(np.array(sizes, dtype=np.int64), return_counts=True)
     filling = fill_bins(different[::-1], counts[::-1], capacity)
     bins: list[list[int]] = [[] for _ in range(filling.num_bins)]
@@ -148,7 +148,7 @@ def test_bins_are_those_of_best_fit_decreasing_item_by_item(sizes: list[int], ca
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @given(lengths=LENGTHS, seq_len=SEQ_LENS)
-def test_shares_are_those_counted_token_by_token(packing: str, lengths: list[int], seq_len: int) -> None:
+def test_shares_equal_those_counted_token_by_token(packing: str, lengths: list[int], seq_len: int) -> None:
     samples = plan(packing, seq_len, lengths)
     held = [{token for start, end in sample for token in range(start, end)} for sample in samples]
     kept = set().union(*held)
@@ -216,12 +216,12 @@ def test_golden_counts_of_many_documents() -> None:
     assert xxhash.xxh3_64_hexdigest(starts.tobytes()) == "194bdd791c8ecf17"
 
 
-def test_equally_full_bins_are_taken_in_the_order_in_which_they_came_to_be_so() -> None:
+def test_equally_full_bins_are_taken_in_the_order_in_which_they_reached_that_level() -> None:
     assert plan("best_fit", 9, [6, 6, 6, 4, 4]) == [[(0, 6), (18, 22)], [(6, 12), (22, 26)], [(12, 18)]]
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_shard_of_no_document_has_no_sample(packing: str) -> None:
+def test_a_shard_without_documents_has_no_samples(packing: str) -> None:
     offsets = np.zeros(1, dtype=np.uint64)
     made = plan_shard(packing, 4, 0, offsets)
     assert len(made) == num_samples(packing, 4, 0, offsets) == 0
@@ -230,7 +230,7 @@ def test_a_shard_of_no_document_has_no_sample(packing: str) -> None:
 
 
 @pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
-def test_documents_of_no_token_change_nothing(packing: str) -> None:
+def test_documents_without_tokens_change_nothing(packing: str) -> None:
     with_empty, without = [0, 5, 0, 0, 12, 1, 0], [5, 12, 1]
     assert plan(packing, 4, with_empty) == plan(packing, 4, without)
     one, other = (shares_of(packing, 4, 18, offsets_of(lengths)) for lengths in (with_empty, without))
@@ -245,14 +245,14 @@ def test_counting_in_blocks_changes_nothing(packing: str, monkeypatch: pytest.Mo
     assert (plan(packing, 8, lengths), shares_of(packing, 8, 96, offsets_of(lengths))) == whole
 
 
-def test_samples_may_be_longer_than_the_shard() -> None:
+def test_samples_can_be_longer_than_the_shard() -> None:
     longest = 2**31 - 1
     assert plan("best_fit", longest, [5, 3, 1]) == [[(0, 5), (5, 8), (8, 9)]]
     assert plan("document_padded", longest, [5, 3, 1]) == [[(0, 5)], [(5, 8)]]
     assert plan("document", longest, [5, 3, 1]) == plan("concat", longest, [5, 3, 1]) == []
 
 
-def test_concat_needs_no_offsets_and_the_others_say_that_they_do() -> None:
+def test_only_concat_works_without_offsets() -> None:
     assert num_samples("concat", 4, 9) == len(plan_shard("concat", 4, 9)) == 2
     for packing in ("document", "document_padded", "best_fit"):
         with pytest.raises(ValueError, match="needs the document offsets"):

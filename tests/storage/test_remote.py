@@ -151,7 +151,7 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
     assert store.names("tags/latest") == ["00000001.json", "00000002.json"]
 
 
-def test_a_remote_store_answers_as_a_local_one(store: RemoteStore, tmp_path: Path) -> None:
+def test_a_remote_store_behaves_like_a_local_one(store: RemoteStore, tmp_path: Path) -> None:
     local = LocalStore(tmp_path)
     local.local("a").mkdir()
     local.local("a/file").write_bytes(bytes(range(250)) * 4)
@@ -208,7 +208,7 @@ def test_a_request_for_the_length_is_retried_too(store: RemoteStore, s3_proxy: F
     assert not s3_proxy.faults["HEAD"]
 
 
-def test_an_error_that_lasts_is_raised_after_the_last_try(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
+def test_a_persistent_error_is_raised_after_the_last_attempt(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.always = "503"
     with pytest.raises(StoreError, match=r"file: the store did not answer correctly in 5 tries.*run the same command"):
         store.read("a/file")
@@ -225,7 +225,9 @@ def test_a_stalled_server_is_an_error(store: RemoteStore, s3_proxy: FaultyProxy)
         limited.read("a/file")
 
 
-def test_no_server_at_all_is_an_error_that_names_the_place(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_an_error_that_names_the_address(
+    store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/hunter22")
     monkeypatch.setenv("SOME_PASSWORD", "hunter22")
     with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer correctly") as caught:
@@ -287,7 +289,7 @@ def test_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote_systems.system_of("s3://bucket/store", 7.0) is not system
 
 
-def test_files_that_are_shared_keep_no_more_than_two_of_them() -> None:
+def test_sharing_files_keeps_at_most_two_files_open() -> None:
     system = fsspec.filesystem("memory")
     for number in range(5):
         system.pipe_file(f"/shared/{number}", bytes(1000))
@@ -363,7 +365,7 @@ def memory() -> RemoteStore:
     return store
 
 
-def test_a_rename_whose_answer_is_lost_counts_as_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_whose_response_is_lost_counts_as_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     move = MemoryFileSystem.mv
     answers = [ConnectionResetError("lost")]
 
@@ -446,7 +448,7 @@ def test_a_tmpdir_that_is_deleted_during_an_upload_is_named(memory: RemoteStore,
     assert memory.names("a") == ["file"]
 
 
-def test_a_full_tmpdir_is_named_and_nothing_stays(
+def test_a_full_tmpdir_is_named_and_nothing_is_left(
     memory: RemoteStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(file: IO[bytes], data: bytes) -> None:

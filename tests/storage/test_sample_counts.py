@@ -107,7 +107,7 @@ def test_counts_of_the_manifest_and_of_concat_are_found_without_a_shard(
 
 
 @pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
-def test_counts_are_computed_once_without_reading_a_token_and_kept(
+def test_counts_are_computed_once_without_reading_tokens_and_cached(
     plain: _Built, packing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tokenloom")
@@ -126,7 +126,7 @@ def test_counts_are_computed_once_without_reading_a_token_and_kept(
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
 
 
-def test_what_was_kept_is_used_for_nothing_else(plain: _Built, tmp_path: Path) -> None:
+def test_cached_counts_are_not_used_for_another_packing_or_length(plain: _Built, tmp_path: Path) -> None:
     version = plain.manifest.version
     sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
     kept = counts_path(tmp_path, version, "train", "best_fit", 30)
@@ -138,7 +138,7 @@ def test_what_was_kept_is_used_for_nothing_else(plain: _Built, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["cut", "byte", "empty", "shards", "folder"])
-def test_a_kept_file_that_is_damaged_is_made_again(plain: _Built, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_cache_file_is_recreated(plain: _Built, damage: str, tmp_path: Path) -> None:
     expected = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
     path = counts_path(tmp_path, plain.manifest.version, "train", "best_fit", 30)
     data = path.read_bytes()
@@ -154,7 +154,7 @@ def test_a_kept_file_that_is_damaged_is_made_again(plain: _Built, damage: str, t
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary file stays
 
 
-def test_a_folder_that_can_not_be_written_is_a_warning(
+def test_a_cache_folder_that_cannot_be_written_is_a_warning(
     plain: _Built, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -164,7 +164,7 @@ def test_a_folder_that_can_not_be_written_is_a_warning(
     assert "can't be written: Not a directory; TOKENLOOM_CACHE names another folder" in warning
 
 
-def test_many_at_once_do_not_hurt_each_other(plain: _Built, tmp_path: Path) -> None:
+def test_concurrent_counts_do_not_interfere(plain: _Built, tmp_path: Path) -> None:
     def count(_: int) -> list[int]:
         counts: list[int] = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path).tolist()
         return counts
@@ -174,7 +174,7 @@ def test_many_at_once_do_not_hurt_each_other(plain: _Built, tmp_path: Path) -> N
     assert len(list((tmp_path / "counts").iterdir())) == 1
 
 
-def test_a_name_of_a_split_never_leaves_the_folder(plain: _Built, tmp_path: Path) -> None:
+def test_a_split_name_never_leaves_the_cache_folder(plain: _Built, tmp_path: Path) -> None:
     manifest = replace(plain.manifest, splits={"../../x": plain.manifest.splits["train"]})
     path = keep_counts(tmp_path, manifest, "../../x", "best_fit", 30, [1])
     assert path is not None
@@ -182,7 +182,7 @@ def test_a_name_of_a_split_never_leaves_the_folder(plain: _Built, tmp_path: Path
 
 
 @pytest.mark.parametrize("place", ["header", "offsets"])
-def test_a_damaged_shard_is_an_error_that_names_it(
+def test_a_damaged_shard_is_named_when_samples_are_counted(
     plain: _Built, damaged: tuple[LocalStore, Path], place: str, tmp_path: Path
 ) -> None:
     store, path = damaged
@@ -194,7 +194,7 @@ def test_a_damaged_shard_is_an_error_that_names_it(
     assert not (tmp_path / "counts").exists()
 
 
-def test_a_shard_that_was_cut_short_another_one_or_gone_is_an_error_that_names_it(
+def test_a_truncated_swapped_or_missing_shard_is_named(
     plain: _Built, damaged: tuple[LocalStore, Path], tmp_path: Path
 ) -> None:
     store, path = damaged
@@ -211,14 +211,14 @@ def test_a_shard_that_was_cut_short_another_one_or_gone_is_an_error_that_names_i
         sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
 
 
-def test_a_packing_that_is_none_is_refused(plain: _Built, tmp_path: Path) -> None:
+def test_an_unknown_packing_is_refused(plain: _Built, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="packing: one of"):
         sample_counts(plain.store, plain.manifest, "train", "greedy", 30, tmp_path)
     with pytest.raises(ValueError, match="seq_len must be in"):
         sample_counts(plain.store, plain.manifest, "train", "concat", 0, tmp_path)
 
 
-def test_a_range_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_range_past_the_end_is_an_error(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     (tmp_path / "a").write_bytes(b"0123456789")
     assert store.read_range("a", 2, 5) == b"234"
@@ -231,7 +231,7 @@ def test_a_range_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
         store.read_range("", 0, 1)
 
 
-def test_the_cache_folder_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
     assert default_cache_folder() == tmp_path
     monkeypatch.setenv("TOKENLOOM_CACHE", "")

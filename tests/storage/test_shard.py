@@ -72,7 +72,7 @@ def read_back(path: Path) -> list[list[int]]:
 
 @PROPERTY
 @given(st.sampled_from(sorted(VOCABULARIES)), st.data())
-def test_documents_come_back_whatever_the_appends(tmp_path: Path, vocab_size: int, data: st.DataObject) -> None:
+def test_documents_round_trip_whatever_the_appends(tmp_path: Path, vocab_size: int, data: st.DataObject) -> None:
     ids = st.integers(0, vocab_size - 1)
     documents = data.draw(st.lists(st.lists(ids, max_size=20), max_size=20))
     cuts = data.draw(st.lists(st.integers(0, len(documents)), max_size=10))
@@ -86,7 +86,7 @@ def test_documents_come_back_whatever_the_appends(tmp_path: Path, vocab_size: in
     assert whole.read_bytes() == path.read_bytes()
 
 
-def test_shard_of_no_document_is_readable(tmp_path: Path) -> None:
+def test_a_shard_without_documents_is_readable(tmp_path: Path) -> None:
     path = write(tmp_path / "none.tok", [], 256, INFO)
     shard = open_shard(path, verify="full")
     assert (len(shard.tokens), shard.document_offsets.tolist(), shard.header.num_documents) == (0, [0], 0)
@@ -172,18 +172,18 @@ def change(path: Path, position: int, value: int) -> None:
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_no_changed_byte_passes_full_verification(small: Path, flip: int) -> None:
+def test_any_changed_byte_is_detected_by_full_verification(small: Path, flip: int) -> None:
     positions = range(small.stat().st_size)
     assert refused_positions(small, positions, flip, "full") == list(positions)
     assert read_back(small) == GOLDEN_DOCUMENTS
 
 
 @pytest.mark.parametrize("flip", [0x01, 0xFF])
-def test_no_changed_byte_of_the_header_passes_opening(small: Path, flip: int) -> None:
+def test_any_changed_byte_of_the_header_is_detected_on_open(small: Path, flip: int) -> None:
     assert refused_positions(small, range(ALIGNMENT), flip, "open") == list(range(ALIGNMENT))
 
 
-def test_opening_alone_reads_no_section(small: Path) -> None:
+def test_opening_reads_no_section(small: Path) -> None:
     # The other side of the bargain: "open" costs the same for any length, so it cannot see damage in a section.
     positions = range(ALIGNMENT, small.stat().st_size)
     assert refused_positions(small, positions, 0xFF, "open") == []
@@ -200,7 +200,7 @@ def test_shard_cut_at_any_length_is_refused(small: Path) -> None:
     assert read_back(small) == GOLDEN_DOCUMENTS
 
 
-def test_bytes_behind_the_end_are_refused(small: Path) -> None:
+def test_trailing_bytes_are_refused(small: Path) -> None:
     small.write_bytes(small.read_bytes() + b"\0")
     with pytest.raises(FormatError, match="bytes"):
         open_shard(small)
@@ -244,7 +244,7 @@ def test_header_that_contradicts_itself_is_refused(small: Path, offset: int, kin
         open_shard(small)
 
 
-def test_forged_header_alone_is_no_reason_to_refuse(small: Path) -> None:
+def test_a_forged_header_is_accepted_if_its_values_are_right(small: Path) -> None:
     # The control of the two tests above: the same forgery with the value that stands there is accepted.
     forge(small, 8, "<I", 1)
     assert read_back(small) == GOLDEN_DOCUMENTS

@@ -150,7 +150,7 @@ def test_every_document_is_in_exactly_one_of_adjoining_ranges(tmp_path: Path) ->
         assert joined == naive(documents, split, 0, 2**64)
 
 
-def test_any_range_of_tokens_is_what_was_written(tmp_path: Path) -> None:
+def test_any_range_of_tokens_equals_the_written_tokens(tmp_path: Path) -> None:
     documents = big_documents()
     order = np.lexsort((documents.key, documents.split))
     everything = take_documents(documents.tokens, documents.num_tokens, order)
@@ -162,7 +162,7 @@ def test_any_range_of_tokens_is_what_was_written(tmp_path: Path) -> None:
     assert np.array_equal(spill.tokens(0, len(everything)), everything)
 
 
-def test_taken_documents_are_those_asked_for_in_that_order() -> None:
+def test_requested_documents_are_returned_in_the_requested_order() -> None:
     tokens = np.arange(10, dtype=np.uint16)
     lengths = np.array([3, 0, 5, 2], np.uint32)
     assert take_documents(tokens, lengths, np.array([3, 1, 0])).tolist() == [8, 9, 0, 1, 2]
@@ -208,7 +208,7 @@ def change(path: Path, position: int) -> None:
         file.write(bytes([value ^ 0x10]))
 
 
-def test_no_changed_byte_of_a_small_spill_passes(tmp_path: Path) -> None:
+def test_any_changed_byte_of_a_small_spill_is_detected(tmp_path: Path) -> None:
     store = write(tmp_path, make_documents(30, 63, 2, np.uint8))
     path = store.local(spill_path(NAME, 0))
     for position in range(path.stat().st_size):
@@ -221,7 +221,7 @@ def test_no_changed_byte_of_a_small_spill_passes(tmp_path: Path) -> None:
     read_all(store)
 
 
-def test_no_changed_byte_of_a_large_spill_passes_in_any_section(tmp_path: Path) -> None:
+def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Path) -> None:
     store = write(tmp_path, big_documents())
     path = store.local(spill_path(NAME, 0))
     num_bytes = path.stat().st_size
@@ -279,7 +279,7 @@ def test_missing_spill_is_named(tmp_path: Path) -> None:
     assert caught.value.spill == NAME
 
 
-def test_spill_error_survives_the_way_between_processes() -> None:
+def test_a_work_error_can_be_pickled() -> None:
     import pickle
 
     error = pickle.loads(pickle.dumps(WorkError("what is wrong", NAME)))  # noqa: S301  (our own bytes)

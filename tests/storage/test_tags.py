@@ -33,20 +33,20 @@ def named(store: LocalStore) -> str | None:
     return entry.version if entry else None
 
 
-def test_tag_that_was_never_set_has_no_entry(store: LocalStore) -> None:
+def test_a_tag_that_was_never_set_has_no_entry(store: LocalStore) -> None:
     assert tags.newest(store, "latest") is None
     assert tags.newest_number(store, "latest") == 0
     assert tags.log(store, "latest") == []
 
 
-def test_highest_number_counts(store: LocalStore) -> None:
+def test_the_entry_with_the_highest_number_counts(store: LocalStore) -> None:
     history(store, *[(A if i % 2 else B, "tag") for i in range(12)])
     assert tags.newest_number(store, "latest") == 12
     assert named(store) == A
     assert store.names("tags/latest") == [f"{i:08d}.json" for i in range(1, 13)]
 
 
-def test_log_keeps_every_move_with_what_was_before(store: LocalStore) -> None:
+def test_the_log_keeps_every_move_with_its_previous_version(store: LocalStore) -> None:
     history(store, (A, "build"), (B, "build"), (A, "rollback"))
     moves = [(entry.number, entry.version, entry.previous, entry.reason) for entry in tags.log(store, "latest")]
     assert moves == [(1, A, None, "build"), (2, B, A, "build"), (3, A, B, "rollback")]
@@ -59,14 +59,14 @@ def test_entry_has_the_fields_of_the_format_and_a_checksum(store: LocalStore) ->
     assert sorted(value) == ["at", "by", "checksum", "previous", "reason", "version"]
 
 
-def test_names_that_are_no_entries_do_not_count(store: LocalStore) -> None:
+def test_names_that_are_not_entries_are_ignored(store: LocalStore) -> None:
     history(store, (A, "build"))
     for name in ("00000009.json.tmp", "9.json", "notes.txt"):
         store.replace(f"tags/latest/{name}", b"")
     assert tags.newest_number(store, "latest") == 1
 
 
-def test_of_two_movers_who_saw_the_same_one_is_told(store: LocalStore) -> None:
+def test_of_two_movers_with_the_same_base_one_is_refused(store: LocalStore) -> None:
     history(store, (A, "build"))
     tags.move(store, "latest", B, 1, "tag")
     with pytest.raises(FileExistsError):
@@ -74,7 +74,7 @@ def test_of_two_movers_who_saw_the_same_one_is_told(store: LocalStore) -> None:
     assert [entry.version for entry in tags.log(store, "latest")] == [A, B]
 
 
-def test_of_racing_movers_exactly_one_wins_each_number(store: LocalStore) -> None:
+def test_exactly_one_of_racing_movers_wins_each_number(store: LocalStore) -> None:
     history(store, (A, "build"))
     barrier = threading.Barrier(8)
     won: list[str] = []
@@ -103,13 +103,13 @@ def test_first_build_sets_the_tag(store: LocalStore) -> None:
     assert tags.log(store, "latest")[0].reason == tags.BUILD_REASON
 
 
-def test_build_moves_the_tag_if_its_number_is_what_it_saw(store: LocalStore) -> None:
+def test_a_build_moves_a_tag_that_did_not_move_since_it_planned(store: LocalStore) -> None:
     seen = history(store, (A, "build"))
     assert tags.move_by_build(store, "latest", B, seen) is None
     assert named(store) == B
 
 
-def test_build_leaves_a_tag_that_moved_since_it_planned(store: LocalStore) -> None:
+def test_a_build_does_not_move_a_tag_that_moved_since_it_planned(store: LocalStore) -> None:
     # A slow old build does not win over a newer one.
     history(store, (A, "build"), (B, "build"))
     note = tags.move_by_build(store, "latest", C, 1)
@@ -119,19 +119,19 @@ def test_build_leaves_a_tag_that_moved_since_it_planned(store: LocalStore) -> No
     assert tags.newest_number(store, "latest") == 2
 
 
-def test_build_leaves_a_tag_whose_log_was_deleted_since_it_planned(store: LocalStore) -> None:
+def test_a_build_does_not_move_a_tag_whose_log_was_deleted_since_it_planned(store: LocalStore) -> None:
     assert tags.move_by_build(store, "latest", C, 1) == "latest was moved to nothing while this build ran"
     assert tags.newest_number(store, "latest") == 0
 
 
-def test_build_leaves_a_tag_that_was_first_set_since_it_planned(store: LocalStore) -> None:
+def test_a_build_does_not_move_a_tag_that_was_first_set_since_it_planned(store: LocalStore) -> None:
     history(store, (A, "tag"))
     assert tags.move_by_build(store, "latest", C, 0) is not None
     assert named(store) == A
 
 
 @pytest.mark.parametrize("reason", ["rollback", "tag"])
-def test_rollback_stays_rolled_back(store: LocalStore, reason: str) -> None:
+def test_a_rollback_survives_a_build(store: LocalStore, reason: str) -> None:
     # B was rolled back by hand; building B again, from the newest state of the tag, must not bring it back.
     seen = history(store, (A, "build"), (B, "build"), (A, reason))
     note = tags.move_by_build(store, "latest", B, seen)
@@ -143,33 +143,33 @@ def test_rollback_stays_rolled_back(store: LocalStore, reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["rollback", "tag"])
-def test_build_of_a_new_version_moves_a_tag_that_was_set_by_hand(store: LocalStore, reason: str) -> None:
+def test_a_build_of_a_new_version_moves_a_tag_that_was_set_by_hand(store: LocalStore, reason: str) -> None:
     seen = history(store, (A, "build"), (B, "build"), (A, reason))
     assert tags.move_by_build(store, "latest", C, seen) is None
     assert named(store) == C
 
 
-def test_build_may_return_to_a_version_that_a_build_left(store: LocalStore) -> None:
+def test_a_build_can_return_to_a_version_that_a_build_left(store: LocalStore) -> None:
     # The newest entry was made by a build, so nobody's decision is undone: the inputs went back to those of A.
     seen = history(store, (A, "build"), (B, "build"))
     assert tags.move_by_build(store, "latest", A, seen) is None
     assert named(store) == A
 
 
-def test_after_a_build_moved_on_an_old_rollback_binds_no_more(store: LocalStore) -> None:
+def test_a_rollback_no_longer_applies_after_a_build_has_moved_the_tag(store: LocalStore) -> None:
     seen = history(store, (A, "build"), (B, "build"), (A, "rollback"), (C, "build"))
     assert tags.move_by_build(store, "latest", B, seen) is None
     assert named(store) == B
 
 
-def test_build_of_the_version_that_is_named_already_adds_no_entry(store: LocalStore) -> None:
+def test_a_build_of_the_tagged_version_adds_no_entry(store: LocalStore) -> None:
     history(store, (A, "build"), (B, "tag"))
     for seen in (0, 1, 2):
         assert tags.move_by_build(store, "latest", B, seen) is None
     assert tags.newest_number(store, "latest") == 2
 
 
-def test_build_that_loses_the_race_says_so(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_loses_the_race_reports_it(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = history(store, (A, "build"))
     create = LocalStore.create
 

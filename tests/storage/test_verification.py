@@ -78,7 +78,7 @@ def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -
     assert result["documents_encoded_again"] >= 30
 
 
-def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> None:
+def test_each_single_damage_is_reported_for_exactly_the_files_it_affects(made: Made) -> None:
     num_damages = 0
     damager = Damager(made, seed=20261121)
     for told, files, deed in damager.damages(count(120, 1000)):
@@ -91,7 +91,7 @@ def test_exactly_the_damaged_files_of_single_damages_are_named(made: Made) -> No
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN, errno.EMFILE])
-def test_a_mount_that_is_lost_ends_the_verification_and_is_no_damage(
+def test_a_lost_mount_ends_the_verification_and_is_not_damage(
     made: Made, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr("tokenloom.storage.stores.local._fill", failing(number))
@@ -101,7 +101,7 @@ def test_a_mount_that_is_lost_ends_the_verification_and_is_no_damage(
     assert caught.value.exit_code == 1
 
 
-def test_a_disk_that_can_not_read_a_file_has_damaged_it(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_disk_cannot_read_is_damaged(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenloom.storage.stores.local._fill", failing(errno.EIO))
     found = {row["what"] for row in verified(made.reference)["damages"]}
     assert found == {"can't be read: Input/output error; correct the cause"}
@@ -117,7 +117,7 @@ def failing(number: int) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize("keeps_work", [True, False])
-def test_the_next_step_of_a_damaged_file_makes_it_whole(tmp_path: Path, keeps_work: bool) -> None:
+def test_the_suggested_next_step_repairs_a_damaged_file(tmp_path: Path, keeps_work: bool) -> None:
     made = make_version(tmp_path)
     before = {name: made.store.local(name).read_bytes() for name in made.files}
     if not keeps_work:
@@ -152,7 +152,7 @@ def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
     assert (result["damages"], result["documents_encoded_again"]) == ([], 20)
 
 
-def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
+def test_damage_in_a_remote_store_is_reported_as_in_a_local_one(
     made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     shutil.copytree(made.spec.store, tmp_path / "store")
@@ -169,7 +169,7 @@ def test_damages_in_a_remote_store_are_named_as_in_a_local_one(
     assert remote["damages"] == local["damages"]
 
 
-def test_a_remote_store_that_fails_in_between_is_asked_again(
+def test_requests_to_a_remote_store_that_fails_at_times_are_retried(
     made: Made, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.storage.stores.remote_retries.FIRST_WAIT_SECONDS", 0.01)

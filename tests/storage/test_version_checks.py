@@ -99,7 +99,7 @@ def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change,
     assert re.search(told, what["manifest.json"]), what
 
 
-def test_a_manifest_of_a_newer_format_is_no_damage(made: Made) -> None:
+def test_a_manifest_of_a_newer_format_is_not_damage(made: Made) -> None:
     sign_again(made, lambda m: m.update(format_version=2))
     with pytest.raises(FormatError, match=r"manifest.json: manifest format 2; .* update tokenloom"):
         verify_directly(made.reference, False, None, 0)
@@ -238,7 +238,7 @@ def test_a_document_table_that_contradicts_its_shard_is_named(
     assert told in what["train/000000.docs"]
 
 
-def test_a_document_table_of_other_columns_or_of_no_bytes_is_named(made: Made) -> None:
+def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Made) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([SCHEMA.field("start")])):
         pass
@@ -257,7 +257,7 @@ def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:
     assert "too small" in _what(made)["train/000000.docs"]
 
 
-def test_a_list_of_nothing_but_depth_is_named_and_the_rest_is_read(made: Made) -> None:
+def test_deeply_nested_inputs_are_named_and_the_rest_is_read(made: Made) -> None:
     data = b"[" * 200_000
     version_file(made, "quarantine.jsonl").write_bytes(data)
     sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
@@ -266,7 +266,7 @@ def test_a_list_of_nothing_but_depth_is_named_and_the_rest_is_read(made: Made) -
 
 
 @pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"'])
-def test_a_spec_that_is_no_canonical_json_is_named(made: Made, value: bytes) -> None:
+def test_a_spec_that_is_not_canonical_json_is_named(made: Made, value: bytes) -> None:
     sign_again(made, lambda m: m["spec"].update(note=123_456))
     path = version_file(made, "manifest.json")
     body = path.read_bytes().rpartition(b',"checksum"')[0].replace(b"123456", value)
@@ -274,7 +274,7 @@ def test_a_spec_that_is_no_canonical_json_is_named(made: Made, value: bytes) -> 
     assert "its spec can't be written as canonical JSON" in _what(made)["manifest.json"]
 
 
-def test_a_hole_in_a_log_is_one_damage_however_long_it_is(made: Made) -> None:
+def test_a_gap_in_a_log_is_one_damage_of_any_length(made: Made) -> None:
     entry = read_signed(made.store.local("tags/latest/00000001.json").read_bytes(), "")
     made.store.local("tags/latest/99999999.json").write_bytes(sign(entry))
     damages = verify_directly(made.reference, False, None, 0)["damages"]
@@ -307,7 +307,7 @@ def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:
     ]
 
 
-def test_what_is_not_listed_is_a_note_and_no_damage(made: Made) -> None:
+def test_an_unlisted_file_is_a_note_and_not_damage(made: Made) -> None:
     strangers = [
         version_file(made, "notes.txt"),
         version_file(made, "train/more.tok"),

@@ -59,7 +59,7 @@ STORES = st.one_of(
         ("s/abcdef012345678@abcdef01234567890", "s", "abcdef012345678", "abcdef01234567890"),
     ],
 )
-def test_reference_is_split_at_the_last_at_behind_the_last_slash(
+def test_a_reference_is_split_at_the_last_at_sign_after_the_last_slash(
     text: str, store: str, dataset: str, name: str
 ) -> None:
     assert parse_reference(text) == Reference(store, dataset, name)
@@ -100,7 +100,7 @@ def test_bad_reference_is_refused(text: str) -> None:
 
 @PROPERTY
 @given(STORES, NAMES, NAMES)
-def test_printed_reference_means_the_same(store: str, dataset: str, name: str) -> None:
+def test_a_printed_reference_parses_to_the_same_reference(store: str, dataset: str, name: str) -> None:
     reference = Reference(store, dataset, name)
     assert parse_reference(str(reference)) == reference
 
@@ -111,7 +111,7 @@ def test_bad_name_of_a_dataset_is_refused(dataset: str) -> None:
         local_store("store", dataset)
 
 
-def test_relative_store_counts_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_store_starts_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert local_store("store", "news").root == tmp_path / "store" / "news"
 
@@ -135,7 +135,7 @@ def test_tag_and_version_name_the_same_manifest(tmp_path: Path) -> None:
         assert "checksum" not in manifest.raw
 
 
-def test_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
+def test_a_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
     store = local_store(str(tmp_path), "news")
     store.replace(version_path(A, "train/000000.tok"), b"")
     assert not is_published(store, A)
@@ -153,19 +153,19 @@ def test_missing_dataset_is_named(tmp_path: Path) -> None:
         resolve(Reference(str(tmp_path), "gnus", "latest"))
 
 
-def test_missing_tag_names_the_tags_there_are(tmp_path: Path) -> None:
+def test_a_missing_tag_is_reported_with_the_existing_tags(tmp_path: Path) -> None:
     publish(tmp_path, "news", A, "latest", "prod")
     with pytest.raises(StoreError, match=r"no tag 'test'; tags: latest, prod$"):
         resolve(Reference(str(tmp_path), "news", "test"))
 
 
-def test_dataset_whose_first_build_has_not_finished_says_so(tmp_path: Path) -> None:
+def test_a_dataset_without_a_finished_build_is_reported(tmp_path: Path) -> None:
     local_store(str(tmp_path), "news").replace("work/fingerprints.json", b"")
     with pytest.raises(StoreError, match="no build has finished"):
         resolve(Reference(str(tmp_path), "news", "latest"))
 
 
-def test_missing_version_says_what_lists_them(tmp_path: Path) -> None:
+def test_a_missing_version_is_reported_with_the_command_that_lists_versions(tmp_path: Path) -> None:
     publish(tmp_path, "news", A)
     with pytest.raises(StoreError, match=f"no version {B}; `tokenloom ls`"):
         resolve(Reference(str(tmp_path), "news", B))

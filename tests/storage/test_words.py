@@ -24,7 +24,7 @@ _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|input
         (2, "process", "2 processes"),
     ],
 )
-def test_a_count_stands_with_its_noun(count: int, noun: str, words: str) -> None:
+def test_a_count_agrees_with_its_noun(count: int, noun: str, words: str) -> None:
     assert counted(count, noun) == words
 
 
@@ -32,7 +32,7 @@ def test_a_count_stands_with_its_noun(count: int, noun: str, words: str) -> None
     ("seconds", "text"),
     [(0.04, "0.0 s"), (12.34, "12.3 s"), (99.94, "99.9 s"), (99.96, "1 min 40 s"), (3600, "1 h 0 min")],
 )
-def test_a_measured_time_is_read_at_a_glance(seconds: float, text: str) -> None:
+def test_a_measured_time_is_short(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -64,7 +64,7 @@ def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
     assert described_tokenizer(tokenizer) == "gpt2 (tiktoken), 50,257 ids"
 
 
-def test_no_message_prints_a_number_before_a_plural_of_its_own() -> None:
+def test_no_message_forms_its_own_plurals() -> None:
     """A number that follows "of" may be, and one that is always more than one."""
     bare = re.compile(rf"(?<!of )\{{[^{{}}]*(?::,)\}} (?:{_NOUNS})\b")
     found = [

@@ -84,7 +84,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_work_file_is_not_believed(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     write_assignment(store, VERSION, ASSIGNMENT)
     write_partition(store)
@@ -99,7 +99,7 @@ def test_a_damaged_work_file_is_not_believed(damage: str, tmp_path: Path) -> Non
     assert find_shard_record(store, VERSION, "train/000000") is None
 
 
-def test_a_missing_work_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_work_file_is_reported_as_missing(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     with pytest.raises(WorkError, match=r"assignment\.json: the file is missing$"):
         read_assignment(store, VERSION)

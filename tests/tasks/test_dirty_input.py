@@ -188,7 +188,7 @@ def test_line_ends_other_than_newlines_do_not_end_a_json_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", ["{}\n", "[{}]"])
-def test_the_last_of_equal_keys_counts(form: str, tmp_path: Path) -> None:
+def test_the_last_of_duplicate_keys_counts(form: str, tmp_path: Path) -> None:
     value = '{"text": "first", "id": 1, "text": "last", "id": 2}'
     path = written(tmp_path / "a", form.replace("{}", value))
     reader = make_reader({"kind": "jsonl", "text": "text", "id": "id", "max_bytes": 100})

@@ -94,7 +94,7 @@ def test_a_utf16_file_among_many_is_read_with_encoding_errors_replace(tmp_path: 
     assert "caf\ufffd" in wanted
 
 
-def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_path: Path) -> None:
+def test_the_error_names_the_file_the_number_of_such_files_and_three_remedies(tmp_path: Path) -> None:
     mixed_files(tmp_path)
     message = assert_refused(
         folder_spec(tmp_path),
@@ -116,7 +116,7 @@ def test_the_error_names_the_file_how_many_are_like_it_and_three_ways_out(tmp_pa
     )
 
 
-def test_only_the_first_thousand_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_thousand_files_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
     monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 6)
     assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this problem")
@@ -125,7 +125,7 @@ def test_only_the_first_thousand_files_are_looked_at(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_count_is_of_the_same_problem_in_every_kind(num_workers: int, tmp_path: Path) -> None:
+def test_every_kind_counts_the_files_with_the_same_problem(num_workers: int, tmp_path: Path) -> None:
     lines = [b'{"text": "good"}\n', b"{\n", b'{"body": "x"}\n', b"{\n"]
     for i, line in enumerate(lines):
         (tmp_path / f"{i}.jsonl").write_bytes(line)
@@ -346,7 +346,7 @@ def test_any_bytes_in_any_encoding_are_rows_or_a_named_error(
                 (text or "").encode()
 
 
-def test_an_encoded_file_is_never_in_memory_whole(tmp_path: Path) -> None:
+def test_an_encoded_file_is_never_held_in_memory_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with path.open("w", encoding="utf-16") as file:
         for i in range(25_000):
@@ -375,6 +375,6 @@ def test_an_encoding_enters_the_version_and_utf8_does_not(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["base64", "rot13", "idna", "undefined", "utf-99", "a\0b", ""])
-def test_what_is_not_an_encoding_of_text_files_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_codec_that_is_not_a_text_encoding_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not an encoding"):
         folder_spec(tmp_path, source={"encoding": name})

@@ -114,7 +114,7 @@ def test_spills_are_used_again_whatever_is_left_out(tree: Path) -> None:
     assert "2024/old/a.txt" not in {document["path"] for document in stored_documents(spec, result.version)}
 
 
-def test_what_is_not_a_file_or_has_no_name_in_utf8_can_be_left_out(tmp_path: Path) -> None:
+def test_special_files_and_names_that_are_not_utf8_can_be_left_out(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     (tmp_path / "folder.jsonl").mkdir()

@@ -100,7 +100,7 @@ def test_a_reference_behind_the_dictionary_is_refused(
     assert "a.parquet, row group 0, after row 0 of it: can't be decoded" in found.said
 
 
-def test_a_file_that_ends_its_reader_is_named_and_ends_no_build(
+def test_a_file_that_kills_its_worker_is_named_and_the_build_survives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow 26 ends the process at a histogram of wrong length, which a footer may hold."""

@@ -89,7 +89,7 @@ def test_the_bytes_do_not_depend_on_which_request_failed(
         assert len(messages) == 1 and "503" in messages[0] and "retrying in" in messages[0]
 
 
-def test_a_server_that_stays_busy_ends_the_build_with_its_reply(
+def test_a_server_that_stays_busy_fails_the_build_with_its_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))

@@ -133,7 +133,7 @@ def test_compression_that_is_not_supported_is_refused_by_name(suffix: str, tmp_p
         read_file("jsonl", path)
 
 
-def test_a_line_that_is_far_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_an_overlong_line_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line_of("short") + b"\n" + line_of("x" * 6_000_000))
     with pytest.raises(InputError, match=r"a\.jsonl, line at byte 18: more than 4,194,504 bytes.*documents.max_bytes"):
@@ -356,7 +356,7 @@ def texts_of_bytes(num_bytes: int) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_json_lines_are_never_in_memory_whole(suffix: str, tmp_path: Path, read_sizes: list[int]) -> None:
+def test_json_lines_are_never_held_in_memory_whole(suffix: str, tmp_path: Path, read_sizes: list[int]) -> None:
     content = b"".join(line_of(text) + b"\n" for text in texts_of_bytes(50_000_000))
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(gzip.compress(content, 1) if suffix else content)
@@ -366,7 +366,7 @@ def test_json_lines_are_never_in_memory_whole(suffix: str, tmp_path: Path, read_
     assert max(read_sizes) < 2_000_000
 
 
-def test_parquet_is_never_in_memory_whole(tmp_path: Path, read_sizes: list[int]) -> None:
+def test_parquet_is_never_held_in_memory_whole(tmp_path: Path, read_sizes: list[int]) -> None:
     path = write_parquet(tmp_path / "a.parquet", list(texts_of_bytes(50_000_000)), group_rows=50_000)
     assert pq.ParquetFile(path).num_row_groups == 1
     num_bytes, peak = peak_of_reading("parquet", path)

@@ -320,7 +320,7 @@ def test_errors_escape_control_characters(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_process_that_reads_stdout_may_end(project: Path) -> None:
+def test_a_closed_stdout_pipe_exits_with_1_and_prints_nothing(project: Path) -> None:
     assert _run(project, "build", "spec.yaml", "--direct", "--workers", "0").returncode == 0
     reading, writing = os.pipe()
     os.close(reading)

@@ -72,7 +72,7 @@ def test_samples_are_windows_of_each_shard_that_share_one_token(built: _Built, s
         np.testing.assert_array_equal(sample["labels"], labels)
 
 
-def test_fewer_than_a_sample_of_tokens_is_left_at_a_shards_end(built: _Built) -> None:
+def test_less_than_one_sample_is_left_over_in_each_shard(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=64)
     lengths = [len(open_shard(path).tokens) for path in built.train]
     assert len(data) == sum((length - 1) // 64 for length in lengths)
@@ -124,7 +124,7 @@ def test_samples_belong_to_the_caller(built: _Built) -> None:
     np.testing.assert_array_equal(data[2]["input_ids"], before)
 
 
-def test_splits_hold_what_the_manifest_says(built: _Built) -> None:
+def test_splits_have_the_counts_of_the_manifest(built: _Built) -> None:
     for split in ("train", "validation", "test"):
         data = TokenDataset(f"{built.reference}@{built.version}", split, seq_len=1)
         assert data.manifest["version"] == built.version
@@ -135,7 +135,7 @@ def test_splits_hold_what_the_manifest_says(built: _Built) -> None:
         TokenDataset(built.reference, seq_len=0)
 
 
-def test_unknown_names_are_told(built: _Built) -> None:
+def test_unknown_names_are_reported(built: _Built) -> None:
     with pytest.raises(StoreError, match="no dataset 'other'"):
         TokenDataset(f"{built.spec.store}/other")
     with pytest.raises(StoreError, match=r"no tag 'prod'.*latest"):
@@ -190,7 +190,7 @@ def test_torch_loader_gives_the_same_batches_with_worker_processes(built: _Built
 
 
 @pytest.mark.parametrize("max_open_shards", [1, 2])
-def test_at_most_so_many_shards_stay_open_and_views_of_dropped_ones_stay_valid(
+def test_a_limited_number_of_shards_stays_open_and_views_of_closed_ones_stay_valid(
     built: _Built, max_open_shards: int
 ) -> None:
     data = TokenDataset(built.reference, seq_len=64, max_open_shards=max_open_shards)
@@ -205,7 +205,7 @@ def test_at_most_so_many_shards_stay_open_and_views_of_dropped_ones_stay_valid(
     np.testing.assert_array_equal(first, copy)
 
 
-def test_opening_reads_the_manifest_alone(built: _Built, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_reads_only_the_manifest(built: _Built, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
 
     def counted(path: Path, verify: str) -> Shard:
@@ -258,7 +258,7 @@ def test_damaged_manifest_is_named(copied: tuple[str, list[Path]]) -> None:
     assert str(manifest) in str(caught.value)
 
 
-def test_decode_gives_the_text_back(built: _Built) -> None:
+def test_decode_returns_the_text(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=32)
     tokens = open_shard(built.train[0]).tokens
     end = int(np.flatnonzero(tokens == _EOT)[0])
@@ -293,7 +293,7 @@ print(sorted(BLOCKED & set(sys.modules)))
 """
 
 
-def test_reader_works_without_any_extra(built: _Built) -> None:
+def test_the_reader_works_without_any_extra(built: _Built) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_EXTRAS, built.reference], cwd=_ROOT, capture_output=True, text=True
     )
@@ -331,13 +331,13 @@ print(next(iter(data.iterable()))["labels"].shape, len(batches), sorted(BLOCKED 
 """
 
 
-def test_loaders_need_torch_alone_and_datasets_and_mixtures_not_even_that(synthetic: str) -> None:
+def test_loaders_need_only_torch_and_datasets_and_mixtures_need_no_extra(synthetic: str) -> None:
     done = subprocess.run([sys.executable, "-c", _LOADER, synthetic], cwd=_ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["False", "torch.Size([16]) 3 []"]
 
 
-def test_threads_may_share_a_dataset_that_keeps_one_shard_open(built: _Built) -> None:
+def test_threads_can_share_a_dataset_that_keeps_one_shard_open(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=64, max_open_shards=1)
     expected = [data[i]["input_ids"].tolist() for i in range(len(data))]
     with ThreadPoolExecutor(8) as threads:
@@ -350,7 +350,7 @@ def test_threads_may_share_a_dataset_that_keeps_one_shard_open(built: _Built) ->
 @pytest.mark.parametrize("labels", ["shifted", "same"])
 @pytest.mark.parametrize("fields", [(), ("document_ids", "position_ids")])
 @pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_samples_of_every_packing_are_what_tokens_and_offsets_say(
+def test_samples_of_every_packing_follow_from_tokens_and_offsets(
     synthetic: str, packing: str, labels: str, fields: tuple[str, ...], access: str
 ) -> None:
     data = TokenDataset(synthetic, seq_len=12, packing=packing, labels=labels, fields=fields, access=access)
@@ -390,7 +390,7 @@ def test_a_file_cut_short_under_a_dataset_that_uses_pread_is_a_named_error(
     assert data[0]["input_ids"].tolist() == before
 
 
-def test_verify_full_looks_at_tokens_and_open_does_not(synthetic: str) -> None:
+def test_full_verification_checks_tokens_and_open_does_not(synthetic: str) -> None:
     path = shard_paths(synthetic)[0]
     damaged = bytearray(path.read_bytes())
     damaged[4096] ^= 1
@@ -424,7 +424,7 @@ def mapped_shards(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_a_loader_keeps_no_more_shards_mapped_than_its_dataset_says(tmp_path: Path, packing: str) -> None:
+def test_a_loader_maps_no_more_shards_than_its_dataset_allows(tmp_path: Path, packing: str) -> None:
     data = TokenDataset(make_store(tmp_path, [200] * 12), seq_len=12, packing=packing, max_open_shards=3)
     loader = TokenLoader(data, 2, order="full", prefetch=0)
     seen = set()
@@ -436,7 +436,7 @@ def test_a_loader_keeps_no_more_shards_mapped_than_its_dataset_says(tmp_path: Pa
     assert len(seen) == 12
 
 
-def test_a_dataset_that_is_dropped_lets_go_of_its_shards_without_the_garbage_collector(synthetic: str) -> None:
+def test_a_dropped_dataset_releases_its_shards_without_the_garbage_collector(synthetic: str) -> None:
     gc.disable()
     try:
         data = TokenDataset(synthetic, seq_len=12, packing="best_fit")

@@ -118,7 +118,7 @@ def test_every_message_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_process_that_reads_the_object_may_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pipe_closed_before_the_json_error_exits_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Closed(io.StringIO):
         def flush(self) -> None:
             raise BrokenPipeError

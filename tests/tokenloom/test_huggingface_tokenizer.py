@@ -453,7 +453,7 @@ NOT_LOCAL = {
 
 
 @pytest.mark.parametrize("case", NOT_LOCAL)
-def test_a_tokenizer_that_may_not_be_local_accepts_only_short_texts(case: str, tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_provably_local_accepts_only_short_texts(case: str, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_local("bert-bytes"))
     NOT_LOCAL[case](library)
     tokenizer = load_tokenizer(write_json(tmp_path, library.to_str()))

@@ -45,7 +45,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return value
 
 
-def test_the_counts_of_all_splits_and_packings_are_those_of_their_shards(
+def test_the_counts_of_all_splits_and_packings_equal_those_of_their_shards(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path
 ) -> None:
     value = _json(capsys, reference, "--seq-len", "64")
@@ -64,7 +64,7 @@ def test_the_counts_of_all_splits_and_packings_are_those_of_their_shards(
         assert row["dropped_share"] == total.dropped_tokens / manifest.splits[row["split"]].tokens
 
 
-def test_readers_use_the_kept_counts(
+def test_readers_use_the_cached_counts(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path, tmp_path: Path
 ) -> None:
     value = _json(capsys, reference, "--seq-len", "64", "--packing", "best_fit", "--split", "train")

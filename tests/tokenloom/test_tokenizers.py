@@ -122,7 +122,7 @@ def test_byte_ids_cut_inside_a_character_decode_to_a_replacement() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base"])
-def test_documents_encoded_together_have_the_ids_of_each_alone(name: str, tiktoken_cache: Path) -> None:
+def test_documents_encoded_together_have_the_ids_of_each_encoded_separately(name: str, tiktoken_cache: Path) -> None:
     tokenizer, encoding = by_name(name), tiktoken.get_encoding(name)
 
     @settings(max_examples=count(60, 1000), deadline=None)
@@ -163,7 +163,7 @@ def test_bos_precedes_each_document(tmp_path: Path) -> None:
     assert encode_each(plain, texts)[2:4] == [[*b"<s>", 300], [*EOT.encode(), 300]]
 
 
-def test_bos_may_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
+def test_bos_can_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
     texts = ["one", "", EOT, f"{EOT}two", "three"]
     expected = [[50256, *ids] for ids in encode_each(by_name("gpt2"), texts)]
     assert encode_each(by_name("gpt2", bos=EOT), texts) == expected

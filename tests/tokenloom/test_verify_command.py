@@ -127,7 +127,7 @@ def test_peek_never_shows_text_with_rows_of_another_shard(
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 @pytest.mark.parametrize("file", ["tags/latest/00000002.json", "versions/{}/manifest.json"])
-def test_a_folder_in_place_of_a_file_is_a_damage_and_hides_no_other(
+def test_a_folder_in_place_of_a_file_is_damage_and_hides_no_other_damage(
     made: Made, file: str, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = made.store.local(file := file.format(made.version))
@@ -142,7 +142,7 @@ def test_a_folder_in_place_of_a_file_is_a_damage_and_hides_no_other(
             path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_a_damage_found_elsewhere_points_to_verify(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_found_by_another_command_points_to_verify(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     with restored(made):
         path = made.store.local(f"versions/{made.version}/manifest.json")
         path.write_bytes(path.read_bytes()[:-5])

@@ -130,7 +130,7 @@ class TokenizerConformance:
         assert tokenizer.kind == definition["kind"]
         assert tokenizer.backend.startswith(tokenizer.kind.replace("huggingface", "tokenizers"))
 
-    def test_a_tokenizer_made_from_its_files_alone_is_the_same(self, definition: dict[str, Any]) -> None:
+    def test_a_tokenizer_loaded_from_its_own_files_is_the_same(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         places = ("path", "ranks", "encoder")
         again = load_tokenizer({k: v for k, v in definition.items() if k not in places}, tokenizer.files)
