@@ -37,8 +37,8 @@ def print_table(figures: Sequence[Figure], digits: int = 4) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def write_json(path: str, figures: Sequence[Figure], **told: object) -> None:
+def write_json(path: str, figures: Sequence[Figure], **details: object) -> None:
     """Write the figures, the machine, the date, and further values given by name."""
     machine = {"platform": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()}
-    told = machine | told | {"date": time.strftime("%Y-%m-%d"), "figures": [asdict(figure) for figure in figures]}
-    Path(path).write_text(json.dumps(told, indent=1) + "\n")
+    record = machine | details | {"date": time.strftime("%Y-%m-%d"), "figures": [asdict(figure) for figure in figures]}
+    Path(path).write_text(json.dumps(record, indent=1) + "\n")

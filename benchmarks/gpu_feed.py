@@ -256,8 +256,8 @@ def main() -> int:
     print_table(figures, digits=5)
     if arguments.output:
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-        told = {"gpu": gpu, "torch": torch.__version__, "compile": arguments.compile}
-        write_json(arguments.output, figures, **told)
+        details = {"gpu": gpu, "torch": torch.__version__, "compile": arguments.compile}
+        write_json(arguments.output, figures, **details)
     return 0
 
 

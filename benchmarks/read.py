@@ -231,8 +231,8 @@ def main() -> None:
         figures = measure(arguments, Path(name))
     print_table(figures)
     if arguments.output:
-        told = {"numpy": np.__version__, "torch": torch.__version__, "tiny": arguments.tiny}
-        write_json(arguments.output, figures, **told)
+        details = {"numpy": np.__version__, "torch": torch.__version__, "tiny": arguments.tiny}
+        write_json(arguments.output, figures, **details)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ def measure_scale(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
     packed = random_offsets(np.random.default_rng(3), sizes.documents)
     full = write_sparse_store(folder / "packed", 16, packed, SEQ_LEN)
     many = write_sparse_store(folder / "many", sizes.listed_shards, even, SEQ_LEN, files=False)
-    told = [open_in_child(big, sizes, sizes.waits) for _ in range(rounds)]
+    measured = [open_in_child(big, sizes, sizes.waits) for _ in range(rounds)]
     best_fit = [1e3 * open_in_child(full, sizes, 1, packing="best_fit")["first"] for _ in range(rounds)]
     listed = [open_in_child(many, sizes, 0)["open"] for _ in range(rounds)]
     return [
-        *_of_big_version(told, sizes),
+        *_of_big_version(measured, sizes),
         Figure(f"16 shards of {sizes.documents:,} documents, best_fit: first batch", "ms", best_fit),
         Figure(f"{sizes.listed_shards:,} shards: open", "s", listed, "<= 0.6"),
     ]
@@ -40,11 +40,11 @@ def open_in_child(reference: str, sizes: Sizes, num_batches: int, **options: Any
     done = subprocess.run([sys.executable, _CHILD, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the process that opens {reference} failed:\n{done.stderr}")
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured
 
 
-def _of_big_version(told: list[dict[str, float]], sizes: Sizes) -> list[Figure]:
+def _of_big_version(measured: list[dict[str, float]], sizes: Sizes) -> list[Figure]:
     tokens = sizes.sparse_shards * sizes.sparse_tokens
     what = f"{sizes.sparse_shards:,} shards, {tokens / 1e12:.3g} T tokens"
     scaled = [
@@ -56,6 +56,6 @@ def _of_big_version(told: list[dict[str, float]], sizes: Sizes) -> list[Figure]:
         ("maps", "maps open", "", 1.0, "<= 512"),
     ]
     return [
-        Figure(f"{what}: {name}", unit, [scale * round_told[key] for round_told in told], target)
+        Figure(f"{what}: {name}", unit, [scale * one_round[key] for one_round in measured], target)
         for key, name, unit, scale, target in scaled
     ]

@@ -30,25 +30,25 @@ def read(reference: str, resume_at: int, num_batches: int, options: dict[str, An
     before, begin = resident_bytes(), time.perf_counter()
     data = TokenDataset(reference, seq_len=SEQ_LEN, **options)
     loader = TokenLoader(data, BATCH, rank=0, world_size=1)
-    told: dict[str, float] = {"open": time.perf_counter() - begin}
+    measured: dict[str, float] = {"open": time.perf_counter() - begin}
     if not num_batches:
-        return told
+        return measured
     next(loader)
-    told["first"] = time.perf_counter() - begin - told["open"]
+    measured["first"] = time.perf_counter() - begin - measured["open"]
     state = loader.state_dict()
     loader.close()
     begin = time.perf_counter()
     resumed = TokenLoader(data, BATCH, rank=0, world_size=1)
     resumed.load_state_dict(state | {"samples": resume_at})
     next(resumed)
-    told["resume"] = time.perf_counter() - begin
+    measured["resume"] = time.perf_counter() - begin
     for _ in range(num_batches):
         next(resumed)
     after = resident_bytes()
-    told |= {name: after[name] - before[name] for name in before}
-    told["maps"] = sum(".tok" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    measured |= {name: after[name] - before[name] for name in before}
+    measured["maps"] = sum(".tok" in line for line in Path("/proc/self/maps").read_text().splitlines())
     resumed.close()
-    return told
+    return measured
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ def run_watched(
     Returns:
         Wall seconds, and processor seconds including those of its children.
     """
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as errors:
         begin = time.perf_counter()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=told)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             look(process.pid)
             time.sleep(seconds)
@@ -27,6 +27,6 @@ def run_watched(
         wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            told.seek(0)
-            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{told.read().decode()}")
+            errors.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{errors.read().decode()}")
     return wall, usage.ru_utime + usage.ru_stime

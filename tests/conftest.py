@@ -167,7 +167,7 @@ SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow, put what takes longest first, and say to pytest-xdist what runs in one process."""
+    """Mark slow tests, run the longest first, and group tests that pytest-xdist must run in one process."""
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in SLOW_FOLDERS or SERVERS.intersection(getattr(item, "fixturenames", ())):

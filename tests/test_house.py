@@ -1,4 +1,4 @@
-"""The house's rules: what is packaged, what is public, what is documented, and what must not be called."""
+"""The house's rules: packaging, public names, docstrings, and forbidden calls."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _UNPICKLING |= {"os.system", "os.popen", "pa.PyExtensionType", "pa.deserialize",
 
 
 def _forbidden_calls(tree: ast.AST) -> list[str]:
-    """Return the calls that run, or unpickle, what somebody else wrote."""
+    """Return the calls that execute or unpickle foreign data."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""The benchmarks run to their end at sizes that tell nothing."""
+"""The benchmarks run to completion at sizes too small to measure anything."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_verify_reads_the_same_files_as_the_bare_processes(
 ) -> None:
     output = tmp_path / "verify.json"
     _run(monkeypatch, "verify.py", "--tiny", "--rounds", "1", "--json", str(output))
-    told = json.loads(output.read_text())
-    assert told["files"] == 8  # manifest and inputs, three shards with their tables
-    assert [len(figure["values"]) for figure in told["figures"]] == [1, 1, 1, 1]
+    written = json.loads(output.read_text())
+    assert written["files"] == 8  # manifest and inputs, three shards with their tables
+    assert [len(figure["values"]) for figure in written["figures"]] == [1, 1, 1, 1]
     assert "ratio of verify to bare sha256" in capfd.readouterr().out

@@ -80,7 +80,7 @@ def make_version(folder: Path) -> Made:
     return made
 
 
-Damage = tuple[str, set[str], Callable[[], None]]  # what is done, the files it damages, the deed
+Damage = tuple[str, set[str], Callable[[], None]]  # a label, the files that it damages, the function that does it
 
 
 class Damager:

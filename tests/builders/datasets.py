@@ -1,4 +1,4 @@
-"""Plain helpers for tests: specs, small inputs, builds, and what stands in a version."""
+"""Plain helpers for tests: specs, small inputs, builds, and the contents of a version."""
 
 from __future__ import annotations
 

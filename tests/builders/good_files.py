@@ -25,7 +25,7 @@ _MAX_CHARS = 1500  # of a text: damage must hit more than one
 
 @dataclass(frozen=True)
 class GoodFile:
-    """A file as bytes: what is in it, and how it is read. `data` is damaged, or what `pack` makes of it."""
+    """A file as bytes, with its contents and its reader. Damage goes into `data`, or into what `pack` makes of it."""
 
     name: str
     format: str

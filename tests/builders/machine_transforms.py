@@ -1,4 +1,4 @@
-"""Transforms that do to their worker, or to the machine, what test_machine_faults.py asks for; the text stays."""
+"""Transforms that harm their worker or the machine, for test_machine_faults.py; they return the text unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _folder() -> Path:
 
 
 def fill_disk(text: str) -> str:
-    """Take all space of the file system that FOLDER/mounted is on, like another program."""
+    """Fill the file system of FOLDER/mounted, as another program would."""
     try:
         with (_folder() / "mounted" / "ballast").open("xb", buffering=0) as file:
             while file.write(bytes(4096)) == 4096:
@@ -28,13 +28,13 @@ def fill_disk(text: str) -> str:
 
 
 def make_read_only(text: str) -> str:
-    """Let the file system of FOLDER/mounted be read-only from now on."""
+    """Make the file system of FOLDER/mounted read-only."""
     subprocess.run(["mount", "-o", "remount,ro", str(_folder() / "mounted")], check=True)
     return text
 
 
 def die_once(text: str) -> str:
-    """Be killed as the system does that needs memory, in the first process alone."""
+    """Die as if killed by the out-of-memory killer, in the first process only."""
     try:
         (_folder() / "died").touch(exist_ok=False)
     except FileExistsError:
@@ -43,13 +43,13 @@ def die_once(text: str) -> str:
 
 
 def die(text: str) -> str:
-    """Be killed as the system does that needs memory."""
+    """Die as if killed by the out-of-memory killer."""
     os.kill(os.getpid(), signal.SIGKILL)
     return text
 
 
 def leave_little_memory(text: str) -> str:
-    """Allow this process only so much more memory as FOLDER/bytes says."""
+    """Limit this process to as many more bytes of memory as FOLDER/bytes says."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + int((_folder() / "bytes").read_text())
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

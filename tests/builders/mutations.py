@@ -16,7 +16,7 @@ _TRIES = 20
 
 
 def flip_bits(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Turn one to eight bits over."""
+    """Flip one to eight bits."""
     changed = bytearray(data)
     for _ in range(chance.choice([1, 1, 1, 2, 8])):
         changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
@@ -31,24 +31,24 @@ def overwrite(data: bytes, chance: random.Random, others: Sequence[bytes]) -> by
 
 
 def truncate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Cut the end off, often only a little of it."""
+    """Cut off the end, often only a few bytes."""
     return data[: chance.choice([chance.randrange(len(data)), len(data) - 1 - chance.randrange(min(64, len(data)))])]
 
 
 def cut_head(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Cut the beginning off."""
+    """Cut off the beginning."""
     return data[chance.choice([1, 3, 4, 8, chance.randrange(len(data))]) :]
 
 
 def insert(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Put noise, zeros or a mark of the format in between."""
+    """Insert noise, zeros or a marker of the format."""
     at, count = chance.randrange(len(data) + 1), chance.choice([1, 1, 2, 8, 100])
     piece = chance.choice([chance.randbytes(count), bytes(count), bytes([chance.choice(MARKS)]) * count])
     return data[:at] + piece + data[at:]
 
 
 def delete(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Leave a range out."""
+    """Remove a range."""
     start, end = _range(data, chance)
     return data[:start] + data[end:]
 
@@ -92,7 +92,7 @@ def change_marks(data: bytes, chance: random.Random, others: Sequence[bytes]) ->
 
 
 def change_parquet_footer(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Change counts, lengths and offsets of a footer: its thrift is made of small bytes."""
+    """Change counts, lengths and offsets of a footer: its Thrift encoding consists of small bytes."""
     (length,) = struct.unpack("<I", data[-8:-4])
     return _changed_between(data, len(data) - 8 - length, len(data) - 4, chance)
 
@@ -128,7 +128,7 @@ OF_FORMAT: dict[str, list[Operation]] = {
 
 
 def mutate(format_name: str, data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Return `data` with one damage, sometimes with two; never as it was.
+    """Return `data` with one damage, sometimes with two; the result always differs.
 
     Args:
         format_name: a key of OF_FORMAT.

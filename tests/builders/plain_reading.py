@@ -84,7 +84,7 @@ def _joined(value: Any) -> str | None:
     if isinstance(value, bytes):
         value = value.decode()
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is no text")
+        raise TypeError(f"{type(value).__name__} is not text")
     if value is not None:
         value.encode()  # no lone surrogate
     return value

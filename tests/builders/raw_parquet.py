@@ -1,6 +1,6 @@
 """Parquet files written byte by byte, so that they can lie: claims of any size in files of a few hundred bytes.
 
-One row group with one column `text` and one or two pages. What is not given is true.
+One row group with one column `text` and one or two pages. Values that are not given are correct.
 """
 
 from __future__ import annotations

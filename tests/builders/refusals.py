@@ -1,4 +1,4 @@
-"""Helpers for tests of builds that must fail: the error, what it says, and what is left in the store."""
+"""Helpers for tests of builds that must fail: the error, its message, and what is left in the store."""
 
 from __future__ import annotations
 

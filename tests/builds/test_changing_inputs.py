@@ -31,7 +31,7 @@ def _truncate(path: Path) -> None:
 
 
 def _rewrite(path: Path) -> None:
-    """Change a byte in the middle and set the time of change back: only the system's own time tells."""
+    """Change a byte in the middle and set the time of change back: only ctime shows the change."""
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -40,7 +40,7 @@ def _rewrite(path: Path) -> None:
 
 
 def _replace(path: Path) -> None:
-    """Put another file of the same length and time in its place: only the inode tells."""
+    """Put another file of the same length and time in its place: only the inode shows the change."""
     other = path.with_suffix(".new")
     shutil.copy2(path, other)
     _rewrite(other)

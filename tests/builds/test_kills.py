@@ -1,4 +1,4 @@
-"""A build that is killed, in any process at any moment, goes on where it stopped and ends in the same bytes."""
+"""A build that is killed, in any process at any moment, resumes where it stopped and produces the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Try-outs: a build of the first documents of each source, beside the real versions and never instead of them."""
+"""Try-outs: builds of the first documents of each source, which never replace real versions."""
 
 from __future__ import annotations
 

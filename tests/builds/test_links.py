@@ -125,7 +125,7 @@ def test_links_among_the_work_files_are_replaced_and_not_followed(project: _Proj
 def test_a_folder_that_links_out_of_the_dataset_is_refused(project: _Project, name: str) -> None:
     link = project.dataset / name.format(project.version)
     link.parent.mkdir(parents=True, exist_ok=True)
-    if name in ("tags", "tags/latest"):  # else the old file there is no tag
+    if name in ("tags", "tags/latest"):  # otherwise the existing file would not be a tag
         (project.outside / "00000001.json").rename(project.outside / "other.json")
         (project.outside / "other.json").write_text("precious other.json")
     link.symlink_to(project.outside, target_is_directory=True)

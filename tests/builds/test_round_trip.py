@@ -1,4 +1,4 @@
-"""Round trip over real corpora: what stands in the shards is what stands in the source.
+"""Round trip over real corpora: the shards contain what the source contains.
 
 The sources are read again here with pyarrow, datasets, array_record, json, csv, gzip and zipfile, never through the
 build's own readers; ids are compared with those of each tokenizer's library, called here document by document.
@@ -319,7 +319,7 @@ def _stored_ids(spec: BuildSpec, version: str, manifest: dict[str, Any]) -> Iter
 def load_built(
     spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
 ) -> Built:
-    """Return what stands in a version beside its source; documents have their `id` too."""
+    """Return the documents of a version beside those of its source; documents have their `id` too."""
     manifest = manifest_json(local_store(spec.store, spec.dataset), version)
     pairs = zip(stored_documents(spec, version), _stored_ids(spec, version, manifest), strict=True)
     return Built(used, manifest, [document | {"id": found} for document, found in pairs], source, limit)

@@ -216,16 +216,16 @@ def test_a_key_with_empty_parts_names_exactly_that_object(tmp_path: Path, s3_url
 
 def test_retries_of_workers_are_reported(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
-    told: list[str] = []
+    messages: list[str] = []
     s3_proxy.faults["PUT"].extend(["ok"] * 4 + ["503"])  # the fifth write is a worker's
 
     def listen(event: progress.Event) -> None:
         if isinstance(event, progress.Message):
-            told.append(event.text)
+            messages.append(event.text)
 
     with progress.listening(listen):
         build(spec_of(str(tmp_path / "in"), names, fresh_store()), num_workers=1)
-    assert len([text for text in told if "try 1 of 5 failed" in text and "s3://" in text]) == 1
+    assert len([text for text in messages if "try 1 of 5 failed" in text and "s3://" in text]) == 1
 
 
 def test_an_object_that_changes_while_it_is_read_fails_the_build(

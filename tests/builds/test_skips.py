@@ -226,10 +226,10 @@ def test_bad_rows_of_every_reason_are_dropped_counted_and_listed(reason: str, tm
 @pytest.mark.parametrize("reason", list(REASONS))
 def test_a_build_that_does_not_skip_fails_at_the_first_bad_row(reason: str, tmp_path: Path) -> None:
     case = CASES[reason](tmp_path)
-    with pytest.raises(BadRow, match="a\\.") as told:
+    with pytest.raises(BadRow, match="a\\.") as caught:
         build(failing(case.spec))
-    assert (told.value.row, told.value.num_rows, told.value.reason) == case.bad[0]
-    assert str(case.path) in str(told.value)
+    assert (caught.value.row, caught.value.num_rows, caught.value.reason) == case.bad[0]
+    assert str(case.path) in str(caught.value)
     assert_nothing_visible(case.spec)
 
 
@@ -243,9 +243,9 @@ def test_the_first_bad_row_is_reported_whichever_step_finds_it(sequence: Sequenc
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "good"}\n' + b"\n".join(lines[reason] for reason in sequence))
     spec = spec_of(path, source={"id": "id"}, max_bytes=2000)
-    with pytest.raises(BadRow) as told:
+    with pytest.raises(BadRow) as caught:
         build(failing(spec))
-    assert (told.value.row, told.value.reason) == (17, sequence[0])
+    assert (caught.value.row, caught.value.reason) == (17, sequence[0])
     assert [line["reason"] for line in listed_rows(spec, build(spec).version)] == list(sequence)
 
 
@@ -326,9 +326,9 @@ def test_mixtures_of_lines_are_accounted_for(lines: list[Line], is_zipped: bool,
         assert_skipped(spec, result, kept, bad, 1 + len(lines))
         assert result.rows["duplicates"] == len(texts) - len(kept)
         if bad:
-            with pytest.raises(BadRow) as told:
+            with pytest.raises(BadRow) as caught:
                 build(failing(spec))
-            assert (told.value.row, 1, told.value.reason) == bad[0]
+            assert (caught.value.row, 1, caught.value.reason) == bad[0]
 
 
 @settings(max_examples=count(15, 300), deadline=None)
@@ -631,13 +631,13 @@ def test_lists_damaged_between_builds_are_repaired(
     assert listed_files(spec, build(spec).version) == wanted
 
 
-# What is never skipped
+# Errors that are never skipped
 
 
 def _refused(spec: BuildSpec, error: type[BaseException] = InputError, match: str | None = None) -> None:
-    with pytest.raises(error, match=match) as told:
+    with pytest.raises(error, match=match) as caught:
         build(spec)
-    assert not isinstance(told.value, BadRow)
+    assert not isinstance(caught.value, BadRow)
     assert_nothing_visible(spec)
 
 
@@ -817,9 +817,9 @@ def test_a_read_error_inside_a_row_group_is_not_reported_as_a_bad_page(error: Ex
         try:
             with failing_reads(error, num_reads):
                 batches += list(reader.read(str(path), FileRange(0, 4)))
-        except InputError as told:
-            assert not isinstance(told, BadRow)
-            assert "can't be read" in str(told)
+        except InputError as raised:
+            assert not isinstance(raised, BadRow)
+            assert "can't be read" in str(raised)
         outcomes.append(len(batches))
         assert not [one for batch in batches for one in batch.bad]
     assert outcomes[0] == 0

@@ -1,4 +1,4 @@
-"""docs/format.md is true: its code reads what a build wrote, and its tables name what stands there."""
+"""docs/format.md is correct: its code reads the files of a build, and its tables describe their fields."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def code(name: str) -> Any:
-    """Return the function `name` of the page's code blocks, run as they stand there."""
+    """Return the function `name` of the page's code blocks, run unchanged."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     block = next(block for block in blocks if f"def {name}(" in block)
     namespace: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""docs/training.md is true: its code runs as it stands there, and does what the page says."""
+"""docs/training.md is correct: its code runs unchanged and does what the page says."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_processes(page: Any) -> None:
 
 
 def _varlen(query: Any, key: Any, value: Any, ends: Any, other: Any, longest: int, most: int, **window: Any) -> Any:
-    """What varlen_attn computes, run by run, as there is no such kernel for CPUs."""
+    """Compute what varlen_attn does, run by run; it has no kernel for CPUs."""
     assert window == {"window_size": (-1, 0)}
     assert ends is other
     assert longest == most == int(ends.diff().max())

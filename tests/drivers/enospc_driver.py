@@ -47,7 +47,7 @@ def _build_on_full_disk(spec: BuildSpec, folder: Path, at: int, number: int) -> 
 
 
 def _fail_and_resume(spec: BuildSpec, folder: Path, at: int, number: int, expected: str) -> dict[str, str | None]:
-    """Return {"message", "problem"}: what the build said, and what is wrong; None where all is well."""
+    """Return {"message", "problem"}: the build's message, and the problem or None."""
     dataset = Path(spec.store) / spec.dataset
     status = forked(lambda: _build_on_full_disk(spec, folder, at, number))
     message = (folder / "message").read_text()
@@ -81,8 +81,8 @@ def fail_from_every_operation(folder: Path, number: int, step: int) -> None:
     for at, (name, operation) in enumerate(operations):
         if operation in FAILING and (at % step == 0 or (name == "publish" and operation in ("link", "fsync"))):
             forget(spec, folder)
-            told = _fail_and_resume(spec, folder, at, number, expected)
-            print(json.dumps({"step": name, "operation": operation, **told}), flush=True)
+            outcome = _fail_and_resume(spec, folder, at, number, expected)
+            print(json.dumps({"step": name, "operation": operation, **outcome}), flush=True)
 
 
 if __name__ == "__main__":

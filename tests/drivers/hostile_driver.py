@@ -45,7 +45,7 @@ _NEVER |= {"pickle.find_class", "socket.getaddrinfo", "ctypes.dlopen", "os.chmod
 
 
 class Watch:
-    """What this process does, by audit events: only what lies in the store, Python and the caches may be touched."""
+    """Records audit events; only the store, Python and the caches may be accessed."""
 
     def __init__(self, store: Path) -> None:
         cache, vocabularies = os.environ["TOKENLOOM_CACHE"], os.environ.get("TIKTOKEN_CACHE_DIR", "")
@@ -260,7 +260,7 @@ def run(watch: Watch, version: Version, cases: list[Case], root: str) -> tuple[C
                 ends += read_all(f"{root}/data", root)
             if "\x1b" in out.getvalue():
                 wrong.append(f"{what}: control characters were printed")
-        except BaseException as error:  # noqa: BLE001  (a panic of a native library is no Exception)
+        except BaseException as error:  # noqa: BLE001  (a panic of a native library is not an Exception)
             wrong.append(f"{what}: {type(error).__name__}: {str(error)[:300]}")
         finally:
             watch.is_on = False

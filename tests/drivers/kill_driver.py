@@ -263,16 +263,16 @@ def run_build(folder: Path) -> None:
     spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
     note = os.open(folder / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def tell(step: str) -> None:
+    def note_step(step: str) -> None:
         os.write(note, f"{time.monotonic()} {step}\n".encode())
 
     def listen(event: progress.Event) -> None:
         if isinstance(event, progress.StepStarted):
-            tell(event.step)
+            note_step(event.step)
 
     with progress.listening(listen):
         version = datasets.build(spec, num_workers=2).version
-    tell("done")
+    note_step("done")
     (folder / "version").write_text(version)
 
 

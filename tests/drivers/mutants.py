@@ -5,7 +5,7 @@ is one of
 
     right    the same rows as the plain reading: those of the good file, or what the damage made of them
     refused  an InputError that names the file
-    lost     the worker process died of it; the error names the file, the parent goes on
+    lost     the worker process died of it; the error names the file, and the parent continues
     wrong    other rows, fewer rows, rows where the plain reading finds damage, a refusal of what it reads whole,
              an error without a name, more memory than the limit, more than a minute: a defect
 """
@@ -178,7 +178,7 @@ def template(message: str, path: str) -> str:
 
 
 def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally) -> None:
-    """Count an outcome, or say in `tally.wrong` what is wrong with it."""
+    """Count an outcome, or describe in `tally.wrong` why it is wrong."""
     tally.peak = max(tally.peak, ours.peak)
     is_whole = plain.texts is not None and (plain.texts, plain.num_rows) == (good.texts, good.num_rows)
     if ours.is_hang:

@@ -1,4 +1,4 @@
-"""examples/train_accelerate.py with the real Accelerate: a restored run goes on, on one process or two."""
+"""examples/train_accelerate.py with the real Accelerate: a restored run continues, on one process or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/train_lightning.py with the real Lightning: a resumed fit goes on with the very next sample."""
+"""examples/train_lightning.py with the real Lightning: a resumed fit continues with the very next sample."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_without_a_limit_lightning_counts_a_prefetched_batch_in_its_checkpoint(c
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
     (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     assert len(first) == 5
-    assert state["samples"] == 6 * train_lightning.BATCH_SIZE  # the trap that the example tells of
+    assert state["samples"] == 6 * train_lightning.BATCH_SIZE  # the pitfall that the example describes
 
 
 def test_lightning_uses_the_loader_unchanged(corpus: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_the_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path
     inputs, labels = (torch.from_numpy(np.stack([s[name] for s in samples])) for name in ("input_ids", "labels"))
     with torch.no_grad():
         logits = make_model(data)(input_ids=inputs).logits
-    # The model shifts by itself, and so never sees the label of the last input.
+    # The model shifts the labels itself, so it never sees the label of the last input.
     expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, :-1].flatten())
     losses = _losses(trainer)
     assert losses[0] == pytest.approx(expected.item(), abs=2e-4)

@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_HOME
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.prefect_servers import all_told
+from tests.servers.prefect_servers import recorded_text
 from tests.servers.s3_server import BUCKET, download, put, s3_server
 from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
@@ -80,7 +80,7 @@ def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     places = [*(tmp_path / "store").rglob("*"), *Path(PREFECT_HOME.value()).rglob("*")]
     found = [path for path in places if path.is_file() and _PLANTED.encode() in path.read_bytes()]
     assert found == []
-    recorded = all_told(prefect_server)
+    recorded = recorded_text(prefect_server)
     assert "tokenize" in recorded and result["reference"] in recorded and _PLANTED not in recorded
 
 
@@ -123,7 +123,7 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     assert any(path.name == "build.json" for path in files)
     assert [path for path in files if _PLANTED.encode() in path.read_bytes()] == []
     chain = "".join(traceback.format_exception(refused.value)) + "".join(traceback.format_exception(failed.value))
-    recorded = all_told(prefect_server)
+    recorded = recorded_text(prefect_server)
     assert "no permission to write it" in recorded and _PLANTED not in recorded + chain + caplog.text
 
 

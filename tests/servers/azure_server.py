@@ -36,8 +36,8 @@ def azure_server(program: str) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ)
     assert process.stdout is not None
     try:
-        told = (re.search(r"http://127\.0\.0\.1:[1-9]\d*", line) for line in process.stdout)
-        url = next((found[0] for found in told if found), "")
+        urls = (re.search(r"http://127\.0\.0\.1:[1-9]\d*", line) for line in process.stdout)
+        url = next((found[0] for found in urls if found), "")
         assert url, "Azurite did not start"
         yield url
     finally:

@@ -219,7 +219,7 @@ class Page:
         Args:
             name: of the file, without its suffix.
             height: of the window, in pixels.
-            top: what stands at the top of the window.
+            top: the text at the top of the window.
         """
         if folder := os.environ.get("TOKENLOOM_SCREENSHOTS"):
             self.driver.set_window_size(_WIDTH, height)

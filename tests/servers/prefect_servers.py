@@ -63,8 +63,8 @@ def serving_flows(migrated: Path, home: Path) -> Iterator[str]:
         stop_server(server)
 
 
-def all_told(home: Path) -> str:
-    """Return all that is in the database of a server, once it has what this process had to tell."""
+def recorded_text(home: Path) -> str:
+    """Return all that is in the database of a server, once this process has sent its logs and events."""
     send_all()
     time.sleep(1.5)  # more than it takes to flush events
     with closing(sqlite3.connect(home / _NAME)) as database:
@@ -72,7 +72,7 @@ def all_told(home: Path) -> str:
 
 
 def send_all() -> None:
-    """Send what this process has to tell its server: logs and events are sent from time to time."""
+    """Send the logs and events of this process to its server now, not with the next batch."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -69,7 +69,7 @@ def running_up(
 
     Args:
         folder: where it runs; its data are in `up` below.
-        mark: stands in the environment of all its processes.
+        mark: is set in the environment of all its processes.
         migrated: the PREFECT_HOME whose database it starts with, if it has none of an earlier one.
         stop: the signal that ends it.
     """
@@ -87,13 +87,13 @@ def running_up(
     )
     try:
         assert up.stdout is not None
-        told = []
+        printed = []
         for line in up.stdout:
-            told.append(line)
+            printed.append(line)
             if "Ctrl-C" in line:
                 break
-        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(told))
-        assert found, "".join(told)
+        found = re.search(r"http://127\.0\.0\.1:\d+", "".join(printed))
+        assert found, "".join(printed)
         yield up, found[0] + "/api"
     finally:
         up.send_signal(stop)

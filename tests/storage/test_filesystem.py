@@ -305,7 +305,7 @@ def test_the_buffer_is_flushed_before_the_file_is_synced(
     make_folder(store.local(PATH).parent)
     make_folder(store.local(TMP))
     monkeypatch.setattr(os, "fsync", recording_fsync)
-    write(store, PATH, b"12345")  # so few that they stand in the buffer until it is flushed
+    write(store, PATH, b"12345")  # few enough to stay in the buffer until it is flushed
     assert lengths[0] == 5
 
 

@@ -90,7 +90,7 @@ def test_changed_file_is_read_again(store: LocalStore, tmp_path: Path, hashed: l
 
 @pytest.mark.usefixtures("later")
 def test_a_change_that_keeps_length_and_mtime_is_noticed(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
-    # cp -p and rsync can leave both; ctime and inode tell.
+    # cp -p and rsync can leave both; ctime and inode show it.
     path = write(tmp_path / "a.txt", b"text")
     status = os.stat(path)
     first = take(store, path)

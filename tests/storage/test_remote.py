@@ -69,7 +69,7 @@ print(code, time.monotonic() - begin)
     assert "no credentials were found, set GOOGLE_APPLICATION_CREDENTIALS" in json.loads(error)["error"]["message"]
     code, seconds = logged.split()
     assert code == "1"
-    assert float(seconds) < 60  # 190 where the library retries by itself
+    assert float(seconds) < 60  # 190 if the library retries too
     assert "Traceback" not in done.stderr
 
 
@@ -198,7 +198,7 @@ def test_transient_errors_are_retried_and_logged(
     logged = [record.getMessage() for record in caplog.records if record.name == "tokenloom"]
     assert all(f"{store.root}/a/file: " in line for line in logged)
     assert "try 1 of 5 failed" in logged[0]
-    if fault != "drop":  # aiohttp tries a lost idle connection again by itself
+    if fault != "drop":  # aiohttp itself retries on a lost idle connection
         assert len(logged) == 3
 
 

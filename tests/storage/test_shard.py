@@ -245,7 +245,7 @@ def test_header_that_contradicts_itself_is_refused(small: Path, offset: int, kin
 
 
 def test_a_forged_header_is_accepted_if_its_values_are_right(small: Path) -> None:
-    # The control of the two tests above: the same forgery with the value that stands there is accepted.
+    # The control of the two tests above: writing the value that is already there is accepted.
     forge(small, 8, "<I", 1)
     assert read_back(small) == GOLDEN_DOCUMENTS
 

@@ -31,7 +31,7 @@ NUM_SPLITS = 3
 
 
 def open_spill(store: LocalStore) -> Spill:
-    """Open the spill of these tests, whose length its record would tell."""
+    """Open the spill of these tests, with the length that its record would give."""
     return Spill(store, NAME, 0, store.num_bytes(spill_path(NAME, 0)) or 0)
 
 
@@ -282,5 +282,5 @@ def test_missing_spill_is_named(tmp_path: Path) -> None:
 def test_a_work_error_can_be_pickled() -> None:
     import pickle
 
-    error = pickle.loads(pickle.dumps(WorkError("what is wrong", NAME)))  # noqa: S301  (our own bytes)
-    assert (error.spill, str(error)) == (NAME, "what is wrong")
+    error = pickle.loads(pickle.dumps(WorkError("the reason", NAME)))  # noqa: S301  (our own bytes)
+    assert (error.spill, str(error)) == (NAME, "the reason")

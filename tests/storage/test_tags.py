@@ -78,7 +78,7 @@ def test_exactly_one_of_racing_movers_wins_each_number(store: LocalStore) -> Non
     history(store, (A, "build"))
     barrier = threading.Barrier(8)
     won: list[str] = []
-    told: list[str] = []
+    refused: list[str] = []
 
     def mover(version: str) -> None:
         barrier.wait()
@@ -86,14 +86,14 @@ def test_exactly_one_of_racing_movers_wins_each_number(store: LocalStore) -> Non
             tags.move(store, "latest", version, 1, "tag")
             won.append(version)
         except FileExistsError:
-            told.append(version)
+            refused.append(version)
 
     threads = [threading.Thread(target=mover, args=(f"{i:016x}",)) for i in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(won), len(told)) == (1, 7)
+    assert (len(won), len(refused)) == (1, 7)
     assert [entry.version for entry in tags.log(store, "latest")] == [A, *won]
 
 

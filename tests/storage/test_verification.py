@@ -81,10 +81,10 @@ def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -
 def test_each_single_damage_is_reported_for_exactly_the_files_it_affects(made: Made) -> None:
     num_damages = 0
     damager = Damager(made, seed=20261121)
-    for told, files, deed in damager.damages(count(120, 1000)):
+    for label, files, deed in damager.damages(count(120, 1000)):
         with restored(made):
             deed()
-            assert damaged(made.reference) == files, told
+            assert damaged(made.reference) == files, label
         num_damages += 1
     assert damaged(made.reference) == set()
     SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")

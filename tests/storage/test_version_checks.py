@@ -1,4 +1,4 @@
-"""Files whose checksums are right and that contradict each other are named, and what is wrong with them is said."""
+"""Files whose checksums are right and that contradict each other are reported with the contradiction."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda m: _count_more(m, "splits", "train", "tokens"), r"splits\.train\.tokens must be"),
         (lambda m: _count_more(m, "splits", "train", "documents"), "split train: .* documents, its shards have"),
@@ -92,11 +92,11 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
         (lambda m: first_shard(m).pop("last_key"), r"splits.train.shards\[\].last_key must be given"),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change, told: str) -> None:
+def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change, message: str) -> None:
     sign_again(made, change)
     what = _what(made)
     assert "manifest.json" in what
-    assert re.search(told, what["manifest.json"]), what
+    assert re.search(message, what["manifest.json"]), what
 
 
 def test_a_manifest_of_a_newer_format_is_not_damage(made: Made) -> None:
@@ -153,7 +153,7 @@ def _value(where: str, index: int, value: int) -> Callable[[ShardHeader, Any, An
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (_header(split="test"), "its header says split 'test', the manifest 'train'"),
         (_header(shard_index=4), "its header says shard_index 4, the manifest 0"),
@@ -169,12 +169,12 @@ def _value(where: str, index: int, value: int) -> Callable[[ShardHeader, Any, An
     ],
 )
 def test_a_shard_that_contradicts_the_manifest_or_itself_is_named(
-    made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader], told: str
+    made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader], message: str
 ) -> None:
     write_shard(made, change)
     what = _what(made)
     assert set(what) == {"train/000000.tok"}
-    assert told in what["train/000000.tok"]
+    assert message in what["train/000000.tok"]
 
 
 def test_counts_of_another_shard_are_named(made: Made) -> None:
@@ -217,7 +217,7 @@ def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("column", "change", "told"),
+    ("column", "change", "message"),
     [
         ("start", _set(1, 0), "its documents do not lie one behind the other"),
         ("start", _set(0, 1), "its documents do not lie one behind the other"),
@@ -230,23 +230,23 @@ def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
     ],
 )
 def test_a_document_table_that_contradicts_its_shard_is_named(
-    made: Made, column: str, change: Callable[[list[Any]], Any], told: str
+    made: Made, column: str, change: Callable[[list[Any]], Any], message: str
 ) -> None:
     _write_documents(made, column, change)
     what = _what(made)
     assert set(what) == {"train/000000.docs"}
-    assert told in what["train/000000.docs"]
+    assert message in what["train/000000.docs"]
 
 
 def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Made) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([SCHEMA.field("start")])):
         pass
-    for data, told in ((sink.getvalue().to_pybytes(), "its columns are not"), (b"", ""), (b"ARROW1\0\0" * 9, "")):
+    for data, message in ((sink.getvalue().to_pybytes(), "its columns are not"), (b"", ""), (b"ARROW1\0\0" * 9, "")):
         _publish_documents(made, data)
         what = _what(made)
         assert set(what) == {"train/000000.docs"}
-        assert told in what["train/000000.docs"]
+        assert message in what["train/000000.docs"]
 
 
 def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:

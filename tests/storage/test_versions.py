@@ -1,4 +1,4 @@
-"""References, and what stands in a store."""
+"""References, and versions and tags in a store."""
 
 from __future__ import annotations
 

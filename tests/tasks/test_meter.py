@@ -1,4 +1,4 @@
-"""What people see of a running build: the step, the whole build, reused work, the time left."""
+"""What a running build shows: the step, the whole build, reused work, the time left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
 
 
 class _Clock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0

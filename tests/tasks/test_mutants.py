@@ -44,7 +44,7 @@ def test_mutants_give_the_rows_of_a_plain_reading_or_a_named_error(tmp_path: Pat
         SUMMARY.append(f"mutants of {name}: {tally.right} right, {refused} refused, {lost} lost workers")
         assert tally.wrong == []
         assert tally.right + refused + lost == wanted
-        assert min(tally.right, refused) > wanted // 20, "all is read, or all is refused: the damage tells nothing"
+        assert min(tally.right, refused) > wanted // 20, "all is read, or all is refused: the damage shows nothing"
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
@@ -82,7 +82,7 @@ ONE = raw.page(raw.DICTIONARY_PAGE, 1, raw.plain([b"hello"]), raw.PLAIN)
 def test_a_footer_that_hides_rows_is_refused(
     num_rows: int, num_values: int, tmp_path: Path, children: Children
 ) -> None:
-    """Arrow reads what it says, and the rest of the rows is lost without a word."""
+    """Arrow trusts the footer, and the remaining rows are lost silently."""
     found = read(children, tmp_path / "a.parquet", raw.file_of([ONE, TEN], num_rows, num_values=num_values))
     assert found.texts is None
     assert f"a.parquet, row group 0: its footer says {num_rows} rows, and {num_values} values" in found.said
@@ -103,7 +103,7 @@ def test_a_reference_behind_the_dictionary_is_refused(
 def test_a_file_that_kills_its_worker_is_named_and_the_build_survives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrow 26 ends the process at a histogram of wrong length, which a footer may hold."""
+    """Arrow 26 ends the process at a histogram of the wrong length, which a footer can contain."""
     monkeypatch.setattr(direct, "RETRY_SECONDS", (0, 0, 0))
     path = tmp_path / "bad.parquet"
     path.write_bytes(raw.file_of([ONE, TEN], 10, histogram=[1, 2, 3]))

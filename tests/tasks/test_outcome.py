@@ -1,4 +1,4 @@
-"""What a build did, in words."""
+"""The outcome of a build in words."""
 
 from __future__ import annotations
 

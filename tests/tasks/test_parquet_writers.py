@@ -1,4 +1,4 @@
-"""Parquet files of other libraries, as they write them: each text comes out as it went in.
+"""Parquet files of other libraries, as those libraries write them: each text round-trips.
 
 A build reads them; what was handed to the library is all that the shards are compared with.
 """

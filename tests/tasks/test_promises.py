@@ -1,4 +1,4 @@
-"""Promises of a build that are easily broken: its cache, its memory, its validation, its repairs."""
+"""Promises of a build that a change could easily break: its cache, its memory, its validation, its repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A work file that is damaged each time it is made: the build fails, and the message says so."""
+"""A work file that is damaged each time it is made: the build fails, and its message says that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""work/ may be deleted while a build runs: the build writes its files again."""
+"""work/ can be deleted during a build, which then writes its files again."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ _ROOT = Path(__file__).parent.parent.parent
 
 
 class PanicException(BaseException):
-    """Like what a native library raises when it panics: no Exception."""
+    """Like what a native library raises when it panics: not an Exception."""
 
 
 class Unpicklable(Exception):
-    """An exception that can't travel: it can't be made from its `args`."""
+    """An exception that cannot be unpickled, because `args` does not rebuild it."""
 
     def __init__(self, place: str, rule: str) -> None:
         super().__init__(f"{place}: {rule}")

@@ -33,7 +33,7 @@ def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
 
 
 def run_commands(session: str) -> None:
-    """Run the commands of a console block; every line that the page shows must be printed, but for times."""
+    """Run the commands of a console block; every line that the page shows must be printed; times may differ."""
     for part in session.split("$ ")[1:]:
         command, *shown = part.splitlines()
         print(f"$ {command}", flush=True)
@@ -49,7 +49,7 @@ def run_commands(session: str) -> None:
 
 
 def run_python(code: str, page: str, names: dict[str, Any]) -> str:
-    """Run a Python block with the names of those before it; return what it printed."""
+    """Run a Python block with the names that earlier blocks defined; return what it printed."""
     print("\n".join(f">>> {line}" for line in code.splitlines()), flush=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

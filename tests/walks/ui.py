@@ -97,7 +97,7 @@ def look_at_the_run(page: Page) -> None:
 
 
 def write_spec(folder: Path, dataset: str) -> None:
-    """Write the spec file of the page, for a dataset; a vocabulary might have to be downloaded, so with bytes."""
+    """Write the page's spec file for a dataset, with the byte tokenizer because a vocabulary may need a download."""
     (spec,) = (text for language, text in blocks("docs/operate.md", "Schedule rebuilds") if language == "yaml")
     assert "dataset: news\n" in spec and "{kind: tiktoken, name: gpt2}" in spec
     spec = spec.replace("{kind: tiktoken, name: gpt2}", "byte").replace("dataset: news", f"dataset: {dataset}")
@@ -159,7 +159,7 @@ def save(page: Page, dialog: WebElement) -> None:
 
 
 def edit_shipped_schedule(page: Page, spec_file: str) -> None:
-    """Give the schedule that is there from the beginning a spec file and another hour."""
+    """Set the spec file and another hour in the schedule that is deployed."""
     open_schedules(page)
     page.press_menu("At 02:00 AM", "Edit")
     dialog = page.dialog()
