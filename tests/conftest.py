@@ -69,7 +69,7 @@ def flows_url(migrated: Path, flows_home: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def prefect_server(flows_url: str, flows_home: Path) -> Iterator[Path]:
-    """A Prefect server for a module's flows, which end without the second that a heartbeat takes: its PREFECT_HOME."""
+    """The PREFECT_HOME of a server for a module's flows, which end without waiting a second for a heartbeat."""
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     with temporary_settings({PREFECT_API_URL: flows_url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
@@ -79,7 +79,7 @@ def prefect_server(flows_url: str, flows_home: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry tasks of this process's flows at once, not after seconds."""
+    """Retry tasks of this process's flows without a delay."""
     monkeypatch.setattr("tokenloom.flows.runners._run.retry_delay_seconds", [0.1] * len(RETRY_SECONDS))
 
 
@@ -100,7 +100,7 @@ def shared_up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Page]:
-    """A browser that reaches nothing but this machine."""
+    """A browser that can reach only this machine."""
     from tests.servers.browser import chromium
 
     with chromium("http://127.0.0.1") as page:
@@ -181,18 +181,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what tests counted from a worker of pytest-xdist to the process that shows it."""
+    """Send the counts of tests from a worker of pytest-xdist to the process that prints them."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["summary"] = SUMMARY
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what the tests of a worker counted."""
+    """Receive the counts of a worker's tests."""
     SUMMARY.extend(getattr(node, "workeroutput", {}).get("summary", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what tests counted."""
+    """Print the counts of all tests."""
     for line in SUMMARY:
         terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""How much a test run does: reduced counts, or with TOKENLOOM_FULL=1 full ones; and what it reports at its end."""
+"""The size of a test run: reduced counts, or full ones with TOKENLOOM_FULL=1; and the report at its end."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def _folder() -> Path:
-    """Where the test and its transforms leave notes for each other."""
+    """The folder that a test and its transforms use to communicate."""
     return Path(os.environ["TOKENLOOM_TEST_NOTES"])
 
 

@@ -1,4 +1,4 @@
-"""The second opinion on a file: its rows as pyarrow, json, csv and zlib alone give them, whole and in memory.
+"""An independent reading of a file: all its rows in memory, read with only pyarrow, json, csv and zlib.
 
 It shares no code with the readers that it checks. (Only zstd comes through pyarrow in both.)
 """
@@ -42,7 +42,7 @@ def plain_rows(name: str, data: bytes, options: dict[str, Any]) -> list[str | No
 
 
 def decompressed(name: str, data: bytes) -> bytes:
-    """Return the content of a file as its name says."""
+    """Return the decompressed content of a file, whose suffix names the compression."""
     if name.endswith(".gz"):
         return _members(data, lambda: zlib.decompressobj(31))
     if name.endswith(".bz2"):
@@ -53,7 +53,7 @@ def decompressed(name: str, data: bytes) -> bytes:
 
 
 def _members(data: bytes, make: Callable[[], Any]) -> bytes:
-    """Return what all members of a file hold; whatever stands behind them must be one, too."""
+    """Return the content of all members of a file; trailing bytes must be a member too."""
     out = b""
     while data:
         member = make()
@@ -65,7 +65,7 @@ def _members(data: bytes, make: Callable[[], Any]) -> bytes:
 
 
 def _arrow(data: bytes, column: str) -> pa.Table:
-    """Return one column alone: another may be damaged."""
+    """Return one column; another one may be damaged."""
     open_it = pa.ipc.open_file if data.startswith(b"ARROW1") else pa.ipc.open_stream
     index = open_it(pa.BufferReader(data)).schema.get_field_index(column)
     options = pa.ipc.IpcReadOptions(included_fields=[index], use_threads=False)

@@ -1,4 +1,4 @@
-"""Parquet files written byte by byte, so that they can lie: claims of any size in files of a few hundred bytes.
+"""Parquet files written byte by byte, so that they can claim any size in a few hundred bytes.
 
 One row group with one column `text` and one or two pages. Values that are not given are correct.
 """
@@ -79,7 +79,7 @@ def levels(first: int, count: int, value: int) -> bytes:
 
 
 def page(kind: int, num_values: int, data: bytes, encoding: int, num_bytes: int | None = None) -> bytes:
-    """Return a page; `num_bytes` is what it claims to have uncompressed."""
+    """Return a page; `num_bytes` is the uncompressed length that it claims."""
     values = {1: I32(num_values), 2: I32(encoding)}
     if kind == DATA_PAGE:
         values |= {3: I32(RLE), 4: I32(RLE)}
@@ -97,7 +97,7 @@ def file_of(
     is_list: bool = False,
     histogram: Sequence[int] | None = None,
 ) -> bytes:
-    """Return a file with the pages, of a dictionary first if there are two.
+    """Return a file with these pages; of two, the first is a dictionary page.
 
     Args:
         pages: see `page`.

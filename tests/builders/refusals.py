@@ -22,7 +22,7 @@ NEXT_STEP = re.compile(
 
 
 def assert_nothing_visible(spec: BuildSpec) -> None:
-    """No version, no manifest, no tag, and no temporary file in the store."""
+    """Assert that the store contains no version, manifest, tag or temporary file."""
     store = dataset_store(spec.store, spec.dataset)
     assert published_versions(store) == []
     assert not list(Path(spec.store).rglob("manifest.json"))
@@ -31,7 +31,7 @@ def assert_nothing_visible(spec: BuildSpec) -> None:
 
 
 def assert_refused(spec: BuildSpec, *parts: str, error: type[TokenloomError] = InputError) -> str:
-    """A build fails with an error that holds `parts` and a next step; nothing is visible. Return its message."""
+    """Assert that a build fails with `parts` and a next step, and leaves nothing visible; return the message."""
     with pytest.raises(error) as caught:
         build(spec)
     message = str(caught.value)
@@ -42,7 +42,7 @@ def assert_refused(spec: BuildSpec, *parts: str, error: type[TokenloomError] = I
 
 
 def assert_builds(spec: BuildSpec, texts: list[str]) -> None:
-    """A build gives exactly these documents, all distinct."""
+    """Assert that a build contains exactly these documents, all distinct."""
     result = build(spec)
     stored = sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, result.version))
     assert result.published
@@ -50,5 +50,5 @@ def assert_builds(spec: BuildSpec, texts: list[str]) -> None:
 
 
 def spec_of(path: Path, kind: str = "parquet", **fields: Any) -> BuildSpec:
-    """Return a spec of one source whose store lies beside it."""
+    """Return a spec of one source, with the store next to it."""
     return make_spec(path.parent / "store", [{"kind": kind, "path": str(path)}], **fields)

@@ -1,4 +1,4 @@
-"""Stores made without a build: versions of given documents, or of sparse files, to read from."""
+"""Stores made without a build, for readers: versions of given documents, or of sparse files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def header_info(split: str, index: int, vocab_size: int) -> dict[str, Any]:
 
 
 def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size: int = 50_257) -> tuple[Any, Any]:
-    """Return (tokens (n,), lengths (d,)) of documents that end with EOT and hold none inside; n is about num_tokens."""
+    """Return (tokens (n,), lengths (d,)) of documents with EOT only at their end; n is about num_tokens."""
     rng = np.random.default_rng(seed)
     lengths = np.maximum(2, rng.lognormal(np.log(mean_tokens), 1.0, int(num_tokens / mean_tokens / 1.6) + 1))
     lengths = lengths.astype(np.uint32)
@@ -65,7 +65,7 @@ def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "t
 def write_sparse_store(
     folder: Path, num_shards: int, shard_tokens: int, document_tokens: int, samples: dict[str, int] | None = None
 ) -> str:
-    """Write a version of sparse uint16 shards of zeros, all alike but for their number; return its reference.
+    """Write a version of sparse uint16 shards of zeros, which differ only in their index; return its reference.
 
     Args:
         folder: the store.

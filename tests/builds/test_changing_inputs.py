@@ -63,7 +63,7 @@ _CASES = [
 
 
 class _Disturber:
-    """Changes a file once, when a step begins or, for "in tokenize", when the first text of it was encoded."""
+    """Changes a file once: when a step begins or, for "in tokenize", after its first text was encoded."""
 
     def __init__(self, moment: str, change: Callable[[], None]) -> None:
         self._moment, self._change = moment, change

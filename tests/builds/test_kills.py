@@ -53,7 +53,7 @@ def _driver(command: str, folder: Path) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A driver that is surely gone after the block, its workers too."""
+    """A driver process that the block kills at its end, with its workers."""
     process = _driver(command, folder)
     try:
         yield process
@@ -83,7 +83,7 @@ def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: P
 
 
 class _LargerBuild:
-    """A build of some MB with two workers: its spec, its true bytes, and how long each step takes."""
+    """A build of some MB with two workers: its spec, its expected bytes, and the duration of each step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -133,7 +133,7 @@ class _LargerBuild:
         self.compare()
 
     def compare(self) -> None:
-        """Compare every listed file with the build that nobody disturbed."""
+        """Compare every listed file with the undisturbed build."""
         assert listed_files(self.spec, (self.folder / "version").read_text()) == self.hashes
         assert what_is_wrong(self.dataset, must_be_visible=True) is None
 
@@ -144,7 +144,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> _LargerBuild:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that `pid` started and that still run."""
+    """Return the running child processes of `pid`."""
     children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -34,7 +34,7 @@ TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 
 
 def source(path: Path, **options: Any) -> dict[str, Any]:
-    """Return a source of the kind that the file's name says."""
+    """Return a source of the kind that the file's suffix names."""
     return {"kind": path.suffix[1:], "path": str(path), **options}
 
 

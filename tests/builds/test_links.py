@@ -44,13 +44,13 @@ class _Project:
             os.utime(path, (1, 1))  # so old that a temporary would be stale
 
     def assert_outside_is_untouched(self) -> None:
-        """No file was added, changed or removed there."""
+        """Assert that no file there was added, changed or removed."""
         found = {path.name: path.read_text() for path in self.outside.iterdir()}
         assert found == {name: f"precious {name}" for name in found}
         assert len(found) == 4
 
     def assert_builds(self) -> None:
-        """The build ends in the version and the bytes that it should."""
+        """Assert that the build makes the expected version and bytes."""
         assert build(self.spec).version == self.version
         assert listed_files(self.spec, self.version) == self.hashes
 
@@ -157,7 +157,7 @@ def test_stale_cleanup_does_not_follow_links(project: _Project) -> None:
 
 
 def test_version_files_can_be_links_to_files_elsewhere(project: _Project, tmp_path: Path) -> None:
-    """As git-annex and DVC keep files: reading follows links, since what they lead to must match the manifest."""
+    """git-annex and DVC store files so. Reading follows links, because their targets must match the manifest."""
     kept = tmp_path / "kept"
     kept.mkdir()
     for number, path in enumerate(sorted(project.alone.glob("versions/*/**/*.*"))):

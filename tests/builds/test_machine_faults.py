@@ -1,4 +1,4 @@
-"""Faults of the machine: a full or read-only disk, few file descriptors, no memory, a clock that goes back."""
+"""Faults of the machine: a full or read-only disk, few file descriptors, no memory, a clock that is set back."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _with_transform(spec: BuildSpec, name: str) -> BuildSpec:
 
 
 def _assert_same_bytes(spec: BuildSpec, version: str, folder: Path) -> None:
-    """Compare a version with a build in another store that nothing disturbs."""
+    """Compare a version with an undisturbed build in another store."""
     alone = spec.model_copy(update={"store": str(folder / "alone")})
     assert build(alone).version == version
     assert listed_files(spec, version) == listed_files(alone, version)
@@ -85,7 +85,7 @@ def _assert_same_bytes(spec: BuildSpec, version: str, folder: Path) -> None:
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the transforms' notes."""
+    """The folder that tests and transforms share."""
     monkeypatch.setenv("TOKENLOOM_TEST_NOTES", str(tmp_path))
     return tmp_path
 
@@ -225,7 +225,7 @@ def test_a_worker_that_runs_out_of_memory_fails_the_build_and_names_the_file(
 
 
 class _Clock:
-    """The system's clock as this process sees it: `offset` seconds off, and `backward` seconds more with every look."""
+    """This process's view of the clock: wrong by `offset` seconds, and set back `backward` seconds at each call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.offset = self.backward = 0.0
@@ -239,7 +239,7 @@ class _Clock:
         monkeypatch.setattr("tokenloom.storage.versions.tags.datetime", stand_in)
 
     def now(self) -> float:
-        """What time.time returns."""
+        """Stand in for time.time."""
         self.looks += 1
         self.offset -= self.backward
         return self._time() + self.offset
@@ -247,7 +247,7 @@ class _Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    """A clock that may be moved."""
+    """A clock that a test can set."""
     return _Clock(monkeypatch)
 
 
@@ -293,7 +293,7 @@ def test_a_clock_behind_the_file_times_hides_no_change(tmp_path: Path, clock: _C
 def test_a_clock_that_jumps_ahead_loses_no_file_of_a_build(
     tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another build takes the temporaries of this one for those of a day ago, and removes them."""
+    """Another build believes that the temporaries of this one are a day old, and removes them."""
     spec = small_spec(tmp_path)
     store = LocalStore(Path(spec.store) / spec.dataset)
     rename = os.replace

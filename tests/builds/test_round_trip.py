@@ -61,7 +61,7 @@ def _array_records(data: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source as a spec writes it, and with which tokenizers it is built.
+    """A source as in a spec, and the tokenizers that it is built with.
 
     Its paths start at the folder of real data, or at a new one if `write` fills that first. With `limit` only the first
     documents are taken. `keeps` is its filter in Python.
@@ -159,14 +159,14 @@ def _chosen(corpus: Corpus) -> list[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a source; no text if it is null, empty or left out by the filter."""
+    """A row of a source; its text is None if it is null, empty or dropped by the filter."""
 
     text: str | None
     id: str | None = None
 
 
 def _text_rows(path: Path, separator: str | None) -> Iterator[tuple[int, str]]:
-    """Yield what stands between separators, without line ends around it, with its offset in bytes."""
+    """Yield the offset in bytes and the stripped text of each document between separators."""
     data = path.read_bytes()
     if separator is None:
         yield 0, data.decode("utf-8")
@@ -216,7 +216,7 @@ def _pick(value: Any, key: str) -> Any:
 
 
 def read_source(folder: Path, corpus: Corpus) -> dict[Place, Row]:
-    """Return all rows of a corpus by their place."""
+    """Return {place: row} for all rows of a corpus."""
     options = corpus.options
     pattern = options.get("path") or f"{options['name']}/*"
     csv.field_size_limit(2**27)
@@ -251,7 +251,7 @@ def tokenizer_fields(name: str, data_dir: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Library:
-    """A tokenizer as its library has it; `decode` is None where ids do not say all of a text."""
+    """A tokenizer called through its library; `decode` is None if ids do not determine the text."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str] | None
@@ -293,7 +293,7 @@ class Built:
 
     @cached_property
     def texts(self) -> dict[Place, str]:
-        """The texts that may become documents by their places, in order; of a try-out the first ones."""
+        """{place: text} of possible documents, in order; for a try-out, only the first ones."""
         texts = [(place, row.text) for place, row in sorted(self.source.items()) if row.text]
         return dict(texts[: self.limit])
 
@@ -441,7 +441,7 @@ def _expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
 
 @pytest.fixture(scope="module", params=["byte", "o200k_base", *(["gpt2", "cl100k_base"] if FULL else [])])
 def hard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The hard texts in one dataset: as they are, and between two plain words."""
+    """A dataset of the difficult texts, each alone and between two plain words."""
     if request.param != "byte":
         request.getfixturevalue("tiktoken_cache")
     folder = tmp_path_factory.mktemp("hard")

@@ -1,4 +1,4 @@
-"""Builds from S3 to S3 make the bytes of a local build, whatever the network, the store and kills do."""
+"""Builds from S3 to S3 make the bytes of a local build despite network errors, store errors and kills."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little wait between tries."""
+    """Wait only briefly between retries."""
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def write_inputs(folder: Path, num_documents: int = 300) -> list[str]:
-    """Write a file of several kinds each; return their names."""
+    """Write one file for each of several kinds; return their names."""
     texts = [f"document {i}, said {i % 7} times. " * (1 + i % 50) for i in range(num_documents)]
     write_parquet(folder / "a.parquet", [*texts[: num_documents // 2], "twice"], group_rows=60)
     write_jsonl(folder / "b.jsonl", texts[num_documents // 3 :])
@@ -65,7 +65,7 @@ def spec_of(root: str, names: list[str], store: str, **fields: Any) -> BuildSpec
 
 
 def fresh_store() -> str:
-    """Return a store in the bucket that nobody used."""
+    """Return the URL of an unused store in the bucket."""
     return f"s3://{BUCKET}/builds/{uuid.uuid4().hex}"
 
 
@@ -176,7 +176,7 @@ def test_a_store_that_stays_unreachable_fails_the_build_and_is_named(tmp_path: P
 
 
 def build_once(spec: BuildSpec) -> None:
-    """Build without the waits between tries of a step."""
+    """Build without waiting between retries of a step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenloom.flows.direct.RETRY_SECONDS", ())
         build(spec)
@@ -337,7 +337,7 @@ def test_builds_to_s3_killed_at_random_moments_end_in_the_same_bytes(tmp_path: P
 
 
 def run_to_s3(spec: BuildSpec, folder: Path, key: str, kill_after: float | None) -> int:
-    """Run a build with two workers, killed with all of them after so many seconds; return its exit status."""
+    """Run a build with two workers, kill all after `seconds`; return its exit status."""
     spec = spec.model_copy(update={"store": f"s3://{BUCKET}/{key}"})
     (folder / "spec.json").write_text(spec.model_dump_json())
     command = [sys.executable, "-m", "tests.drivers.s3_kill_driver", "run", str(folder)]

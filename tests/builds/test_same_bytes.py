@@ -1,4 +1,4 @@
-"""The same documents and spec give the same bytes: whoever does the work, and whatever files the documents are in."""
+"""The same documents and spec give the same bytes, whatever process encodes them and whatever files hold them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def _news(folder: Path) -> str:
-    """Return a glob of parquet files of unequal row groups: real news where there are some, else made-up words."""
+    """Return a glob of parquet files of unequal row groups: real news if available, otherwise made-up words."""
     data = os.environ.get("TOKENLOOM_TEST_DATA")
     if data and (Path(data) / "ag_news").is_dir():
         return str(Path(data) / "ag_news" / "*.parquet")
@@ -106,7 +106,7 @@ _HARD = [
 
 
 def _documents(folder: Path) -> list[conformance.Row]:
-    """Return rows of news and of hard texts, many of them twice and far apart."""
+    """Return rows of news and of difficult texts, many of them duplicated far apart."""
     texts: list[str] = []
     for path in sorted(Path(_news(folder)).parent.glob("*.parquet"))[:2]:
         texts += pq.read_table(path, columns=["text"]).column("text").to_pylist()[:400]
@@ -147,7 +147,7 @@ _TOKENIZERS: dict[str, dict[str, Any]] = {"byte": {"kind": "byte"}, "gpt2": {"ki
 
 
 def _source(form: conformance.SourceConformance, path: Path) -> dict[str, Any]:
-    """Return the source of a spec for what a form wrote."""
+    """Return the source of a spec for the files that a form wrote."""
     where = form.options_for(path) or {"path": str(path)}
     return {"kind": form.kind, **where, **({"text": "text"} if form.has_columns else {})}
 
@@ -175,7 +175,7 @@ class _Same:
         self.hashes = self.shards(folder, [{"kind": "parquet", "path": str(path), "name": "reference"}])
 
     def shards(self, folder: Path, sources: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """Build, return {name: SHA-256} of the shards alone: document tables name sources, files and rows."""
+        """Build; return {name: SHA-256} of only the shards, because document tables name sources, files and rows."""
         spec = make_spec(folder / "store", sources, **self._fields)
         return listed_files(spec, build(spec).version, ".tok")
 

@@ -62,7 +62,7 @@ def make_rows(num_rows: int = 300) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row], group_rows: int = 10) -> Path:
-    """Write rows as the kind that the file's name says: parquet, jsonl or csv."""
+    """Write rows in the format that the file's suffix names: parquet, jsonl or csv."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=group_rows)
@@ -77,7 +77,7 @@ def write_rows(path: Path, rows: Sequence[Row], group_rows: int = 10) -> Path:
 
 
 def source(path: Path, **options: Any) -> dict[str, Any]:
-    """Return a source of the kind that the file's name says."""
+    """Return a source of the kind that the file's suffix names."""
     return {"kind": path.suffix[1:], "path": str(path), **options}
 
 
@@ -326,7 +326,7 @@ def ids_by_text(spec: BuildSpec, version: str) -> dict[str, str | None]:
 
 
 def id_sources(folder: Path, with_ids: bool = True) -> tuple[list[dict[str, Any]], dict[str, str | None]]:
-    """Write three sources, of text ids, integer ids and none; return them and {text: id}."""
+    """Write three sources, with text ids, integer ids and no ids; return them and {text: id}."""
     texts = [f"document {i} é " + "word " * (i % 23) for i in range(900)]
     wanted: dict[str, str | None] = {}
     rows: list[Row] = []
@@ -716,7 +716,7 @@ def test_exclusions_apply_to_transformed_texts(module: str, tmp_path: Path) -> N
 
 
 def test_bytes_under_a_null_id_are_never_read(tmp_path: Path) -> None:
-    """Arrow lets a null slot have bytes: of an id that was taken out, say."""
+    """In Arrow a null slot can still have bytes, for example of an id that was removed."""
     offsets, data = b"\0\0\0\0\6\0\0\0\14\0\0\0", b"secretpublic"
     buffers = [pa.py_buffer(bytes([0b10])), pa.py_buffer(offsets), pa.py_buffer(data)]
     table = pa.table({"text": ["one", "two"], "id": pa.Array.from_buffers(pa.string(), 2, buffers)})

@@ -1,4 +1,4 @@
-"""`documents.on_error: skip`: bad rows are left out, counted and listed; nothing else ever is."""
+"""`documents.on_error: skip`: bad rows are dropped, counted and listed, and no other rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Bad = tuple[int, int, str]  # row, number of rows, reason
 
 
 def spec_of(path: Path, kind: str = "jsonl", source: dict[str, Any] | None = None, **documents: Any) -> BuildSpec:
-    """Return a spec that skips, of one source whose store lies beside it."""
+    """Return a spec that skips bad rows of one source, with the store next to it."""
     sources = [{"kind": kind, "path": str(path), "name": "rows", **(source or {})}]
     return make_spec(path.parent / "store", sources, documents={"on_error": "skip", **documents})
 
@@ -89,7 +89,7 @@ def listed_rows(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
 
 
 def assert_skipped(spec: BuildSpec, result: BuildResult, texts: Sequence[str], bad: Sequence[Bad], read: int) -> None:
-    """A version holds these texts, lists these rows of its one file, and accounts for `read` rows."""
+    """Assert that a version contains these texts, lists these bad rows, and accounts for `read` rows."""
     stored = [document["ids"].tobytes().decode() for document in stored_documents(spec, result.version)]
     assert sorted(stored) == sorted(texts)
     lines = listed_rows(spec, result.version)
@@ -121,7 +121,7 @@ class Case:
 
 
 def lines_case(folder: Path, reason: str, *bad: bytes, good: dict[str, Any] | None = None, **fields: Any) -> Case:
-    """Good lines, with the bad ones spread between them."""
+    """Good lines with bad ones in between."""
     path, content, rows = folder / "a.jsonl", b"", []
     waiting = list(bad)
     for i, one in enumerate(GOOD):
@@ -466,7 +466,7 @@ def mixed_folder(folder: Path) -> BuildSpec:
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The listed files of a build of mixed_folder that nothing disturbed."""
+    """The listed files of an undisturbed build of mixed_folder."""
     spec = mixed_folder(tmp_path_factory.mktemp("wanted"))
     result = build(spec)
     assert result.rows["quarantined"] == len(listed_rows(spec, result.version)) + 19 == 5 + 6 + 1 + 20 + 2
@@ -515,7 +515,7 @@ STEPS = ("assign_shards", "shuffle_shard", "check_encoding", "validate_build", "
 
 @contextmanager
 def before(step: str, do: Callable[[], Any]) -> Iterator[None]:
-    """Do something once, before a step of a build begins."""
+    """Call a function once, before a step of a build begins."""
     original = getattr(order, step)
     done: list[str] = []
 
@@ -763,7 +763,7 @@ class _Failing:
 
 @contextmanager
 def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
-    """Let reads of input files fail, those behind the first of each time that one is opened."""
+    """Make all reads but the first of each opened input file fail."""
     opened = opening.open_file
 
     @contextmanager
@@ -865,7 +865,7 @@ def test_an_input_that_changes_is_never_skipped(tmp_path: Path) -> None:
 
 
 def test_a_source_of_only_bad_rows_is_refused_even_beside_a_good_one(tmp_path: Path) -> None:
-    """A key that no row has is a mistake of the spec, not 700 bad rows."""
+    """A key that no row has is an error of the spec, not 700 bad rows."""
     good, wrong = (write_jsonl(tmp_path / f"{name}.jsonl", ["one", "two"], key=name) for name in ("text", "article"))
     sources = [{"kind": "jsonl", "path": str(good)}, {"kind": "jsonl", "path": str(wrong), "name": "papers"}]
     spec = make_spec(tmp_path / "store", sources, documents={"on_error": "skip"})

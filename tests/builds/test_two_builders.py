@@ -1,4 +1,4 @@
-"""Two builders of one dataset at the same moment: one version each, the right bytes, and tags that only go forward."""
+"""Two concurrent builders of one dataset: a version each, the right bytes, and tags that only move forward."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.exit(main(["build", "--direct", "--json", *sys.argv[1:]]))
 
 
 def begin(builders: list[subprocess.Popen[str]]) -> None:
-    """Let builders begin when all are ready."""
+    """Start the builders together once all are ready."""
     for builder in builders:
         assert builder.stderr is not None
         assert builder.stderr.readline() == "ready\n"
@@ -61,7 +61,7 @@ class _Inputs:
         return make_spec(self.folder / store, self._sources, splits=splits, shard_tokens=800, seed=seed)
 
     def build_together(self, seeds: list[int], num_workers: int) -> list[dict[str, Any]]:
-        """Run a build for each seed, all at once; return what each printed. None may fail."""
+        """Run one build per seed, all at once; return the output of each. Each must succeed."""
         builders = [self.start_builder(number, seed, num_workers) for number, seed in enumerate(seeds)]
         begin(builders)
         outputs = [builder.communicate(timeout=120) for builder in builders]
@@ -77,7 +77,7 @@ class _Inputs:
         return subprocess.Popen(command, cwd=_ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def assert_right(self, seed: int, version: str) -> None:
-        """Compare all files of a version with those of a build that was alone."""
+        """Compare all files of a version with those of a build that ran on its own."""
         alone = self.spec(seed, f"alone-{seed}")
         assert build(alone).version == version
         assert listed_files(self.spec(seed), version) == listed_files(alone, version)

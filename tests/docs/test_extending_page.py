@@ -1,4 +1,4 @@
-"""docs/extending.md is true: the kinds that it adds pass the tests of every kind."""
+"""docs/extending.md is correct: the kinds that it adds pass the conformance tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ tokenizers._MODULES["character"] = "character"
 
 
 def block(beginning: str) -> str:
-    """Return the code block of the page that begins so."""
+    """Return the code block of the page with this beginning."""
     blocks: list[str] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     return next(code for code in blocks if code.startswith(beginning))
 

@@ -64,7 +64,7 @@ def code(name: str) -> Any:
 
 
 def tables(heading: str) -> list[list[list[str]]]:
-    """Return the tables under a heading: rows of cells, without the row of names and the line."""
+    """Return the tables under a heading: rows of cells, without the header and its separator."""
     text = PAGE.read_text(encoding="utf-8")
     section = re.split(r"^## ", text.split(f"\n## {heading}", 1)[1], flags=re.MULTILINE)[0]
     found = []

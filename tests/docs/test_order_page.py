@@ -1,4 +1,4 @@
-"""docs/order.md: its worked examples run as they stand."""
+"""docs/order.md: its worked examples run unchanged."""
 
 from __future__ import annotations
 

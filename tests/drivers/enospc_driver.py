@@ -1,4 +1,4 @@
-"""Builds whose disk gets full, or fails otherwise, as a program of its own; test_machine_faults.py starts it.
+"""Builds whose disk becomes full or fails otherwise, as a separate program; test_machine_faults.py starts it.
 
     python -m tests.drivers.enospc_driver FOLDER ERRNO STEP    from operation n on, for n = 0, STEP, 2 STEP, ...
 
@@ -25,14 +25,14 @@ FAILING = ("create", "write", "torn write", "fsync", "replace", "link", "mkdir")
 
 
 class FullDisk(Killer):
-    """Lets every operation that needs the disk fail from number `at` on."""
+    """Makes every disk operation from number `at` on fail."""
 
     def __init__(self, at: int, note: int, number: int) -> None:
         super().__init__(at, note)
         self._number = number
 
     def strike(self, operation: str) -> None:
-        """Fail, if the disk is needed."""
+        """Fail if the operation needs the disk."""
         if operation in FAILING:
             raise OSError(self._number, os.strerror(self._number))
 

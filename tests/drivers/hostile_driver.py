@@ -1,4 +1,4 @@
-"""Read versions whose files hold nasty values under right checksums, and report what that did.
+"""Read versions whose files contain hostile values with valid checksums, and report the effects.
 
     python -m tests.drivers.hostile_driver STORE local|remote MOST GROUP...    STORE/data is a small version
 
@@ -82,7 +82,7 @@ class Watch:
 
 
 def read_all(reference: str, store: str) -> Counter[str]:
-    """Do with a version what a reader and a person at the command line do; count how each ended."""
+    """Use a version as a reader and the command line do; count the outcomes."""
     ends: Counter[str] = Counter()
     data: list[TokenDataset] = []
 

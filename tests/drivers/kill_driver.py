@@ -1,4 +1,4 @@
-"""Builds that are killed, as programs of their own; test_kills.py starts them.
+"""Builds that are killed, as separate programs; test_kills.py starts them.
 
     python -m tests.drivers.kill_driver every FOLDER    kill a small build before each operation, then resume it
     python -m tests.drivers.kill_driver run FOLDER      one build; its steps are noted in FOLDER/steps
@@ -47,7 +47,7 @@ _RAW_WRITE = os.write  # notes are written past all that is counted
 
 
 class Killer:
-    """Counts what a build does to the disk, and ends this process before operation number `at`.
+    """Counts the disk operations of a build, and kills this process before operation number `at`.
 
     Args:
         at: the operation to die before, counted from 0; None only counts.
@@ -61,7 +61,7 @@ class Killer:
         self.step = "plan"
 
     def tick(self, operation: str) -> None:
-        """Note an operation that is about to begin, and die if it is the chosen one."""
+        """Record an operation that is about to begin; die if it is the chosen one."""
         if self._at is None or self._count == self._at:
             _RAW_WRITE(self._note, f"{self.step} {operation}\n".encode())
         if self._at is not None and self._count >= self._at:
@@ -69,7 +69,7 @@ class Killer:
         self._count += 1
 
     def strike(self, operation: str) -> None:
-        """Do what happens to the chosen operation, and to those after it: here the process dies."""
+        """Handle the chosen operation and those after it: here the process dies."""
         os.kill(os.getpid(), signal.SIGKILL)
 
     def listen(self, event: progress.Event) -> None:
@@ -79,7 +79,7 @@ class Killer:
             self.tick("start")
 
     def install(self) -> None:
-        """Put itself before every create, write, sync, rename, link, removal and new folder of this process."""
+        """Intercept every create, write, sync, rename, link, removal and new folder of this process."""
 
         def before(operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
             def wrapped(*arguments: Any, **options: Any) -> Any:
@@ -107,7 +107,7 @@ class Killer:
             setattr(module, "write_all", self.write_all)  # noqa: B010  (the name is imported by each)
 
     def write_all(self, file: IO[bytes], data: bytes | memoryview) -> None:
-        """Write in two halves, the first surely in the file, so that a kill between them leaves a torn write."""
+        """Write in two halves and flush the first, so that a kill in between leaves a torn write."""
         view = memoryview(data)
         half = len(view) // 2
         self.tick("write")
@@ -230,7 +230,7 @@ def _kill_and_resume(spec: BuildSpec, folder: Path, at: int, expected: str) -> s
 
 
 def what_is_wrong(dataset: Path, *, must_be_visible: bool = False) -> str | None:
-    """Return what a reader would trip over in a dataset's folder; None if all that is visible is complete.
+    """Return what is visible but incomplete in a dataset's folder; None if nothing is.
 
     Reads plain files, so that it shares no mistake with the code under test.
     """

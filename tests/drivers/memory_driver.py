@@ -1,4 +1,4 @@
-"""Encode one file in a fresh process, as a worker does, and print what it took.
+"""Encode one file in a new process, as a worker does, and print its memory.
 
     python -m tests.drivers.memory_driver ARGUMENTS
 
@@ -40,7 +40,7 @@ def member() -> tuple[bytes, int]:
 
 
 class _Repeated(io.RawIOBase):
-    """A file of one member, `count` times; it is never in memory or on a disk."""
+    """A file of one member repeated `count` times, which is never held in memory or on a disk."""
 
     def __init__(self, data: bytes, count: int) -> None:
         self._data, self._left, self._at = data, count, 0

@@ -65,7 +65,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What reading gave: texts of all rows that are not null and the number of rows, or why not."""
+    """The result of reading: the texts that are not null and the number of rows, or the error."""
 
     texts: list[str] | None
     num_rows: int = 0
@@ -78,7 +78,7 @@ class Outcome:
 
 @dataclass
 class Tally:
-    """Counts of a format; `wrong` says of each defect what it is."""
+    """Counts of a format; `wrong` describes each defect."""
 
     right: int = 0
     changed: int = 0  # of the right ones, those whose rows are not the good file's
@@ -140,13 +140,13 @@ def read_plainly(case: Case) -> Outcome:
 
 
 class Children:
-    """A pool of one worker, made again when it has to be killed."""
+    """A pool of one worker, which is replaced after it was killed."""
 
     def __init__(self) -> None:
         self._pool = WorkerPool(1)
 
     def call(self, function: Callable[[Case], Outcome], case: Case) -> Outcome:
-        """Return what a function gives in the worker within SECONDS."""
+        """Return the result of a function that the worker runs within SECONDS."""
         timer = threading.Timer(SECONDS, self._pool.close, kwargs={"now": True})
         timer.start()
         try:
@@ -167,7 +167,7 @@ class Children:
 
 
 def template(message: str, path: str) -> str:
-    """Return a message without what differs from file to file."""
+    """Return a message without the parts that differ from file to file."""
     message = " ".join(message.replace(path, "FILE").split())
     message = re.sub(r"(?<!\w)b?'[^']*'|b?\"[^\"]*\"", "'...'", message)
     message = re.sub(r"0x[0-9a-f]+|(?<![A-Za-z])-?\d[\d,.]*", "N", message)
@@ -204,7 +204,7 @@ def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally
 
 
 def mutants(files: list[GoodFile], count: int, seed: int) -> Iterator[tuple[GoodFile, bytes]]:
-    """Yield `count` (good file, damaged bytes); of a compressed one the content is damaged, or what is packed."""
+    """Yield `count` (good file, damaged bytes); compressed or decompressed bytes of a file are damaged."""
     chance = random.Random(seed)
     for _ in range(count):
         good = chance.choice(files)
@@ -216,7 +216,7 @@ def mutants(files: list[GoodFile], count: int, seed: int) -> Iterator[tuple[Good
 
 
 def run(count: int, folder: Path, seed: int = SEED, keep: Path | None = None) -> dict[str, Tally]:
-    """Read `count` mutants of each format; return what became of them.
+    """Read `count` mutants of each format; return the outcomes.
 
     Args:
         count: mutants of each format.
@@ -282,7 +282,7 @@ def table(tallies: dict[str, Tally]) -> str:
 
 
 def main() -> None:
-    """Run `count` mutants a format; keep those that went wrong where the second argument says; the third is a seed."""
+    """Run `count` mutants per format; the second argument is a folder for failures, the third a seed."""
     keep = Path(sys.argv[2]) if len(sys.argv) > 2 else None
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else SEED
     if keep:

@@ -1,4 +1,4 @@
-"""Builds to S3 that are killed, as programs of their own; test_s3_builds.py starts them.
+"""Builds to S3 that are killed, as separate programs; test_s3_builds.py starts them.
 
     python -m tests.drivers.s3_kill_driver every FOLDER NUMBER   a kill before and after so many writes, evenly spaced
     python -m tests.drivers.s3_kill_driver run FOLDER            one build with two workers
@@ -40,7 +40,7 @@ class _Killer:
         self._at, self.count = at, 0
 
     def install(self) -> None:
-        """Put itself around every request that writes."""
+        """Intercept every request that writes."""
         call = RemoteCalls.call
 
         def counted(calls: RemoteCalls, place: str, name: str, *args: Any, doing: str = "read", **options: Any) -> Any:
@@ -101,7 +101,7 @@ def _kill_and_resume(spec: BuildSpec, folder: Path, at: int) -> str | None:
 
 
 def wrong_in_store(key: str, *, must_be_visible: bool = False) -> str | None:
-    """Return what a reader would trip over in a store under `key`, None if all that is visible is complete."""
+    """Return what is visible but incomplete in a store under `key`; None if nothing is."""
     with tempfile.TemporaryDirectory() as name:
         download(os.environ["AWS_ENDPOINT_URL"], key, Path(name))
         return what_is_wrong(Path(name) / "data", must_be_visible=must_be_visible)

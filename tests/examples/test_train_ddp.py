@@ -1,4 +1,4 @@
-"""examples/train_ddp.py under torchrun: what it reads does not depend on how many processes, nor on a stop."""
+"""examples/train_ddp.py under torchrun: samples depend neither on the number of processes nor on interruptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def _run(reference: str, folder: Path, num_processes: int, steps: int) -> dict[int, float]:
-    """Train to a step, several processes under torchrun, one with what torchrun sets; return {step: loss}."""
+    """Train up to a step, with torchrun or in one process with torchrun's variables; return {step: loss}."""
     command = [sys.executable]
     if num_processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]

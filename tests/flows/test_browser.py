@@ -25,7 +25,7 @@ _TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool
 
 @pytest.fixture(scope="module")
 def ui(shared_up: Up, browser: Page) -> tuple[Path, Page]:
-    """A running `tokenloom up`, in whose folder lies a Parquet file, and a browser on its UI."""
+    """A running `tokenloom up` with a parquet file in its folder, and a browser on its UI."""
     write_parquet(shared_up.folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
     browser.url = shared_up.url.removesuffix("/api")
     return shared_up.folder, browser
@@ -42,7 +42,7 @@ def open_form(page: Page) -> None:
 
 
 def fill_form(page: Page, dataset: str) -> None:
-    """Fill in what has no default but the tokenizer: one Parquet source; paths count from the folder of `up`."""
+    """Fill in what has no default except the tokenizer: one parquet source; paths start from the folder of `up`."""
     page.fill("Dataset", dataset)
     page.fill("Store", "store")
     sources = page.field("Sources")
@@ -97,7 +97,7 @@ def test_the_required_field_of_a_tokenizer_is_filled_in(
 
 
 def words_of_the_command_line(folder: Path, dataset: str) -> str:
-    """Return what `tokenloom build` says of a dataset's name, between place and value."""
+    """Return the rule for a dataset's name as `tokenloom build` words it."""
     source = "sources:\n  - kind: parquet\n    path: input/*.parquet\n"
     spec = f"dataset: {dataset}\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
     (folder / "spec.yaml").write_text(spec)
@@ -140,7 +140,7 @@ def resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_fields(page: Page, schema: dict[str, Any], scope: WebElement | None = None) -> int:
-    """Check that each property of an object is a field with title and description; return how many were seen."""
+    """Check that each property of an object is a field with title and description; return their number."""
     seen = 0
     for part in map(resolved, schema["properties"].values()):
         field = page.field(part["title"], scope)
@@ -152,7 +152,7 @@ def check_fields(page: Page, schema: dict[str, Any], scope: WebElement | None = 
 
 
 def plain(text: str) -> str:
-    """Return a text without blanks and without the marks that Markdown takes away."""
+    """Return a text without spaces and Markdown syntax."""
     return re.sub(r"[\s*`]", "", text)
 
 

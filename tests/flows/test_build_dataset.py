@@ -241,7 +241,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Prefect process that is stopped, and has ended, after the block."""
+    """A Prefect process that is stopped at the end of the block."""
     log = (folder / f"{arguments[0]}.log").open("wb")
     process = subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "prefect", *arguments],

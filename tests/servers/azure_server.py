@@ -1,4 +1,4 @@
-"""Azurite, Microsoft's emulator of Azure's blob store, in a process of its own, on a port that the kernel gives."""
+"""Azurite, Microsoft's emulator of Azure's blob store, in a separate process, on a port that the kernel chooses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _INSTALLED = Path(__file__).parents[2] / ".azurite" / "node_modules" / ".bin" / 
 
 
 def azurite() -> str | None:
-    """Return the program, None where it is not installed: npm install --prefix .azurite azurite."""
+    """Return the program; None if it is not installed: npm install --prefix .azurite azurite."""
     return shutil.which("azurite-blob") or (str(_INSTALLED) if _INSTALLED.exists() and shutil.which("node") else None)
 
 
 def connection_string(url: str) -> str:
-    """Return what clients take for a server, or a proxy before it, at `url`."""
+    """Return the options with which clients use a server, or a proxy in front of it, at `url`."""
     scheme = url.partition("://")[0]
     return f"DefaultEndpointsProtocol={scheme};AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={url}/{ACCOUNT};"
 

@@ -47,7 +47,7 @@ class Page:
         self.driver.get(self.url + path)
 
     def wait(self, what: str, condition: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
-        """Return what `condition` gives as soon as it is truthy."""
+        """Return the value of `condition` as soon as it is truthy."""
         passing = (
             ElementClickInterceptedException,
             ElementNotInteractableException,
@@ -62,19 +62,19 @@ class Page:
         return found
 
     def text(self) -> str:
-        """Return all that is written on the page."""
+        """Return all text on the page."""
         return self.driver.find_element(By.TAG_NAME, "body").text
 
     def await_text(self, text: str) -> None:
-        """Wait until a text stands on the page."""
+        """Wait until a text is on the page."""
         self.wait(repr(text), lambda: text in self.text())
 
     def await_line(self, line: str) -> None:
-        """Wait until a line of its own, such as the state of a run, stands on the page."""
+        """Wait until a text, such as the state of a run, is on a line of its own."""
         self.wait(f"line {line!r}", lambda: line in self.text().splitlines())
 
     def press(self, text: str, role: str = "button", scope: WebElement | None = None) -> None:
-        """Click the first button (or tab, link, menu item) of that text, once nothing lies over it."""
+        """Click the first button (or tab, link, menu item) of that text, once nothing covers it."""
         tag = {"button": "button", "link": "a"}.get(role, f"[role={role}]")
 
         def click() -> bool:
@@ -111,7 +111,7 @@ class Page:
         return self.wait(f"field {title!r}", find)
 
     def fill(self, title: str, value: str, scope: WebElement | None = None) -> None:
-        """Type a value into a field, in place of what it holds."""
+        """Replace the value of a field by typing."""
         self._put(value, lambda: self.field(title, scope).find_element(By.CSS_SELECTOR, "textarea, input"))
 
     def _put(self, value: str, find: Callable[[], WebElement]) -> None:
@@ -124,7 +124,7 @@ class Page:
         self.wait(f"input that takes {value!r}", put)
 
     def type(self, name: str, value: str) -> None:
-        """Type a value into the input of that name, in place of what it holds."""
+        """Replace the value of the input of that name by typing."""
         self._put(value, lambda: self.driver.find_element(By.NAME, name))
 
     def choose(self, value: str, field: WebElement) -> None:
@@ -169,7 +169,7 @@ class Page:
         self.press(item, "menuitem")
 
     def submit(self) -> str:
-        """Press Submit until the form answers, and return what it says: Prefect's form now and then wants it twice.
+        """Press Submit until the form responds; return its message. Prefect's form sometimes needs a second press.
 
         The form of a run that was started gives way to the page of its deployment, whose note of it soon vanishes.
         """
@@ -198,7 +198,7 @@ class Page:
         return [tab.text for tab in row.find_elements(By.CSS_SELECTOR, "[role=tab]")]
 
     def choices(self, field: WebElement) -> list[str]:
-        """Open the list of a field, close it again, and return what it offers."""
+        """Open the list of a field, close it again, and return its choices."""
         button = field.find_element(By.CSS_SELECTOR, "[aria-haspopup=listbox]")
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
         button.click()
@@ -232,7 +232,7 @@ class Page:
         return list(self.driver.get_log(kind))  # type: ignore[no-untyped-call]
 
     def errors(self) -> list[str]:
-        """Return the errors of scripts in the browser's console since the last call, but for what we forbid."""
+        """Return script errors in the browser's console since the last call, except for requests that we block."""
         entries = [
             entry for entry in self._log("browser") if entry["level"] == "SEVERE" and entry["source"] != "network"
         ]
@@ -253,7 +253,7 @@ class Page:
 
 @contextmanager
 def chromium(url: str) -> Iterator[Page]:
-    """Run a browser that reaches nothing but this machine; skip where there is none."""
+    """Run a browser that can reach only this machine; skip if none is installed."""
     driver, browser = shutil.which("chromedriver"), shutil.which("chromium")
     if not driver or not browser:
         pytest.skip("needs a browser: apt-get install chromium chromium-driver")

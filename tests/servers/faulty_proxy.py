@@ -1,4 +1,4 @@
-"""An HTTP proxy before a store that does what networks and stores do: errors, cut bodies, stalls, wrong bytes."""
+"""An HTTP proxy in front of a store that simulates faults: errors, truncated bodies, stalls, wrong bytes."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class FaultyProxy:
         self._server.server_close()
 
     def plan(self, *faults: str, method: str = "GET") -> None:
-        """Let the next requests for objects get these faults, in order."""
+        """Plan these faults for the next requests for objects, in order."""
         self.faults[method].extend(faults)
 
     def plan_listings(self, part: str, *faults: str, always: str = "ok") -> None:
-        """Let requests for listings whose URL holds `part` get these faults, in order, and `always` after them."""
+        """Plan these faults for listings whose URL contains `part`, in order, and `always` after them."""
         self._listing, self._listing_always = part, always
         self.faults["LIST"].extend(faults)
 
     def fail(self, rate: float, seed: int) -> None:
-        """Let this share of all requests of any kind fail in one of many ways from now on."""
+        """Make this share of all requests fail from now on, each in one of many ways."""
         self._rate, self._random = rate, random.Random(seed)
 
     def next_fault(self, method: str, path: str) -> str:
@@ -81,12 +81,12 @@ class FaultyProxy:
             return {"GET": self.always, "LIST": self._listing_always}.get(method, "ok")
 
     def bytes_sent(self, path: str) -> int:
-        """Return the bytes of all bodies sent of objects whose path ends so."""
+        """Return the bytes sent in bodies of objects with this path suffix."""
         return sum(count for method, name, count in self.seen if method == "GET" and name.endswith(path))
 
 
 def is_listing(path: str) -> bool:
-    """Return whether a request asks for the names of objects."""
+    """Return whether a request lists objects."""
     return any(f"{mark}{field}" in path for mark in "?&" for field in ("list-type", "prefix=", "comp=list"))
 
 
@@ -95,7 +95,7 @@ class _Server(ThreadingHTTPServer):
     proxy: FaultyProxy
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that hang up: some tests kill them."""
+        """Ignore clients that hang up, because some tests kill them."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""An emulator of Google Cloud Storage in this process, on a port that the kernel gives.
+"""An emulator of Google Cloud Storage in this process, on a port that the kernel chooses.
 
 It knows no conditional writes, so what two writers of one name do is not tested on it.
 """

@@ -1,4 +1,4 @@
-"""What tests of Prefect would each wait for: an up-to-date database, and a server for flows in this process."""
+"""Shared setup of tests of Prefect: an up-to-date database, and a server for flows in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOON = {
 
 
 def migrated_home(folder: Path) -> Path:
-    """Return a PREFECT_HOME below `folder` whose database no server has used; made once for all who ask.
+    """Return a PREFECT_HOME below `folder` whose database no server has used; created once.
 
     A server makes its tables by all of Prefect's hundred migrations, for some seven seconds of a processor.
     """

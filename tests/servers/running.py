@@ -1,4 +1,4 @@
-"""A running `tokenloom up` and what tests ask its server for."""
+"""A running `tokenloom up`, and requests to its server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.servers.prefect_servers import SOON, use_migrated
 
 @dataclass(frozen=True)
 class Up:
-    """A running `tokenloom up`: its folder, the URL of its API, and what marks the environment of its processes."""
+    """A running `tokenloom up`: its folder, the URL of its API, and the mark in the environment of its processes."""
 
     folder: Path
     url: str
@@ -34,7 +34,7 @@ class Up:
 
 
 def processes_with(mark: str) -> list[int]:
-    """Return the processes whose environment holds `mark`, but for this one."""
+    """Return the processes whose environment contains `mark`, without this one."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -147,7 +147,7 @@ def event(name: str, dataset: str) -> dict[str, Any]:
 
 
 def log_lines(run: FlowRun) -> list[tuple[str, str]]:
-    """Return what the log of a run holds now, in order: (level, line)."""
+    """Return the current log of a run, in order: (level, line)."""
     wanted = {"logs": {"flow_run_id": {"any_": [str(run.id)]}}, "sort": "TIMESTAMP_ASC"}
     with get_client(sync_client=True) as client:
         rows = client.request("POST", "/logs/filter", json=wanted).json()
