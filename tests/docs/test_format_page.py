@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
 @dataclass(frozen=True)
 class Built:
-    """A small version: its folder, its manifest as bytes and as a value, and its store's folder."""
+    """A small version: its folder, its manifest as bytes and parsed, and its store's folder."""
 
     folder: Path
     root: Path

@@ -133,7 +133,7 @@ def artifact(key: str) -> Any:
 
 
 def event(name: str, dataset: str) -> dict[str, Any]:
-    """Return the payload of the one event of a dataset, once the server has it."""
+    """Return the payload of a dataset's only event, once the server has it."""
     deadline = time.monotonic() + 120
     wanted = {"filter": {"event": {"name": [name]}, "resource": {"id": [f"tokenloom.dataset.{dataset}"]}}}
     while time.monotonic() < deadline:
@@ -155,7 +155,7 @@ def log_lines(run: FlowRun) -> list[tuple[str, str]]:
 
 
 def assert_log_ends_with(run: FlowRun, last: str) -> None:
-    """Assert that the log of a run comes to this line, that nothing follows, and that it shows no traceback."""
+    """Assert that the log of a run ends with this line and contains no traceback."""
     wait_until(lambda: last in [line for _, line in log_lines(run)])
     time.sleep(2.5)  # more than a process keeps lines before it sends them
     lines = [line for _, line in log_lines(run)]
@@ -164,7 +164,7 @@ def assert_log_ends_with(run: FlowRun, last: str) -> None:
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 180) -> Any:
-    """Return what `condition` gives once that is true."""
+    """Return the value of `condition` once it is truthy."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not true within {seconds} s: {condition}"
@@ -173,7 +173,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 180) -> Any:
 
 
 def flow_run(run_id: UUID) -> FlowRun:
-    """Return a flow run as the server knows it."""
+    """Return a flow run from the server."""
     with get_client(sync_client=True) as client:
         return client.read_flow_run(run_id)
 

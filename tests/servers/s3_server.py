@@ -1,4 +1,4 @@
-"""moto's S3 server in a process of its own, on a port that the kernel gives; it ends with its parent.
+"""moto's S3 server in a separate process, on a port that the kernel chooses; it ends with its parent.
 
 python -m tests.servers.s3_server     prints its URL, serves until its standard input ends
 """
@@ -40,7 +40,7 @@ def s3_server() -> Iterator[str]:
 
 
 def put(url: str, key: str, data: bytes = b"") -> None:
-    """Write an object; with an empty key, make the bucket."""
+    """Write an object; with an empty key, create the bucket."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
     connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, _HEADERS)
     response = connection.getresponse()
@@ -65,7 +65,7 @@ def download(url: str, key: str, folder: Path) -> None:
 
 
 def keys(url: str, prefix: str) -> list[str]:
-    """Return the keys of all objects that begin so."""
+    """Return the keys of all objects with this prefix."""
     found: list[str] = []
     while True:
         after = f"&start-after={quote(found[-1], safe='')}" if found else ""

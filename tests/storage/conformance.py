@@ -1,4 +1,4 @@
-"""What every kind of store must do; a class of tests for each kind derives from StoreConformance."""
+"""The conformance class of stores: the test class of each kind derives from StoreConformance."""
 
 from __future__ import annotations
 

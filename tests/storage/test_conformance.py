@@ -1,4 +1,4 @@
-"""The kinds of stores, each by the same tests: a local folder, S3 (moto), Azure (Azurite), Google's (an emulator)."""
+"""Every kind of store passes the same tests: a local folder, S3 (moto), Azure (Azurite), Google's (an emulator)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestLocal(StoreConformance):
 
     @pytest.fixture
     def read_only(self, store: LocalStore) -> Iterator[LocalStore]:
-        """A store that this user may only read."""
+        """A store that this user can only read."""
         if os.geteuid() == 0:
             pytest.skip("root may write everywhere")
         store.replace("a/file", b"data")
@@ -75,7 +75,7 @@ class TestOther(TestLocal):
 
 
 class ObjectStoreConformance(StoreConformance):
-    """What every object store must also do."""
+    """The further tests of object stores."""
 
     def test_a_pattern_of_inputs_matches_all_its_objects(self, store: RemoteStore) -> None:
         for name in ("in", "in/a/x.txt", "in/a/b/x.txt", "in/b/x.txt", "in/c/x.csv", "in2/a/x.txt"):
@@ -100,7 +100,7 @@ class TestS3(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self, store: RemoteStore, s3_proxy: FaultyProxy) -> RemoteStore:
-        """A store that this user may only read."""
+        """A store that this user can only read."""
         store.replace("a/file", b"data")
         s3_proxy.refused = "PUT"
         return store
@@ -233,7 +233,7 @@ class TestAzure(ObjectStoreConformance):
 
     @pytest.fixture
     def read_only(self, store: RemoteStore, proxy: FaultyProxy) -> RemoteStore:
-        """A store that this user may only read."""
+        """A store that this user can only read."""
         store.replace("a/file", b"data")
         proxy.refused = "PUT"
         return store

@@ -1,4 +1,4 @@
-"""Durable, atomic writes: a name holds a complete file or none, and the device has it when the call returns."""
+"""Durable, atomic writes: a name has a complete file or none, and the file is on the device when the call returns."""
 
 from __future__ import annotations
 

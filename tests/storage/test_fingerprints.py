@@ -1,4 +1,4 @@
-"""Fingerprints of input files: by content, and remembered only where that is safe."""
+"""Fingerprints of input files: computed from content, and remembered only where that is safe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the files that were really read, in order."""
+    """The paths of the files that were read, in order."""
     paths: list[str] = []
     hash_file = fingerprints._hash_file
 
@@ -38,7 +38,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clock of the fingerprints stand ten seconds ahead, so that a file just written is old."""
+    """Set the clock of the fingerprints ten seconds ahead, so that a file just written is old."""
     clock = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: clock() + TEN_SECONDS)
 
@@ -50,7 +50,7 @@ def write(path: Path, data: bytes) -> str:
 
 
 def take(store: LocalStore, *paths: str) -> list[str]:
-    """Take fingerprints as a build does: remember, look, save."""
+    """Take fingerprints as a build does: load the memory, look up or read, save."""
     memory = FingerprintMemory(store)
     found = [memory.local(path)[0] for path in paths]
     memory.save()

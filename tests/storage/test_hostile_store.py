@@ -1,4 +1,4 @@
-"""Stores that can't be written: a file in the way, no right to write, a full disk."""
+"""Stores that can't be written: a file in the way, missing permission, a full disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mount_memory(folder: Path, options: str) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A folder to mount on; unmounted in the end."""
+    """A folder to mount on, unmounted after the test."""
     folder = tmp_path / "mounted"
     folder.mkdir()
     yield folder

@@ -1,4 +1,4 @@
-"""Versions that someone else wrote: every field nasty, every checksum right.
+"""Versions from an attacker: hostile values in every field, with valid checksums.
 
 Reading one works, or ends in an error of ours that names the file; it opens nothing outside of the store, writes
 nothing outside of the cache, imports, runs and asks for nothing that the version names, and takes neither long nor
@@ -85,7 +85,7 @@ def test_a_hostile_version_does_no_harm(kind: str, place: str, groups: list[str]
 
 @pytest.mark.parametrize("start", [b"[", b'{"a":'])
 def test_a_deeply_nested_signed_file_is_refused(start: bytes) -> None:
-    """A thousand million brackets with TOKENLOOM_FULL=1: 7 s and 2.9 GB."""
+    """A billion brackets with TOKENLOOM_FULL=1: 7 s and 2.9 GB."""
     num_bytes = count(10**7, 10**9)
     body = b'{"a":' + start * (num_bytes // len(start))
     data = b"".join([body, b',"checksum":"', hashlib.sha256(body).hexdigest().encode(), b'"}'])

@@ -47,7 +47,7 @@ def array(content: list[tuple[int, int]]) -> NDArray[np.uint64]:
 
 
 def reference_mix(purpose: int, seed: int, words: list[int]) -> int:
-    """The hash in plain Python integers, from its description alone."""
+    """The hash in plain Python integers, written from its description."""
     mask, state = 2**64 - 1, 0
     for word in [(purpose << 56) + seed, *words]:
         state = ((state ^ word) + 0x9E3779B97F4A7C15) & mask

@@ -1,4 +1,4 @@
-"""Packing: what each packing promises about samples, on any document lengths; golden plans."""
+"""Packing: the properties of each packing for any document lengths, and golden plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def offsets_of(lengths: list[int]) -> NDArray[np.uint64]:
 
 
 def plan(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
-    """Return the pieces of all samples, each of which the plan gives alone as it does among others."""
+    """Return the pieces of all samples; check that the plan gives the same for a single sample as for many."""
     made = plan_shard(packing, seq_len, sum(lengths), offsets_of(lengths))
     row_offsets, starts, sizes = made.pieces(np.arange(len(made)))
     assert row_offsets.dtype == starts.dtype == sizes.dtype == np.int64
@@ -46,7 +46,7 @@ def plan(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
 
 
 def chunks_of(start: int, length: int, seq_len: int) -> tuple[Pieces, list[tuple[int, int]]]:
-    """Return the full chunks of a document, each a sample, and its rest, written down as they are defined."""
+    """Return the full chunks of a document, each a sample, and its remainder, by definition."""
     full = [[(start + at, start + at + seq_len + 1)] for at in range(0, length - seq_len, seq_len)]
     rest = (start + len(full) * seq_len, start + length)
     is_covered = bool(full) and rest[1] - rest[0] == 1
@@ -54,7 +54,7 @@ def chunks_of(start: int, length: int, seq_len: int) -> tuple[Pieces, list[tuple
 
 
 def naive_best_fit(sizes: list[int], capacity: int) -> list[list[int]]:
-    """Return the items of each bin: item by item, looking at every bin."""
+    """Return the items of each bin, placed one by one by comparing every bin."""
     bins: list[list[int]] = []
     state: list[tuple[int, int]] = []  # of each bin: its room, the time from which it has had it
     order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
@@ -72,7 +72,7 @@ def naive_best_fit(sizes: list[int], capacity: int) -> list[list[int]]:
 
 
 def expected(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
-    """Return the samples as the definition says, in the order of their first token."""
+    """Return the samples by definition, in the order of their first token."""
     if packing == "concat":
         total = sum(lengths)
         return [[(at, at + seq_len + 1)] for at in range(0, total - seq_len, seq_len)]

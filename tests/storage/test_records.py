@@ -1,4 +1,4 @@
-"""Records: what the decoder takes, and what it says of JSON that has another shape."""
+"""Records: what the decoder accepts, and its errors about JSON of another shape."""
 
 from __future__ import annotations
 

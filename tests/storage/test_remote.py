@@ -1,4 +1,4 @@
-"""Published versions read from an S3 store, also one that fails, stalls or lies."""
+"""Published versions read from an S3 store, including one that fails, stalls or returns wrong data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_google_without_credentials_is_named_in_seconds(tmp_path: Path) -> None:
-    """In a process of its own, since what the library found is kept; names lead nowhere, as without a network."""
+    """Runs in a new process, because the library caches what it found; names do not resolve, as without a network."""
     program = """
 import socket, sys, time
 def nowhere(*arguments, **options):
@@ -421,7 +421,7 @@ def test_parts_of_killed_processes_are_removed_after_a_day(
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A TMPDIR of this test alone."""
+    """A TMPDIR that only this test uses."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -511,7 +511,7 @@ def test_one_thread_at_a_time_calls_a_blocking_library(memory: RemoteStore, monk
 
 
 class BarePaths(MemoryFileSystem):  # type: ignore[misc]  # it has no types
-    """A library like that of sftp://: it accepts only its server's paths and its own options, and caches listings."""
+    """A library like that of sftp://, which accepts only its server's paths and options, and caches listings."""
 
     protocol = "bare"
     store: ClassVar[dict[str, Any]] = {}
@@ -536,7 +536,7 @@ class BarePaths(MemoryFileSystem):  # type: ignore[misc]  # it has no types
         super().makedirs(path, exist_ok)
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
-        """List a folder, as it was."""
+        """List a folder from the cache."""
         assert path.startswith("/")
         return self.listed.setdefault(path, super().ls(path, detail))
 

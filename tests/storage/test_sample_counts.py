@@ -1,4 +1,4 @@
-"""Numbers of samples: from arithmetic, the manifest, what was kept, the shards; damaged and missing files."""
+"""Numbers of samples: from arithmetic, the manifest, the cache or the shards; damaged and missing files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _CountingStore(LocalStore):
 
 
 class _Built:
-    """A small dataset, its manifest, and what its shards hold, counted from the shards themselves."""
+    """A small dataset, its manifest, and its number of samples counted from the shards."""
 
     def __init__(self, folder: Path, pairs: list[tuple[str, int]]) -> None:
         texts = [f"text number {i}: " + "abc " * (i % 40) for i in range(300)]

@@ -1,4 +1,4 @@
-"""The shard file: what goes in comes out, and no damaged byte passes."""
+"""The shard file round-trips, and every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_shard_whose_writer_raised_is_refused(tmp_path: Path) -> None:
 
 
 def refused_positions(path: Path, positions: range, flip: int, verify: str) -> list[int]:
-    """Return the positions where a byte XOR `flip` is refused; any other error than FormatError is let through."""
+    """Return the positions where a byte XOR `flip` is refused; any error other than FormatError propagates."""
     refused = []
     for position in positions:
         good = path.read_bytes()
@@ -207,7 +207,7 @@ def test_trailing_bytes_are_refused(small: Path) -> None:
 
 
 def forge(path: Path, offset: int, kind: str, value: int) -> None:
-    """Change one field of the header and give it a checksum that matches."""
+    """Change one field of the header and update its checksum."""
     data = bytearray(path.read_bytes())
     struct.pack_into(kind, data, offset, value)
     data[ALIGNMENT - 16 : ALIGNMENT] = xxhash.xxh3_128_digest(data[: ALIGNMENT - 16])

@@ -1,4 +1,4 @@
-"""The cache of shards: downloads once, keeps its limit, removes only its own files, trusts no damaged file."""
+"""The shard cache downloads once, keeps its limit, removes only its own files, and rejects damaged files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NUM_FILES = 6
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks a file, short waits between tries."""
+    """Several blocks per file, and short waits between retries."""
     monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
@@ -289,7 +289,7 @@ def test_a_killed_download_leaves_nothing_that_reads_as_complete(
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, two minutes at most."""
+    """Wait until a condition holds, for at most two minutes."""
     end = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Spills: any range of them equals a naive filter, and no damaged byte of a range that is read passes."""
+"""Spills: any range equals a naive filter, and every damaged byte in a range is detected."""
 
 from __future__ import annotations
 

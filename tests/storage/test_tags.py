@@ -1,4 +1,4 @@
-"""The tag log: one entry a move, one winner a number, and the rules by which a build moves `latest`."""
+"""The tag log: one entry per move, one winner per number, and the rules by which a build moves `latest`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification: an undamaged version passes, and of every single damage exactly the damaged files are named."""
+"""Verification: an undamaged version passes, and exactly the damaged files are named."""
 
 from __future__ import annotations
 

@@ -35,18 +35,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def made(whole: Made) -> Iterator[Made]:
-    """The same, whose files are as they were after the test."""
+    """The same version; its files are restored after the test."""
     with restored(whole):
         yield whole
 
 
 def version_file(made: Made, name: str) -> Path:
-    """Return where a file of the version lies."""
+    """Return the path of a file of the version."""
     return made.store.local(f"versions/{made.version}/{name}")
 
 
 def sign_again(made: Made, change: Change) -> None:
-    """Change the manifest, whose checksum is right then."""
+    """Change the manifest and update its checksum."""
     path = version_file(made, "manifest.json")
     manifest = read_signed(path.read_bytes(), "")
     change(manifest)
@@ -54,13 +54,13 @@ def sign_again(made: Made, change: Change) -> None:
 
 
 def first_shard(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what a manifest says of the first shard of train, the one that the tests change."""
+    """Return the manifest's entry of the first shard of train, which the tests change."""
     shard: dict[str, Any] = manifest["splits"]["train"]["shards"][0]
     return shard
 
 
 def _what(made: Made) -> dict[str, str]:
-    """Return what verify says, by the file's name without its folder."""
+    """Return the messages of verify by file name, without the folder."""
     damages = verify_directly(made.reference, False, None, 0)["damages"]
     return {row["file"].removeprefix(f"versions/{made.version}/"): row["what"] for row in damages}
 
@@ -126,7 +126,7 @@ Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
 
 
 def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
-    """Change header, tokens or offsets of the first shard; all checksums, and the manifest, say what is there then."""
+    """Change header, tokens or offsets of the first shard; update all checksums and the manifest."""
     path = version_file(made, "train/000000.tok")
     shard = open_shard(path)
     header, tokens, offsets = shard.header, shard.tokens.copy(), shard.document_offsets.copy()
@@ -191,7 +191,7 @@ def test_counts_of_another_shard_are_named(made: Made) -> None:
 
 
 def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]) -> None:
-    """Change a column of the first document table; the manifest says its SHA-256 then."""
+    """Change a column of the first document table; update its SHA-256 in the manifest."""
     path = version_file(made, "train/000000.docs")
     table = open_documents(path)
     values = table[column].to_pylist()

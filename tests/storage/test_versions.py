@@ -117,7 +117,7 @@ def test_a_relative_store_starts_from_the_working_folder(tmp_path: Path, monkeyp
 
 
 def publish(store: Path, dataset: str, version: str, *names: str, **fields: Any) -> None:
-    """Write a manifest, and let the tags `names` name it."""
+    """Write a manifest and set the tags `names` to it."""
     folder = local_store(str(store), dataset)
     value = empty_manifest(dataset, version) | fields
     folder.create(version_path(version, "manifest.json"), sign(value))

@@ -1,4 +1,4 @@
-"""Counts, times and tokenizers as people read them, wherever a message or a table has one."""
+"""The wording of counts, times and tokenizers in messages and tables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
 
 
 def test_no_message_forms_its_own_plurals() -> None:
-    """A number that follows "of" may be, and one that is always more than one."""
+    """Exceptions: a number after "of", and a number that is always greater than one."""
     bare = re.compile(rf"(?<!of )\{{[^{{}}]*(?::,)\}} (?:{_NOUNS})\b")
     found = [
         f"{path.relative_to(_ROOT)}:{number}: {line.strip()}"

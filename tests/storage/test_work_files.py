@@ -1,4 +1,4 @@
-"""Work files: a reader learns whether one is there, missing or damaged, whatever the file holds."""
+"""Work files: a reader distinguishes present, missing and damaged files, whatever they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that claim, or hold, far more than memory: a worker reads or refuses them within its limit.
+"""Small files that claim or contain far more than memory: a worker reads or refuses them within its limit.
 
 The limit is 1 GB and four times the largest document, here of 1 MB; each file is read in a worker process as a build
 reads it, with a minute's time.
@@ -74,7 +74,7 @@ def test_references_to_one_text_are_rows(tmp_path: Path, children: Children) -> 
 def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_says(
     claimed: int | None, tmp_path: Path, children: Children
 ) -> None:
-    """Rows of 1 MB each in a file of 1 MB, whose footer may claim rows of 200 bytes."""
+    """Rows of 1 MB each in a file of 1 MB, whose footer can claim rows of 200 bytes."""
     num_rows, text = count(1300, 20_000), b"x" * MILLION
     pages = [
         raw.page(raw.DICTIONARY_PAGE, 1, raw.plain([text]), raw.PLAIN),
@@ -86,7 +86,7 @@ def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_says(
 
 
 def _true_claims() -> dict[str, bytes]:
-    """Claims cost nothing, since only two rows are requested."""
+    """A claim costs nothing, because only two rows are requested."""
     few, most = raw.plain([b"hello", b"world"]), raw.MOST
     return {
         "bytes of a page": raw.file_of([raw.page(raw.DATA_PAGE, 2, few, raw.PLAIN, most)], 2),

@@ -1,4 +1,4 @@
-"""A spill that was damaged between tokenize and shuffle changes no shard: its partition is encoded again."""
+"""A spill damaged between tokenize and shuffle changes no shard, because its partition is encoded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dirty input: the table of docs/input.md, and the tests that it names and that are in no other file."""
+"""Dirty input: checks of the table in docs/input.md, and those of its tests that no other file contains."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_byte_order_mark_is_text_in_a_text_file_and_in_a_field(tmp_path: Path)
 
 
 def test_a_byte_order_mark_before_a_later_line_is_bad_json(tmp_path: Path) -> None:
-    """`cat` puts it there when it joins files that begin with a mark."""
+    """`cat` leaves one there when it joins files that begin with a byte order mark."""
     path = written(tmp_path / "a.jsonl", 2 * (MARK + b'{"text": "one"}\n'))
     assert texts_of(path, on_error="skip") == ["one"]
     assert bad_rows(path) == [(19, "invalid_json")]

@@ -50,7 +50,7 @@ def make_texts(num_bytes: int, longest: int = 400) -> list[str]:
 
 
 def write_csv(path: Path, texts: list[str]) -> Path:
-    """Write texts beside a number."""
+    """Write texts, with a column of numbers."""
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["number", "text"])
@@ -97,7 +97,7 @@ def many_texts() -> list[str]:
 
 
 def assert_near(found: float, wanted: float, share: float) -> None:
-    """Say by how much an estimate is off, if it is by more than `share`."""
+    """Return by how much an estimate is off, if by more than `share`."""
     assert abs(found / wanted - 1) <= share, f"{found:,} is {found / wanted:.3f} of {wanted:,}"
 
 
@@ -241,7 +241,7 @@ def project(tmp_path: Path) -> BuildSpec:
 
 
 def leave_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
-    """Let every store's file system have so much room."""
+    """Set the free space that every store's file system reports."""
     monkeypatch.setattr(LocalStore, "free_bytes", lambda self: num_bytes)
 
 

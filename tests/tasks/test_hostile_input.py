@@ -1,4 +1,4 @@
-"""Damaged and hostile input: an error says where and what to do next, and no version becomes visible."""
+"""Damaged and hostile input: an error gives the place and the next step, and no version becomes visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`leave_out`: files that match the path of a source but are not read, by patterns as in .gitignore."""
+"""`leave_out`: patterns as in .gitignore exclude files that match the path of a source."""
 
 from __future__ import annotations
 

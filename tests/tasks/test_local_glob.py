@@ -101,7 +101,7 @@ def test_an_unreadable_folder_is_reported(tmp_path: Path, pattern: str, monkeypa
 
 @pytest.fixture
 def tree() -> Iterator[Path]:
-    """A folder that other users may enter: a/x.txt, and b, c, d/e with an inaccessible file in each."""
+    """A folder that other users can enter: a/x.txt, and b, c, d/e with an inaccessible file in each."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

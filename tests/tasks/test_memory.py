@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def encode(store: Path, url: str | Path, options: dict[str, Any], **case: Any) -> tuple[dict[str, int], str]:
-    """Encode a file in a process of its own; return what the driver prints, and its error."""
+    """Encode a file in a new process; return the driver's output and error."""
     given = {"store": str(store), "url": str(url), "options": {"max_bytes": 2**28, **options}, **case}
     done = subprocess.run(
         [sys.executable, "-m", "tests.drivers.memory_driver", json.dumps(given)],
@@ -35,7 +35,7 @@ def encode(store: Path, url: str | Path, options: dict[str, Any], **case: Any) -
 
 
 def random_text(num_bytes: int) -> str:
-    """Return text that no compression and no dictionary makes small."""
+    """Return text that neither compression nor a dictionary makes small."""
     return np.random.default_rng(0).integers(33, 127, num_bytes, np.uint8).tobytes().decode()
 
 

@@ -1,4 +1,4 @@
-"""Hostile input: mutants, lying files and the data folder's files give the right rows or an error that names them."""
+"""Hostile input: mutants and forged files give the right rows or a named error; so do the files of the data folder."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_footer_that_hides_rows_is_refused(
 def test_a_reference_behind_the_dictionary_is_refused(
     row_bytes: int, index: int, tmp_path: Path, children: Children
 ) -> None:
-    """Whether a column is read as a dictionary, as one of small rows is, or not."""
+    """Return whether a column is read as a dictionary, as a column of small rows is."""
     bad = raw.page(raw.DATA_PAGE, 10, b"\x08" + raw.run(10, index), raw.RLE_DICTIONARY)
     found = read(children, tmp_path / "a.parquet", raw.file_of([ONE, bad], 10, num_bytes=10 * row_bytes))
     assert found.texts is None
@@ -121,7 +121,7 @@ _COLUMNS |= {"sciq": "support", "openbookqa": "question_stem"}
 
 
 def _options(path: Path) -> dict[str, Any]:
-    """Return how a file is read by its name; one of an unknown kind as text."""
+    """Return the options for a file by its suffix; an unknown kind is read as text."""
     column = next((column for part, column in _COLUMNS.items() if part in str(path)), "text")
     suffix = next((s for s in path.suffixes if s in (".parquet", ".arrow", ".jsonl", ".json")), "")
     kind = {".parquet": "parquet", ".arrow": "arrow", ".jsonl": "jsonl", ".json": "jsonl"}.get(suffix, "text")

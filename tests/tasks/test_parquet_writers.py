@@ -132,7 +132,7 @@ def test_pyarrow_types(tmp_path: Path, kind: pa.DataType, store_schema: bool) ->
 
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "RLE_DICTIONARY"])
 def test_texts_of_a_few_bytes(tmp_path: Path, encoding: str) -> None:
-    """Those of a dictionary are read as one, for which Arrow has no decoder of the others."""
+    """Columns with a dictionary are read as one, but Arrow cannot decode other encodings so."""
     texts = [f"{i % 7}" for i in range(1000)]
     options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"text": encoding}}
     pq.write_table(

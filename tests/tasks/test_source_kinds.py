@@ -1,4 +1,4 @@
-"""Every kind of source passes the same tests; the kinds agree with each other, also on real data."""
+"""Every kind of source passes the same tests, and the kinds agree with each other, on real data too."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class _HuggingFace(SourceConformance):
     num_located = 3
 
     def reader(self, path: Path, **options: Any) -> SourceReader:
-        """Return the reader of the dataset's files: the reader of their kind, or the one that uses the package."""
+        """Return the reader of the dataset's files: that of their kind, or the one that uses `datasets`."""
         found = super().reader(path, **options).files("")
         return super().reader(path, **options, **found[0].options)
 
@@ -250,7 +250,7 @@ class TestHuggingFaceJson(_HuggingFace):
 
 
 class TestHuggingFaceText(_HuggingFace):
-    """The form that is read through the package; a line is a row."""
+    """A dataset that is read through the package; each line is a row."""
 
     has_columns = has_nulls = reports_truncation = False
 

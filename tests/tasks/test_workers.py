@@ -1,4 +1,4 @@
-"""Worker processes: what they return, what happens when they end, and what they leave alone."""
+"""Worker processes: their results, their ends, and what they do not affect."""
 
 from __future__ import annotations
 
