@@ -130,7 +130,7 @@ def measure_rates(reference: str, sizes: Sizes, rounds: int) -> list[Figure]:
     ways = ways_to_read(reference, data, maps)
     bare = bare_steps(maps)
     for tokens in maps.tokens:
-        tokens.max()  # now all of it is in memory
+        tokens.max()  # now everything is in memory
     found: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     bares = [rate(bare, sizes.batches)]
     for _ in range(rounds):

@@ -26,7 +26,7 @@ def resident_bytes() -> dict[str, int]:
 
 def read(reference: str, resume_at: int, num_batches: int, options: dict[str, Any]) -> dict[str, float]:
     """Open a version, take a batch, resume at a distant sample; with `num_batches` 0, only open it."""
-    gc.collect()  # else the first collection after the imports, some 85 ms with torch, would be measured
+    gc.collect()  # otherwise the first collection after the imports, some 85 ms with torch, would be measured
     before, begin = resident_bytes(), time.perf_counter()
     data = TokenDataset(reference, seq_len=SEQ_LEN, **options)
     loader = TokenLoader(data, BATCH, rank=0, world_size=1)

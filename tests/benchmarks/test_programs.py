@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 
 def _run(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", [program, *arguments])
-    monkeypatch.syspath_prepend(_FOLDER)  # as it is for a program that is run: they share modules
+    monkeypatch.syspath_prepend(_FOLDER)  # as for a program that is run: they share modules
     runpy.run_path(str(_FOLDER / program), run_name="__main__")
 
 

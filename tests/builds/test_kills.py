@@ -183,7 +183,9 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
         larger.forget()
         with _running("run", larger.folder) as driver:
             larger.wait_for(step, driver)
-            time.sleep(generator.uniform(0, 0.8 * larger.seconds[step]))  # of it, some is gone in noticing
+            time.sleep(
+                generator.uniform(0, 0.8 * larger.seconds[step])
+            )  # 0.8, because noticing the step takes some time
             at = larger.steps()[-1][1]
             victim = _kill(driver, generator.choice(["main", "worker", "group"]), generator)
             kills[at, victim] += 1

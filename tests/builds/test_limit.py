@@ -106,7 +106,7 @@ def test_rows_dropped_before_the_last_document_are_counted(tmp_path: Path) -> No
     for i in range(100):
         texts += [f"text {i}", "", None]
     spec = make_spec(tmp_path / "store", [source(small_files(tmp_path, texts, 1, 1))], limit=10)
-    result = build(spec)  # a row is a file here, and the 28th holds the tenth document
+    result = build(spec)  # each row is a file, and the 28th contains the tenth document
     assert result.rows == {"read": 28, "kept": 10, "duplicates": 0, "filtered": 18, "excluded": 0, "quarantined": 0}
 
 

@@ -255,7 +255,7 @@ class Library:
 
     encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str] | None
-    normalize: Callable[[str], str] = str  # what becomes of a text before it is encoded
+    normalize: Callable[[str], str] = str  # what happens to a text before it is encoded
 
 
 @lru_cache(maxsize=1)

@@ -408,7 +408,7 @@ def test_a_duplicate_document_has_the_id_of_its_first_copy(
         for name, part in (("a.parquet", first), ("b.jsonl", second)):
             if part:
                 paths.append(write_rows(Path(folder, name), [{"text": t, "key": i} for t, i in part], group_rows=3))
-        if first and all(name is None for _, name in first):  # a column of nulls alone has no type
+        if first and all(name is None for _, name in first):  # a column of only nulls has no type
             schema = pa.schema([("text", pa.string()), ("key", pa.string())])
             table = pa.Table.from_pylist([{"text": t, "key": None} for t, _ in first], schema)
             pq.write_table(table, Path(folder, "a.parquet"))

@@ -22,7 +22,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import published_versions
 
 _ROOT = Path(__file__).parents[2]
-# The command line, which begins when a line comes: both have imported nearly all by then.
+# The command line, which starts to build when it reads a line: by then both have imported nearly everything.
 _BUILD = """
 import sys
 import tokenloom.cli.commands.build, tokenloom.cli.display, tokenloom.flows.direct, tokenloom.spec.loading

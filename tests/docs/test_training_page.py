@@ -118,7 +118,7 @@ expected = [next(loader)["input_ids"] for _ in range(11)][10]
 assert torch.equal(batch["input_ids"], expected)
 print("equal")
 """
-    # In a process of its own: workers are forked, and what other tests have running here would be forked with them.
+    # In a new process: workers are forked, and so would be everything that other tests left running here.
     script = "\n".join([*_blocks(""), *_blocks("torch's DataLoader"), check])
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["equal"]), done.stderr

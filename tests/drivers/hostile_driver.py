@@ -32,7 +32,7 @@ from tokenloom.cli.output import Output
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.canonical import canonical_json, sign
 
-Case = tuple[str, dict[str, bytes]]  # what was changed; the files that are other than in the good version
+Case = tuple[str, dict[str, bytes]]  # what was changed; the files that differ from the good version
 DELETED = object()
 TEXTS = ["../../../etc/passwd", "/etc/passwd", "..", "a/../../b", "file:///etc/passwd", "s3://other/bucket", "a\0b"]
 TEXTS += ["x" * 5000, "", "\ud800", "train/../../../../../etc/passwd", "os", "/dev/zero", "\x1b[31m", "0" * 64]
@@ -291,7 +291,7 @@ def main(store: str, place: str, most: int, groups: list[str]) -> None:
             fsspec.filesystem("memory").pipe_file(f"/hostile/data/{name}", data)
     signal.signal(signal.SIGALRM, _too_long)
     watch = Watch(Path(store))
-    good, wrong = run(watch, version, [("nothing", {})], root)  # imports what reading needs
+    good, wrong = run(watch, version, [("nothing", {})], root)  # imports the modules that reading needs
     assert set(good) == {"done"}, (good, wrong)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for group in groups:

@@ -46,7 +46,7 @@ MAX_BYTES = 10**6  # of a document
 MEMORY = 10**9 + 4 * MAX_BYTES
 _RARE = 3  # messages of fewer mutants share a line of the table
 
-# Where a refusal is right although a plain reading finds all rows: what stands behind or before them is not read over.
+# Refusals that are right although a plain reading finds all rows: bytes before or after them are not ignored.
 STRICTER = (
     "bytes after its end of stream",
     "no end of stream after its last record batch",

@@ -47,4 +47,4 @@ def test_two_processes_then_one_train_like_one_uninterrupted_process(corpus: str
     assert list(first) == list(range(1, 10))
     assert list(then) == list(range(10, 21))
     assert first | then == pytest.approx(whole, abs=2e-3)
-    assert min(whole.values()) < whole[1] - 1  # a batch of unusual text may have any loss
+    assert min(whole.values()) < whole[1] - 1  # a batch of unusual text can have any loss

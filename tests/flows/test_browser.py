@@ -196,7 +196,7 @@ def test_every_field_of_the_spec_is_in_the_form(ui: tuple[Path, Page]) -> None:
     assert 'type "None"' not in page.text()
 
 
-def test_the_browser_asks_no_other_host(ui: tuple[Path, Page]) -> None:
+def test_the_browser_contacts_no_other_host(ui: tuple[Path, Page]) -> None:
     _, page = ui
     for path, text in (("/", "Dashboard"), ("/v2/blocks/catalog", "Secret")):  # whose blocks have logos elsewhere
         page.open(path)

@@ -28,7 +28,7 @@ def measured(folder: Path, *options: str) -> dict[str, list[float]]:
 @pytest.mark.timeout(1800)
 @full_only
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_many_builds_through_one_server_lock_nothing_and_leave_the_worker_small(tmp_path: Path, at_once: int) -> None:
+def test_many_builds_through_one_server_cause_no_locks_and_keep_the_worker_small(tmp_path: Path, at_once: int) -> None:
     """In the reduced run, the tests that share one server show that it locks nothing."""
     figures = measured(tmp_path, "builds", "--builds", "50", "--at-once", str(at_once))
     assert figures["builds that did not complete"] == [0]
@@ -39,7 +39,7 @@ def test_many_builds_through_one_server_lock_nothing_and_leave_the_worker_small(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_build_of_many_tiny_partitions_is_some_hundred_task_runs_and_holds_little(tmp_path: Path) -> None:
+def test_a_build_of_many_tiny_partitions_needs_few_task_runs_and_little_memory(tmp_path: Path) -> None:
     num_partitions, most = count(300, 10_000), count(100, 500)  # a task for each checked file would be too many
     figures = measured(tmp_path, "partitions", "--partitions", str(num_partitions), "--rounds", "1")
     assert 10 < figures["task runs"][0] <= most

@@ -96,7 +96,9 @@ class TestRuns:
         fail_at_the_third_shard(monkeypatch)
         monkeypatch.setattr(progress_log, "_SECONDS", 0.01)
         spec = _spec(tmp_path).with_workers(0)
-        state = build_dataset.with_options(retries=1)(spec, return_state=True)  # else Prefect raises the first failure
+        state = build_dataset.with_options(retries=1)(
+            spec, return_state=True
+        )  # otherwise Prefect raises the first failure
         result: dict[str, Any] = state.result()
         num_shards = sum(split["shards"] for split in result["splits"].values())
         run = _newest_run()

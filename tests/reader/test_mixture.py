@@ -196,7 +196,7 @@ def test_epochs_of_each_member_are_counted(sets: dict[str, TokenDataset]) -> Non
     assert alone.stream.epochs_at(2 * len(sets["small"])) == {"data": 2.0}
 
 
-def test_a_mixture_has_no_end(sets: dict[str, TokenDataset]) -> None:
+def test_a_mixture_is_endless(sets: dict[str, TokenDataset]) -> None:
     mixture = Mixture({"large": (sets["large"], 1)})
     with pytest.raises(ValueError, match="a mixture has no epochs: leave out num_epochs"):
         TokenLoader(mixture, 2, num_epochs=1)

@@ -119,7 +119,7 @@ def test_orders_of_order_version_1_are_pinned(name: str, lanes: int | None, epoc
 # ---- a permutation
 
 
-def test_every_size_gives_a_permutation() -> None:
+def test_every_size_has_a_permutation() -> None:
     limit = count(300, 2000)
     sizes = [*range(1, limit + 1), *np.random.default_rng(0).integers(301, 2001, 20).tolist()]
     for size in sizes:

@@ -397,7 +397,7 @@ def faults(seed: int, share: float) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(count(2, 200)))
-def test_a_server_that_fails_a_tenth_of_the_requests_costs_little_and_changes_nothing(
+def test_a_tenth_of_requests_failing_costs_little_and_changes_no_batch(
     seed: int, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
     chosen = faults(seed, 0.1)

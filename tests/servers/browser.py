@@ -27,7 +27,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 T = TypeVar("T")
-# in one call: to ask each element for its text would take seconds in a large form
+# in one call, because asking each element for its text would take seconds in a large form
 _FIND_BY_TEXT = """
 return [...(arguments[0] || document).querySelectorAll(arguments[1])]
     .find(each => each.innerText.trim() === arguments[2] && each.getClientRects().length) || null

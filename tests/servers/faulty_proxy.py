@@ -100,7 +100,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else 40 ms a request
+    disable_nagle_algorithm = True  # otherwise 40 ms per request
     server: _Server
 
     def do_GET(self) -> None:

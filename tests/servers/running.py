@@ -40,7 +40,7 @@ def processes_with(mark: str) -> list[int]:
         try:
             if mark.encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
-        except OSError:  # it ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found
 

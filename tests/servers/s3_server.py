@@ -35,7 +35,7 @@ def s3_server() -> Iterator[str]:
     finally:
         process.stdin.close()
         process.stdout.close()
-        process.kill()  # it may be busy freeing what it holds
+        process.kill()  # it may be busy freeing its memory
         process.wait()
 
 

@@ -35,7 +35,7 @@ class StoreConformance:
         assert str(store.local("a/file") or f"{store.root}/a/file") == store.place("a/file")
         assert store.place("") == str(store.root)
 
-    def test_a_check_whether_it_can_be_written_leaves_nothing(self, store: Store) -> None:
+    def test_a_check_for_write_permission_leaves_nothing(self, store: Store) -> None:
         store.check_writable()
         assert store.names("work/tmp") == []
 

@@ -134,7 +134,9 @@ class TestS3(ObjectStoreConformance):
         with closing(boto3.client("s3")) as client:
             client.create_multipart_upload(Bucket=bucket, Key=key)
         with monkeypatch.context() as patch:
-            patch.setattr(uploads, "_STALE", 100 * 365 * uploads._STALE)  # this server says that all began in 2010
+            patch.setattr(
+                uploads, "_STALE", 100 * 365 * uploads._STALE
+            )  # this server reports 2010 as the start of every upload
             store.remove_stale_temporaries()
         assert unfinished(store) == [key]
         store.remove_stale_temporaries()
@@ -239,7 +241,7 @@ class TestAzure(ObjectStoreConformance):
         return store
 
     def test_a_lost_response_is_not_mistaken_for_another_writer(self, store: RemoteStore, proxy: FaultyProxy) -> None:
-        store.create("tags/first", b"")  # over a connection that is kept, the next try comes at once
+        store.create("tags/first", b"")  # over a kept connection, the retry follows immediately
         proxy.plan("lost", method="PUT")
         store.create("tags/mine", b"the same")
         with pytest.raises(FileExistsError):
@@ -280,7 +282,7 @@ class TestGoogle(ObjectStoreConformance):
         assert store.names("work/tmp") == ["exclusive"]
 
     def test_a_lost_response_is_not_mistaken_for_another_writer(self, store: RemoteStore) -> None:
-        self.proxy.plan("lost", "412", method="POST")  # 412 is what Google's own store says to the library's next try
+        self.proxy.plan("lost", "412", method="POST")  # Google's own store answers the library's retry with 412
         store.create("tags/mine", b"the same")
         self.proxy.plan("412", method="POST")
         with pytest.raises(FileExistsError):

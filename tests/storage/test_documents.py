@@ -105,7 +105,7 @@ def test_golden_table_stays_readable() -> None:
     assert table.to_pylist() == expected_rows(40)
 
 
-def test_writer_still_gives_the_bytes_of_the_golden_table(tmp_path: Path) -> None:
+def test_the_writer_still_writes_the_bytes_of_the_golden_table(tmp_path: Path) -> None:
     # The bytes of .docs are promised for one release of pyarrow, the one in constraints.txt.
     if pa.__version__ != GOLDEN_PYARROW:
         pytest.skip(f"the golden bytes are those of pyarrow {GOLDEN_PYARROW}, this is {pa.__version__}")

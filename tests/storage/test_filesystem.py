@@ -87,7 +87,7 @@ def test_create_never_changes_an_existing_file(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_replace_gives_the_new_bytes(store: LocalStore, durable: bool) -> None:
+def test_replace_writes_the_new_bytes(store: LocalStore, durable: bool) -> None:
     store.replace(PATH, b"old and longer", durable=durable)
     store.replace(PATH, b"new", durable=durable)
     assert files(store) == {PATH: b"new"}
@@ -216,7 +216,7 @@ def test_a_full_disk_is_reported_with_the_next_step(
 def test_a_file_in_place_of_a_folder_is_not_mistaken_for_another_writer(
     store: LocalStore, write: Writer, place: str
 ) -> None:
-    # Not FileExistsError: whoever creates a manifest or a tag takes that for "somebody else was first".
+    # Not FileExistsError, which the writer of a manifest or tag would interpret as "somebody else was first".
     blocker = store.local(place)
     blocker.parent.mkdir(parents=True, exist_ok=True)
     blocker.write_bytes(b"in the way")

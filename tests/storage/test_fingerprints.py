@@ -63,7 +63,7 @@ def test_fingerprint_is_the_hash_of_the_content(store: LocalStore, tmp_path: Pat
     assert take(store, path) == [f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"]
 
 
-def test_same_content_has_the_same_fingerprint_whatever_the_path(store: LocalStore, tmp_path: Path) -> None:
+def test_the_fingerprint_does_not_depend_on_the_path(store: LocalStore, tmp_path: Path) -> None:
     paths = [write(tmp_path / name, b"same") for name in ("a.txt", "b/c.jsonl")]
     other = write(tmp_path / "d.txt", b"other")
     first, second, third = take(store, *paths, other)

@@ -58,8 +58,8 @@ def reference_mix(purpose: int, seed: int, words: list[int]) -> int:
 
 
 def test_golden_values_of_one_document_never_change() -> None:
-    # Every shard, split and version ever built stands on these numbers: another value here means that the same
-    # inputs give other bytes, and that documents move between train and test. That is a new format version.
+    # Every shard, split and version ever built depends on these numbers. Another value here means that the same
+    # inputs make other bytes, and that documents move between train and test. That is a new format version.
     text = "tokenloom: żółw 🐢\n".encode()
     content = content_hashes(text, np.array([0, len(text)]))
     duplicated = order_keys_with_duplicates(content, 7, "xxh3_128:00", np.array([3], np.uint64))
@@ -174,7 +174,7 @@ def test_decimal_shares_are_exact() -> None:
 
 @PROPERTY
 @given(shares(), CONTENTS)
-def test_split_is_the_interval_that_holds_the_split_value(
+def test_the_split_is_the_interval_that_contains_the_split_value(
     shares: list[tuple[str, float]], content: list[tuple[int, int]]
 ) -> None:
     found = split_indices(array(content), shares).tolist()

@@ -82,7 +82,7 @@ def test_a_damaged_manifest_is_refused_before_it_is_used() -> None:
         "train/00.t9ok",
     ],
 )
-def test_shards_of_other_names_are_refused(name: str) -> None:
+def test_shards_with_other_names_are_refused(name: str) -> None:
     value = empty_manifest("news", "a" * 16)
     shard = {"name": f"{name}.tok", "bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64, "samples": {}}
     value["splits"]["train"] = {"tokens": 2, "documents": 2, "duplicates": 0}

@@ -98,7 +98,7 @@ def test_samples_are_those_of_the_definition(packing: str, lengths: list[int], s
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @given(lengths=LENGTHS, seq_len=SEQ_LENS)
-def test_the_count_is_the_length_of_the_plan_and_no_sample_is_empty_or_too_long(
+def test_the_count_is_the_length_of_the_plan_and_every_sample_fits(
     packing: str, lengths: list[int], seq_len: int
 ) -> None:
     samples = plan(packing, seq_len, lengths)
@@ -176,7 +176,7 @@ def test_shares_add_up_over_shards() -> None:
     assert (empty.padding_share, empty.cut_share) == (0, 0)
 
 
-# A change of these numbers would give other samples to every reader that resumes, and counts other than manifests hold.
+# Changing these numbers would change the samples of every resumed reader, and contradict the counts in manifests.
 GOLDEN: dict[str, Pieces] = {
     "concat": [[(0, 9)], [(8, 17)], [(16, 25)], [(24, 33)], [(32, 41)]],
     "document": [[(5, 14)], [(13, 22)], [(27, 36)]],

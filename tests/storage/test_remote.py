@@ -233,7 +233,7 @@ def test_an_unreachable_server_is_an_error_that_names_the_address(
     with pytest.raises(StoreError, match=f"{store.root}/a/file: the store did not answer correctly") as caught:
         RemoteStore(store.root).read("a/file")
     assert "hunter22" not in str(caught.value)
-    assert caught.value.__cause__ is None  # whose text holds the password
+    assert caught.value.__cause__ is None  # its text contains the password
 
 
 def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
@@ -475,7 +475,7 @@ def test_a_stalled_library_is_abandoned_with_its_connection(
     read, systems, end = MemoryFileSystem.cat_file, [], threading.Event()
 
     def stall_once(system: MemoryFileSystem, *args: Any, **options: Any) -> Any:
-        systems.append(system)  # kept, so that no other has its id
+        systems.append(system)  # kept alive, so that no other object gets its id
         if len(systems) == 1:
             end.wait()
         return read(system, *args, **options)

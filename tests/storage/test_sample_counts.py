@@ -76,7 +76,7 @@ def damaged(plain: _Built, tmp_path: Path) -> tuple[LocalStore, Path]:
     return store, store.local(version_path(plain.manifest.version, name))
 
 
-def test_the_manifest_holds_the_counts_of_the_shards(packed: _Built) -> None:
+def test_the_manifest_contains_the_counts_of_the_shards(packed: _Built) -> None:
     for split, value in packed.manifest.splits.items():
         expected = {f"{packing}/{t}": packed.counts(packing, t, split) for packing, t in PACKS}
         for i, entry in enumerate(value.shards):
@@ -85,7 +85,7 @@ def test_the_manifest_holds_the_counts_of_the_shards(packed: _Built) -> None:
     assert packed.manifest.spec["packs"] == [{"packing": p, "seq_len": t} for p, t in sorted(PACKS)]
 
 
-def test_packs_change_no_shard_and_without_them_the_manifest_holds_no_counts(plain: _Built, packed: _Built) -> None:
+def test_packs_change_no_shard_and_only_they_add_counts_to_the_manifest(plain: _Built, packed: _Built) -> None:
     for split, value in plain.manifest.splits.items():
         entries = packed.manifest.splits[split].shards
         assert [entry.sha256 for entry in value.shards] == [entry.sha256 for entry in entries]

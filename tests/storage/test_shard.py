@@ -124,7 +124,7 @@ def test_arrays_are_read_only_and_outlive_the_shard(small: Path) -> None:
     ("vocab_size", "dtype"),
     [(1, "u1"), (256, "u1"), (257, "<u2"), (65536, "<u2"), (65537, "<u4"), (2**32, "<u4")],
 )
-def test_narrowest_type_that_holds_the_vocabulary(vocab_size: int, dtype: str) -> None:
+def test_ids_have_the_narrowest_type_that_fits_the_vocabulary(vocab_size: int, dtype: str) -> None:
     assert token_dtype(vocab_size) == np.dtype(dtype)
 
 
@@ -264,13 +264,13 @@ def test_unknown_way_to_verify_is_refused(small: Path) -> None:
 
 
 def test_golden_shard_stays_readable() -> None:
-    # Written once by format 1 and never again: every later release must read it as it reads a new one.
+    # Written once by format 1 and never again: every later release must read it.
     shard = open_shard(GOLDEN / "format-1.tok", verify="full")
     assert read_back(GOLDEN / "format-1.tok") == GOLDEN_DOCUMENTS
     assert shard.header.info == INFO
     assert shard.tokens.dtype == np.uint16
 
 
-def test_writer_still_gives_the_bytes_of_the_golden_shard(small: Path) -> None:
+def test_the_writer_still_writes_the_bytes_of_the_golden_shard(small: Path) -> None:
     # Same inputs, same bytes, in every release of format 1: published SHA-256s depend on it.
     assert small.read_bytes() == (GOLDEN / "format-1.tok").read_bytes()

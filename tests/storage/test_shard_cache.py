@@ -170,7 +170,7 @@ def test_each_job_keeps_to_its_own_limit(tmp_path: Path, files: list[ShardReques
     assert cached(tmp_path) == {files[0].sha256, files[4].sha256}
 
 
-def test_a_file_over_the_limit_is_refused_and_nothing_removed(tmp_path: Path, files: list[ShardRequest]) -> None:
+def test_a_file_over_the_limit_is_refused_and_nothing_is_removed(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, FILE_BYTES)
     cache.fetch(*files[0])
     small = ShardCache(tmp_path, FILE_BYTES - 1)
@@ -270,7 +270,7 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
     assert partials(tmp_path) == []
 
 
-def test_a_killed_download_leaves_nothing_that_reads_as_complete(
+def test_a_killed_download_leaves_no_file_that_looks_complete(
     tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     s3_proxy.always = "slow"
@@ -454,7 +454,7 @@ def test_the_default_limit_leaves_part_of_the_disk_free(tmp_path: Path, monkeypa
     (tmp_path / "shards").mkdir()
     with (tmp_path / "shards" / f"{'ab' * 32}.tok").open("wb") as file:
         file.truncate(5 * 10**9)
-    assert cache_settings.default_limit(tmp_path) == 44 * 10**9  # what the cache holds counts as free
+    assert cache_settings.default_limit(tmp_path) == 44 * 10**9  # the contents of the cache count as free
     free = 10**12
     assert cache_settings.default_limit(tmp_path) == 100 * 10**9
 

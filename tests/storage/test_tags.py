@@ -150,7 +150,7 @@ def test_a_build_of_a_new_version_moves_a_tag_that_was_set_by_hand(store: LocalS
 
 
 def test_a_build_can_return_to_a_version_that_a_build_left(store: LocalStore) -> None:
-    # The newest entry was made by a build, so nobody's decision is undone: the inputs went back to those of A.
+    # A build made the newest entry, so this undoes nobody's decision: the inputs are those of A again.
     seen = history(store, (A, "build"), (B, "build"))
     assert tags.move_by_build(store, "latest", A, seen) is None
     assert named(store) == A

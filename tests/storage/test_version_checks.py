@@ -114,7 +114,7 @@ def test_inputs_of_another_version_are_named(made: Made) -> None:
     assert "spec, inputs and tokenizer make version" in _what(made)["manifest.json"]
 
 
-def test_a_quarantine_of_other_counts_is_named(made: Made) -> None:
+def test_a_quarantine_with_other_counts_is_named(made: Made) -> None:
     path = version_file(made, "quarantine.jsonl")
     data = path.read_bytes() * 2
     path.write_bytes(data)

@@ -77,7 +77,7 @@ def test_a_reference_is_split_at_the_last_at_sign_after_the_last_slash(
         "store/1news",
         "store/.news",
         "store/..",
-        "store/news@",  # an empty variable behind the @, which must not mean latest
+        "store/news@",  # an empty variable after the @, which must not mean latest
         "store/news@Latest",
         "store/news@..",
         "store/news@0123456789abcde",  # 15 digits, so no version, and a tag starts with a letter

@@ -109,7 +109,7 @@ def test_a_missing_work_file_is_reported_as_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [spill_path(SPILL, 0), quarantine_path(SPILL)])
-def test_a_partition_whose_files_are_gone_or_cut_has_no_record(path: str, tmp_path: Path) -> None:
+def test_a_partition_with_missing_or_truncated_files_has_no_record(path: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for is_cut in (False, True):
         write_partition(store)

@@ -124,7 +124,7 @@ class SourceConformance:
         rows = make_rows(TEXTS)
         assert texts_of(self.batches(self.write(tmp_path, rows))) == self.expected(rows)
 
-    def test_every_row_comes_once_and_in_order(self, tmp_path: Path, small_partitions: None) -> None:
+    def test_every_row_is_read_once_and_in_order(self, tmp_path: Path, small_partitions: None) -> None:
         rows = make_rows([f"text number {i} " * (i % 9 + 1) for i in range(97)])
         path = self.write(tmp_path, rows)
         reader = self.reader(path)
@@ -168,7 +168,7 @@ class SourceConformance:
 
     # Finding rows again
 
-    def test_every_row_is_found_where_locate_says(self, tmp_path: Path, small_partitions: None) -> None:
+    def test_locate_finds_every_row(self, tmp_path: Path, small_partitions: None) -> None:
         path = self.write(tmp_path, make_rows([f"text number {i} " * (i % 5 + 1) for i in range(40)]))
         reader = self.reader(path)
         for url in self.urls(reader, path):

@@ -71,7 +71,7 @@ def test_references_to_one_text_are_rows(tmp_path: Path, children: Children) -> 
 
 
 @pytest.mark.parametrize("claimed", [None, 200 * MILLION])
-def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_says(
+def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_claims(
     claimed: int | None, tmp_path: Path, children: Children
 ) -> None:
     """Rows of 1 MB each in a file of 1 MB, whose footer can claim rows of 200 bytes."""
@@ -95,7 +95,7 @@ def _true_claims() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", _true_claims())
-def test_a_page_that_claims_more_than_the_footer_is_read_as_far_as_that_says(
+def test_a_page_that_claims_more_than_the_footer_is_read_up_to_the_footers_size(
     what: str, tmp_path: Path, children: Children
 ) -> None:
     assert outcome(children, tmp_path / "a.parquet", _true_claims()[what]).texts == ["2", "10"]
@@ -124,7 +124,7 @@ def _claims() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", _claims())
-def test_a_file_that_claims_what_it_does_not_hold_is_refused(what: str, tmp_path: Path, children: Children) -> None:
+def test_a_file_that_claims_more_than_it_contains_is_refused(what: str, tmp_path: Path, children: Children) -> None:
     data = _claims()[what]
     assert len(data) < 500
     refused(children, tmp_path / "a.parquet", data, "leave it out")
@@ -170,7 +170,7 @@ def test_a_batch_of_more_than_the_limit_is_refused(is_file: bool, tmp_path: Path
 
 
 @pytest.mark.parametrize("claimed", [2**31, 2**40, 2**62, -2])
-def test_a_buffer_that_claims_what_it_does_not_hold_is_refused(
+def test_a_buffer_that_claims_more_than_it_contains_is_refused(
     claimed: int, tmp_path: Path, children: Children
 ) -> None:
     sink = io.BytesIO()

@@ -207,7 +207,7 @@ def test_a_plan_warns_of_a_header_that_looks_like_data(
 def test_blank_lines_before_the_header_are_skipped(start: str, tmp_path: Path) -> None:
     path = news(tmp_path, f"{start}text,n\none,1\n\ntwo,2\n")
     assert read(path, header=True) == [(0, "one"), (1, "two")]
-    if " " not in start:  # without a header, a blank may be the only field of a row
+    if " " not in start:  # without a header, a blank can be the only field of a row
         assert read(news(tmp_path, start + NEWS), text="2")[0] == (0, "Short-sellers, again")
 
 

@@ -240,7 +240,7 @@ def test_the_first_encoding_that_decodes_the_whole_file_is_used(tmp_path: Path) 
     assert read_file("text", path, encoding=["utf-8", "cp1252"])[0][1] == "x" * 3_000_000 + "é"
     path.write_bytes(b"x" * 3_000_000 + b"\xe9")
     assert read_file("text", path, encoding=["utf-8", "cp1252"])[0][1] == "x" * 3_000_000 + "é"
-    path.write_bytes("é".encode("utf-16-le"))  # no byte order mark: nothing says that it is UTF-16
+    path.write_bytes("é".encode("utf-16-le"))  # no byte order mark, so nothing shows that it is UTF-16
     with pytest.raises(BadRow, match=r"invalid utf-8 or utf-16 at byte 0; .*on_error: skip"):
         read_file("text", path, encoding=["utf-8", "utf-16"])
 

@@ -290,7 +290,7 @@ def test_encoded_partitions_need_no_more_space(project: BuildSpec, monkeypatch: 
 
 
 @pytest.mark.parametrize(("free", "num_samples"), [(None, 0), (10**12, 0), (2_000_000, 1)])
-def test_partitions_are_probed_only_if_the_disk_may_be_too_small(
+def test_partitions_are_probed_only_if_the_disk_could_be_too_small(
     free: int | None, num_samples: int, project: BuildSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []

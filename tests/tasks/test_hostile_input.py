@@ -42,7 +42,7 @@ def test_an_input_of_only_empty_texts_is_refused_with_its_counts(tmp_path: Path)
     assert_refused(spec_of(path), str(path), "3 rows read, 3 of them left out")
 
 
-def test_a_file_without_rows_beside_others_is_read(tmp_path: Path) -> None:
+def test_a_file_without_rows_is_read_if_others_have_some(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", [])
     write_parquet(tmp_path / "b.parquet", TEXTS)
     assert_builds(spec_of(tmp_path / "*.parquet"), TEXTS)

@@ -53,7 +53,7 @@ def test_damage_inside_a_row_group_names_the_row_group(tmp_path: Path) -> None:
         ({"body": ["a"], "number": [1]}, ["no column 'text'", "body, number"]),
     ],
 )
-def test_a_column_that_does_not_hold_text_is_refused(table: dict[str, Any], parts: list[str], tmp_path: Path) -> None:
+def test_a_column_without_text_is_refused(table: dict[str, Any], parts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(table), path)
     assert_refused(spec_of(path), str(path), *parts)

@@ -105,7 +105,7 @@ def test_the_version_is_that_of_the_files_that_remain(tree: Path) -> None:
     assert listed_files(spec, again.version) == listed_files(before, again.version)
 
 
-def test_spills_are_used_again_whatever_is_left_out(tree: Path) -> None:
+def test_spills_are_reused_whatever_is_left_out(tree: Path) -> None:
     build(spec_of(tree))
     spec = spec_of(tree, "old/")
     result = build(spec)

@@ -23,7 +23,7 @@ _AS_ANOTHER_USER = """
 import os, sys
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources.files.finding import find_files
-if os.geteuid() == 0:  # root may read everything
+if os.geteuid() == 0:  # root can read everything
     os.seteuid(65534)
 for pattern in sys.argv[1:]:
     try:
@@ -116,7 +116,7 @@ def tree() -> Iterator[Path]:
             (folder / part).chmod(0o755)
 
 
-def test_a_folder_that_this_user_may_not_read_or_enter_is_named(tree: Path) -> None:
+def test_a_folder_that_this_user_cannot_read_or_enter_is_named(tree: Path) -> None:
     patterns = {
         "a/*.txt": None,
         "[a]/x.txt": None,

@@ -55,9 +55,7 @@ def test_a_row_group_of_any_length_is_read_in_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("num_copies", "num_bytes"), [(MILLION, 200), (count(500, 5000), MILLION)])
-def test_copies_of_one_document_that_a_dictionary_holds_once_are_decoded_in_pieces(
-    num_copies: int, num_bytes: int, tmp_path: Path
-) -> None:
+def test_copies_of_one_dictionary_entry_are_decoded_in_pieces(num_copies: int, num_bytes: int, tmp_path: Path) -> None:
     copies = pa.DictionaryArray.from_arrays(pa.array(np.zeros(num_copies, np.int32)), pa.array(["x" * num_bytes]))
     pq.write_table(pa.table({"text": copies}), tmp_path / "a.parquet", row_group_size=num_copies)
     assert (tmp_path / "a.parquet").stat().st_size < 200_000

@@ -90,7 +90,7 @@ def test_a_footer_that_hides_rows_is_refused(
 
 @pytest.mark.parametrize("index", [1, 7, 255])
 @pytest.mark.parametrize("row_bytes", [1, 1000])
-def test_a_reference_behind_the_dictionary_is_refused(
+def test_a_reference_beyond_the_dictionary_is_refused(
     row_bytes: int, index: int, tmp_path: Path, children: Children
 ) -> None:
     """Return whether a column is read as a dictionary, as a column of small rows is."""

@@ -17,7 +17,7 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents
 from tokenloom.storage.versions.published import version_path
 
-# pandas 3 warns whenever this engine is used; files of it are around all the same.
+# pandas 3 warns whenever this engine is used, but files written by it exist.
 through_pandas = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
 
 GROUP_ROWS = 100

@@ -34,7 +34,7 @@ def texts_of(spec: BuildSpec, version: str) -> set[bytes]:
     return {bytes(document["ids"]) for document in stored_documents(spec, version)}
 
 
-def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill_behind(
+def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["right one", "right two"])

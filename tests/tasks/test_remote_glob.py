@@ -82,7 +82,7 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
         find_files("s3://nobody-has/x/*.jsonl")
 
 
-def test_a_listing_of_many_pages_ends_though_every_fifth_request_fails(s3_url: str, s3_proxy: FaultyProxy) -> None:
+def test_a_listing_of_many_pages_succeeds_if_every_fifth_request_fails(s3_url: str, s3_proxy: FaultyProxy) -> None:
     # Without a retry of each page, one of 5,000 listings would succeed.
     root, s3_proxy.page = put_all(s3_url, *(f"a/{i:02d}.jsonl" for i in range(76))), 2
     s3_proxy.fail(0.2, seed=7)
@@ -122,7 +122,7 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
     assert names_of(f"{root}/b//y*") == ["y.txt"]
     with pytest.raises(InputError, match=rf"{root}/a: a folder"):
         find_files(f"{root}/a*")
-    put(s3_url, f"{root.removeprefix(f's3://{BUCKET}/')}/a", b"")  # an empty one stands for the folder
+    put(s3_url, f"{root.removeprefix(f's3://{BUCKET}/')}/a", b"")  # an empty object represents the folder
     assert names_of(f"{root}/**") == ["a/x.txt", "b//y.txt"]
 
 

@@ -125,7 +125,7 @@ def test_as_many_children_work_at_once_as_the_pool_has() -> None:
     assert len(set(pids)) == 2
 
 
-def test_pool_of_no_workers_runs_calls_in_this_process() -> None:
+def test_a_pool_without_workers_runs_calls_in_this_process() -> None:
     with WorkerPool(0) as none:
         assert none.call(process_id, None) == os.getpid()
         with pytest.raises(InputError, match="here"):
@@ -172,7 +172,7 @@ def test_an_exception_that_cannot_be_pickled_is_sent_as_its_text(pool: WorkerPoo
     assert pool.call(double, 4) == 8
 
 
-def test_a_result_that_cannot_be_pickled_raises_and_loses_no_worker(pool: WorkerPool) -> None:
+def test_a_result_that_cannot_be_pickled_raises_and_the_worker_survives(pool: WorkerPool) -> None:
     with pytest.raises(Exception, match="pickle") as caught:
         pool.call(return_unpicklable, None)
     assert not isinstance(caught.value, WorkerLost)
