@@ -43,7 +43,7 @@ def tiktoken_cache() -> Path:
     """The folder of tiktoken's vocabularies, TIKTOKEN_CACHE_DIR; tests that need it skip where it is missing."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR")
     if not folder or not Path(folder).is_dir():
-        pytest.skip("needs vocabularies: set TIKTOKEN_CACHE_DIR to a folder that holds them")
+        pytest.skip("needs vocabularies: set TIKTOKEN_CACHE_DIR to the folder that contains them")
     return Path(folder)
 
 
@@ -136,7 +136,7 @@ def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyPro
         yield proxy
 
 
-#: Files that share a server run one after another in one process, which is where a fixture of the session lives.
+#: Files that share a server run one after another in one process, because a session fixture exists once per process.
 TOGETHER = {
     "up": ("flows/test_up.py", "flows/test_browser.py", "walks/test_ui.py"),
     "prefect_server": (
@@ -148,12 +148,12 @@ TOGETHER = {
         "flows/test_verify_dataset.py",
     ),
 }
-#: What takes longest starts first, so that no process has a long file left when the others have nothing to do.
+#: The longest groups start first, so that no process is left with a long file while the others are idle.
 FIRST = ("up", "flows/test_up_faults.py", "prefect_server", "builds/test_kills.py", "builds/test_round_trip.py")
 
 
 def _group(item: pytest.Item) -> tuple[str, int]:
-    """Return the group that an item runs in, which is its file unless that is TOGETHER with others; and its place."""
+    """Return the group that an item runs in (a key of TOGETHER, or else its file), and its place in the group."""
     path = item.path.relative_to(Path(__file__).parent).as_posix()
     found = ((name, files.index(path)) for name, files in TOGETHER.items() if path in files)
     return next(found, (path, 0))

@@ -121,12 +121,12 @@ class Damager:
     def _flip_in(self, name: str, start: int, end: int) -> Damage:
         position, bit = self._random.randrange(start, end), 1 << self._random.randrange(8)
 
-        def deed() -> None:
+        def apply() -> None:
             data = bytearray(self._path(name).read_bytes())
             data[position] ^= bit
             self._path(name).write_bytes(data)
 
-        return f"bit {bit} of byte {position} of {name}", {name}, deed
+        return f"bit {bit} of byte {position} of {name}", {name}, apply
 
     def _truncate(self, _: int) -> Damage:
         name = self._random.choice(self._made.files)
@@ -144,12 +144,12 @@ class Damager:
         contents = {name: self._path(name).read_bytes() for pair in pairs for name in pair}
         files = {name for a, b in pairs for name in (a, b) if contents[a] != contents[b]}
 
-        def deed() -> None:
+        def apply() -> None:
             for first, second in pairs:
                 self._path(first).write_bytes(contents[second])
                 self._path(second).write_bytes(contents[first])
 
-        return f"{one} and {other} swapped", files, deed
+        return f"{one} and {other} swapped", files, apply
 
 
 @contextmanager

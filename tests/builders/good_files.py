@@ -74,9 +74,9 @@ def _column(path: Path, name: str) -> list[Any]:
 
 
 def _made_texts(seed: int) -> list[str]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     words = ["the", "token", "été", "漢字", "\U0001f680", 'a "quoted" word', "comma,", "line\nend", "naïve", "data"]
-    return [f"{i} " + " ".join(chance.choices(words, k=chance.randrange(1, 60))) for i in range(NUM_ROWS)]
+    return [f"{i} " + " ".join(rng.choices(words, k=rng.randrange(1, 60))) for i in range(NUM_ROWS)]
 
 
 def good_files() -> dict[str, list[GoodFile]]:

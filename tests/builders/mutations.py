@@ -15,104 +15,104 @@ MARKS = b'"{}[]:,\n\\\r0-e '
 _TRIES = 20
 
 
-def flip_bits(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def flip_bits(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Flip one to eight bits."""
     changed = bytearray(data)
-    for _ in range(chance.choice([1, 1, 1, 2, 8])):
-        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    for _ in range(rng.choice([1, 1, 1, 2, 8])):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)
 
 
-def overwrite(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def overwrite(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Write zeros, ones or noise over a run of bytes."""
-    start, count = chance.randrange(len(data)), min(len(data), chance.choice([1, 4, 16, 64, 512, 4096]))
-    fill = chance.choice([bytes(count), b"\xff" * count, chance.randbytes(count)])
+    start, count = rng.randrange(len(data)), min(len(data), rng.choice([1, 4, 16, 64, 512, 4096]))
+    fill = rng.choice([bytes(count), b"\xff" * count, rng.randbytes(count)])
     return (data[:start] + fill + data[start + count :])[: len(data)]
 
 
-def truncate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def truncate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Cut off the end, often only a few bytes."""
-    return data[: chance.choice([chance.randrange(len(data)), len(data) - 1 - chance.randrange(min(64, len(data)))])]
+    return data[: rng.choice([rng.randrange(len(data)), len(data) - 1 - rng.randrange(min(64, len(data)))])]
 
 
-def cut_head(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def cut_head(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Cut off the beginning."""
-    return data[chance.choice([1, 3, 4, 8, chance.randrange(len(data))]) :]
+    return data[rng.choice([1, 3, 4, 8, rng.randrange(len(data))]) :]
 
 
-def insert(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def insert(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Insert noise, zeros or a marker of the format."""
-    at, count = chance.randrange(len(data) + 1), chance.choice([1, 1, 2, 8, 100])
-    piece = chance.choice([chance.randbytes(count), bytes(count), bytes([chance.choice(MARKS)]) * count])
+    at, count = rng.randrange(len(data) + 1), rng.choice([1, 1, 2, 8, 100])
+    piece = rng.choice([rng.randbytes(count), bytes(count), bytes([rng.choice(MARKS)]) * count])
     return data[:at] + piece + data[at:]
 
 
-def delete(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def delete(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Remove a range."""
-    start, end = _range(data, chance)
+    start, end = _range(data, rng)
     return data[:start] + data[end:]
 
 
-def duplicate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def duplicate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Write a range twice."""
-    start, end = _range(data, chance)
+    start, end = _range(data, rng)
     return data[:end] + data[start:]
 
 
-def swap(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def swap(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Exchange two neighbouring ranges."""
-    start, end = _range(data, chance)
-    middle = chance.randrange(start, end + 1)
+    start, end = _range(data, rng)
+    middle = rng.randrange(start, end + 1)
     return data[:start] + data[middle:end] + data[start:middle] + data[end:]
 
 
-def splice(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def splice(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Join the head of one file and the tail of another."""
-    other = chance.choice(others)
-    return data[: chance.randrange(len(data) + 1)] + other[chance.randrange(len(other)) :]
+    other = rng.choice(others)
+    return data[: rng.randrange(len(data) + 1)] + other[rng.randrange(len(other)) :]
 
 
-def change_ends(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def change_ends(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Change the first or the last bytes: magic numbers, the length of a footer."""
     changed = bytearray(data)
-    at = chance.randrange(min(8, len(data)))
-    changed[at if chance.random() < 0.5 else -1 - at] = chance.choice(ODD_BYTES)
+    at = rng.randrange(min(8, len(data)))
+    changed[at if rng.random() < 0.5 else -1 - at] = rng.choice(ODD_BYTES)
     return bytes(changed)
 
 
-def change_marks(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def change_marks(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Change what gives a text file its structure: a quote, bracket, comma or line end into another."""
     changed = bytearray(data)
     for _ in range(_TRIES):
-        at = chance.randrange(len(changed))
+        at = rng.randrange(len(changed))
         if changed[at] in MARKS:
-            changed[at] = chance.choice(MARKS)
+            changed[at] = rng.choice(MARKS)
             break
     return bytes(changed)
 
 
-def change_parquet_footer(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def change_parquet_footer(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Change counts, lengths and offsets of a footer: its Thrift encoding consists of small bytes."""
     (length,) = struct.unpack("<I", data[-8:-4])
-    return _changed_between(data, len(data) - 8 - length, len(data) - 4, chance)
+    return _changed_between(data, len(data) - 8 - length, len(data) - 4, rng)
 
 
-def change_page_header(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def change_page_header(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Change the header of a page: its lengths, number of values or encoding."""
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
-    chunk = metadata.row_group(chance.randrange(metadata.num_row_groups)).column(chance.randrange(metadata.num_columns))
-    start = chance.choice([chunk.dictionary_page_offset, chunk.data_page_offset]) or chunk.data_page_offset
-    return _changed_between(data, start, start + 30, chance)
+    chunk = metadata.row_group(rng.randrange(metadata.num_row_groups)).column(rng.randrange(metadata.num_columns))
+    start = rng.choice([chunk.dictionary_page_offset, chunk.data_page_offset]) or chunk.data_page_offset
+    return _changed_between(data, start, start + 30, rng)
 
 
-def change_arrow_metadata(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def change_arrow_metadata(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Change a number of a message's flatbuffer, or of the footer."""
     starts = [i for i in range(0, len(data) - 8, 4) if data[i : i + 4] == b"\xff\xff\xff\xff"]
-    start = chance.choice([*starts, max(0, len(data) - 600)])
-    at = min(start + 4 * chance.randrange(80), len(data) - 8)
-    if chance.random() < 0.5:
-        return _changed_between(data, at, at + 8, chance)
-    return data[:at] + struct.pack("<i", chance.choice(ODD_NUMBERS)) + data[at + 4 :]
+    start = rng.choice([*starts, max(0, len(data) - 600)])
+    at = min(start + 4 * rng.randrange(80), len(data) - 8)
+    if rng.random() < 0.5:
+        return _changed_between(data, at, at + 8, rng)
+    return data[:at] + struct.pack("<i", rng.choice(ODD_NUMBERS)) + data[at + 4 :]
 
 
 Operation = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
@@ -127,33 +127,33 @@ OF_FORMAT: dict[str, list[Operation]] = {
 }
 
 
-def mutate(format_name: str, data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+def mutate(format_name: str, data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Return `data` with one damage, sometimes with two; the result always differs.
 
     Args:
         format_name: a key of OF_FORMAT.
         data: a whole good file.
-        chance: decides.
+        rng: the source of randomness.
         others: good files of the same format, to splice with.
     """
     operations = ANY + OF_FORMAT[format_name]
     for _ in range(_TRIES):
-        mutant = chance.choice(operations)(data, chance, others)
-        if mutant and chance.random() < 0.2:
-            mutant = chance.choice(ANY)(mutant, chance, others)
+        mutant = rng.choice(operations)(data, rng, others)
+        if mutant and rng.random() < 0.2:
+            mutant = rng.choice(ANY)(mutant, rng, others)
         if mutant != data:
             return mutant
     return data[:-1]
 
 
-def _range(data: bytes, chance: random.Random) -> tuple[int, int]:
-    start = chance.randrange(len(data))
-    return start, min(len(data), start + 1 + chance.randrange(chance.choice([2, 16, 256, max(2, len(data) // 2)])))
+def _range(data: bytes, rng: random.Random) -> tuple[int, int]:
+    start = rng.randrange(len(data))
+    return start, min(len(data), start + 1 + rng.randrange(rng.choice([2, 16, 256, max(2, len(data) // 2)])))
 
 
-def _changed_between(data: bytes, start: int, end: int, chance: random.Random) -> bytes:
+def _changed_between(data: bytes, start: int, end: int, rng: random.Random) -> bytes:
     changed = bytearray(data)
-    for _ in range(chance.choice([1, 1, 1, 2, 4])):
-        at = min(len(data) - 1, chance.randrange(max(0, start), max(1, end)))
-        changed[at] = chance.choice([chance.choice(ODD_BYTES), chance.randrange(256), changed[at] ^ 1])
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        at = min(len(data) - 1, rng.randrange(max(0, start), max(1, end)))
+        changed[at] = rng.choice([rng.choice(ODD_BYTES), rng.randrange(256), changed[at] ^ 1])
     return bytes(changed)

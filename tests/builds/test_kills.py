@@ -20,7 +20,7 @@ import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_parquet
 from tests.counts import FULL, SUMMARY, full_only
-from tests.drivers.kill_driver import what_is_wrong
+from tests.drivers.kill_driver import find_incomplete
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
@@ -135,7 +135,7 @@ class _LargerBuild:
     def compare(self) -> None:
         """Compare every listed file with the undisturbed build."""
         assert listed_files(self.spec, (self.folder / "version").read_text()) == self.hashes
-        assert what_is_wrong(self.dataset, must_be_visible=True) is None
+        assert find_incomplete(self.dataset, must_be_visible=True) is None
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
             kills[at, victim] += 1
             status = driver.wait(timeout=120)
             assert status == 0 if victim == "worker" else status in (0, -signal.SIGKILL)
-            assert what_is_wrong(larger.dataset) is None
+            assert find_incomplete(larger.dataset) is None
         larger.finish()
     _print_table("kills at random moments", kills)
     assert sum(kills.values()) == len(steps)

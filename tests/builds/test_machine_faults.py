@@ -22,7 +22,7 @@ import pytest
 from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_jsonl
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import FULL, SUMMARY, count
-from tests.drivers.kill_driver import what_is_wrong
+from tests.drivers.kill_driver import find_incomplete
 from tokenloom.errors import TokenloomError, WorkerLost
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
@@ -80,7 +80,7 @@ def _assert_same_bytes(spec: BuildSpec, version: str, folder: Path) -> None:
     alone = spec.model_copy(update={"store": str(folder / "alone")})
     assert build(alone).version == version
     assert listed_files(spec, version) == listed_files(alone, version)
-    assert what_is_wrong(Path(spec.store) / spec.dataset, must_be_visible=True) is None
+    assert find_incomplete(Path(spec.store) / spec.dataset, must_be_visible=True) is None
 
 
 @pytest.fixture

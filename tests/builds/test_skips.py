@@ -713,7 +713,7 @@ def test_a_csv_file_with_an_unclosed_quote_is_never_skipped(tmp_path: Path) -> N
     _refused(spec_of(path, "csv"), match="not valid CSV")
 
 
-def _raises_on_good(one: str) -> str:
+def _fail_on_good_rows(one: str) -> str:
     if "text 3 " in one:
         raise RuntimeError("not today")
     return one
@@ -725,8 +725,8 @@ def _out_of_memory(one: str) -> str:
 
 def test_a_transform_that_fails_is_never_skipped(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", GOOD)
-    spec = spec_of(path, transform={"function": "tests.builds.test_skips:_raises_on_good", "version": "1"})
-    _refused(spec, match="_raises_on_good failed")
+    spec = spec_of(path, transform={"function": "tests.builds.test_skips:_fail_on_good_rows", "version": "1"})
+    _refused(spec, match="_fail_on_good_rows failed")
 
 
 def test_running_out_of_memory_is_not_blamed_on_the_transform(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
 from tests.counts import SUMMARY, count
-from tests.drivers.kill_driver import what_is_wrong
+from tests.drivers.kill_driver import find_incomplete
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
@@ -85,7 +85,7 @@ class _Inputs:
     def assert_store_right(self, log_before: list[tags.TagEntry], *, was_killed: bool = False) -> list[tags.TagEntry]:
         """Check what is visible, and that the tag's log has only grown; return the log."""
         store = LocalStore(self.folder / "store" / "data")
-        assert what_is_wrong(store.root, must_be_visible=True) is None
+        assert find_incomplete(store.root, must_be_visible=True) is None
         assert was_killed or store.names("work/tmp") == []
         log = tags.log(store, "latest")
         assert log[: len(log_before)] == log_before

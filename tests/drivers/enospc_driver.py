@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.drivers.kill_driver import Killer, build_and_hash, build_noted, forget, forked, undisturbed, what_is_wrong
+from tests.drivers.kill_driver import Killer, build_and_hash, build_noted, find_incomplete, forget, forked, undisturbed
 from tokenloom.errors import StoreError
 from tokenloom.flows import direct
 from tokenloom.spec.build_spec import BuildSpec
@@ -52,7 +52,7 @@ def _fail_and_resume(spec: BuildSpec, folder: Path, at: int, number: int, expect
     status = forked(lambda: _build_on_full_disk(spec, folder, at, number))
     message = (folder / "message").read_text()
     problem = None if status == StoreError.exit_code and message else f"no StoreError, exit status {status}"
-    problem = problem or _what_is_wrong_with(message, dataset, number) or what_is_wrong(dataset)
+    problem = problem or _problem_with(message, dataset, number) or find_incomplete(dataset)
     if not problem and list(dataset.glob("work/tmp/*")):
         problem = "temporaries stayed"
     if not problem and list(dataset.glob("versions/*/manifest.json")) and "/tags/" not in message:
@@ -63,10 +63,10 @@ def _fail_and_resume(spec: BuildSpec, folder: Path, at: int, number: int, expect
         problem = f"the resume failed: {status}"
     if not problem and (folder / "hashes").read_text() != expected:
         problem = "the resumed build has other bytes"
-    return {"message": message, "problem": problem or what_is_wrong(dataset, must_be_visible=True)}
+    return {"message": message, "problem": problem or find_incomplete(dataset, must_be_visible=True)}
 
 
-def _what_is_wrong_with(message: str, dataset: Path, number: int) -> str | None:
+def _problem_with(message: str, dataset: Path, number: int) -> str | None:
     mount = next(folder for folder in (dataset, *dataset.parents) if folder.is_mount())
     for part in (str(dataset.parent), os.strerror(number), f"file system {mount}, ", " bytes free"):
         if part not in message:

@@ -220,16 +220,16 @@ def _kill_and_resume(spec: BuildSpec, folder: Path, at: int, expected: str) -> s
     status = forked(lambda: build_noted(spec, folder, lambda note: Killer(at, note)))
     if status != -signal.SIGKILL:
         return f"was not killed: {status}"
-    if problem := what_is_wrong(Path(spec.store) / spec.dataset):
+    if problem := find_incomplete(Path(spec.store) / spec.dataset):
         return f"after the kill: {problem}"
     if (status := forked(lambda: build_and_hash(spec, folder))) != 0:
         return f"the resume failed: {status}"
     if (folder / "hashes").read_text() != expected:
         return "the resumed build has other bytes"
-    return what_is_wrong(Path(spec.store) / spec.dataset, must_be_visible=True)
+    return find_incomplete(Path(spec.store) / spec.dataset, must_be_visible=True)
 
 
-def what_is_wrong(dataset: Path, *, must_be_visible: bool = False) -> str | None:
+def find_incomplete(dataset: Path, *, must_be_visible: bool = False) -> str | None:
     """Return what is visible but incomplete in a dataset's folder; None if nothing is.
 
     Reads plain files, so that it shares no mistake with the code under test.

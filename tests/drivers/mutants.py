@@ -205,14 +205,14 @@ def judge(case: Case, ours: Outcome, plain: Outcome, good: Outcome, tally: Tally
 
 def mutants(files: list[GoodFile], count: int, seed: int) -> Iterator[tuple[GoodFile, bytes]]:
     """Yield `count` (good file, damaged bytes); compressed or decompressed bytes of a file are damaged."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(count):
-        good = chance.choice(files)
+        good = rng.choice(files)
         plain = [other.data for other in files if other.pack is None]
-        if good.pack and chance.random() < 0.4:
-            yield good, good.pack(mutate(good.format, good.data, chance, plain))
+        if good.pack and rng.random() < 0.4:
+            yield good, good.pack(mutate(good.format, good.data, rng, plain))
         else:
-            yield good, mutate(good.format, good.whole, chance, [other.whole for other in files])
+            yield good, mutate(good.format, good.whole, rng, [other.whole for other in files])
 
 
 def run(count: int, folder: Path, seed: int = SEED, keep: Path | None = None) -> dict[str, Tally]:

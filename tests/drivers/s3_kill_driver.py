@@ -24,7 +24,7 @@ import s3fs  # noqa: F401  (a fork would import it each time, and what follows)
 import tokenloom.tasks.sources.jsonl
 import tokenloom.tokenizers.byte  # noqa: F401
 from tests.builders import datasets
-from tests.drivers.kill_driver import forked, what_is_wrong
+from tests.drivers.kill_driver import find_incomplete, forked
 from tests.servers.s3_server import BUCKET, download
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import remote_retries, s3
@@ -104,7 +104,7 @@ def wrong_in_store(key: str, *, must_be_visible: bool = False) -> str | None:
     """Return what is visible but incomplete in a store under `key`; None if nothing is."""
     with tempfile.TemporaryDirectory() as name:
         download(os.environ["AWS_ENDPOINT_URL"], key, Path(name))
-        return what_is_wrong(Path(name) / "data", must_be_visible=must_be_visible)
+        return find_incomplete(Path(name) / "data", must_be_visible=must_be_visible)
 
 
 def run_build(folder: Path) -> None:

@@ -61,7 +61,7 @@ def s3_spec(folder: Path, block: str) -> BuildSpec:
     return spec.with_workers(1)
 
 
-def secret_of(server: str) -> dict[str, str]:
+def options_with_secret(server: str) -> dict[str, str]:
     """Return the options for the server, with the planted secret."""
     return {"key": "test", "secret": _PLANTED, "endpoint_url": server}
 
@@ -70,7 +70,7 @@ def secret_of(server: str) -> dict[str, str]:
 def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Secret(value=secret_of(s3)).save("bucket", overwrite=True)
+    Secret(value=options_with_secret(s3)).save("bucket", overwrite=True)
     spec = s3_spec(tmp_path, "bucket")
     result = build_dataset(spec)
     write_jsonl(tmp_path / "local" / "a.jsonl", [f"document {i} of a bucket" for i in range(100)])
@@ -109,7 +109,7 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
 ) -> None:
     monkeypatch.setattr("tokenloom.storage.stores.remote_retries.FIRST_WAIT_SECONDS", 0.01)
     with FaultyProxy(s3) as proxy:
-        Secret(value=secret_of(proxy.url)).save("bucket", overwrite=True)
+        Secret(value=options_with_secret(proxy.url)).save("bucket", overwrite=True)
         spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})
         assert build_dataset(spec)["published"] is True
         proxy.refused = "PUT"

@@ -96,7 +96,7 @@ def test_the_required_field_of_a_tokenizer_is_filled_in(
     page.wait(preset, lambda: box.get_attribute("value") == preset)
 
 
-def words_of_the_command_line(folder: Path, dataset: str) -> str:
+def message_of_the_command_line(folder: Path, dataset: str) -> str:
     """Return the rule for a dataset's name as `tokenloom build` words it."""
     source = "sources:\n  - kind: parquet\n    path: input/*.parquet\n"
     spec = f"dataset: {dataset}\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
@@ -114,7 +114,7 @@ def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]
     page.choose("byte", page.field("Tokenizer"))
     page.submit()
     page.wait(NAME_PATTERN, lambda: NAME_PATTERN in page.field("Dataset").text)
-    assert "lower-case" in words_of_the_command_line(folder, "Bad Name")
+    assert "lower-case" in message_of_the_command_line(folder, "Bad Name")
 
 
 def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:
@@ -128,7 +128,7 @@ def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_li
     page.view_run()
     page.await_line("Failed")
     page.press("Details", "tab")
-    page.await_text(words_of_the_command_line(folder, "abcdef0123456789"))
+    page.await_text(message_of_the_command_line(folder, "abcdef0123456789"))
     page.await_text("shares must add up to 1, not 0.52")
     page.await_text("filter")
 

@@ -135,11 +135,11 @@ def test_an_unexpected_error_keeps_its_traceback_and_the_last_line_names_it(
 @pytest.mark.usefixtures("prefect_server")
 def test_other_flows_in_the_same_process_keep_their_logs(tmp_path: Path) -> None:
     @flow(name="somebody-elses")
-    def somebody_elses() -> None:
+    def unrelated_flow() -> None:
         raise InputError("their file")
 
     with pytest.raises(InputError):
-        somebody_elses()
+        unrelated_flow()
     with get_client(sync_client=True) as client:
         run = max(client.read_flow_runs(), key=lambda run: str(run.created))
     send_all()

@@ -108,7 +108,9 @@ class TestRuns:
         texts = [text for _, text in _log(run)]
         second = texts[max(i for i, text in enumerate(texts) if text.startswith("plan done in")) :]
         shares = [int(found[1]) for text in second if (found := re.search(r"overall (\d+)%", text))]
-        assert shares == sorted(shares) and all(share >= 85 for share in shares), "never below what is encoded"
+        assert shares == sorted(shares) and all(share >= 85 for share in shares), (
+            "never below the share of encoded work"
+        )
 
 
 @pytest.fixture

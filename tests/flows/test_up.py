@@ -74,14 +74,14 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, st
     assert f"## news {version}" in summary.data and "The longest step was" in summary.data
     assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
     assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
-    assert_all_say_what_was_done(run, version, folder)
+    assert_result_is_reported(run, version, folder)
     asked = {"reference": f"{folder}/store/news", "deep": True}
     checked: Any = run_deployment("verify-dataset/verify-dataset", parameters=asked, timeout=300, poll_interval=1)
     assert checked.state.is_completed(), checked.state
     assert "nothing is damaged" in artifact("news-verification").data
 
 
-def assert_all_say_what_was_done(run: FlowRun, version: str, folder: Path) -> None:
+def assert_result_is_reported(run: FlowRun, version: str, folder: Path) -> None:
     """Assert that state, last log line, summary and event report what was published and how to read it."""
     reference = f"{folder}/store/news@{version}"
     payload = event("tokenloom.dataset.published", "news")
@@ -123,7 +123,7 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=300, poll_interval=1)
     assert run.state.is_failed()
     line = "invalid parameters: spec.splits: shares must add up to 1, not 0.5"
-    assert_state_says(run, line)
+    assert_failed_with(run, line)
     assert_log_ends_with(run, f"failed: {line}")
     failed = event("tokenloom.dataset.failed", "wrong")
     assert (failed["state"], failed["error"], failed["message"]) == ("failed", "ParameterTypeError", line)
@@ -151,11 +151,11 @@ def test_a_failed_run_says_what_to_do_also_in_an_event(up: tuple[Path, str, str]
     failed = event("tokenloom.dataset.failed", "missing")
     assert (failed["state"], failed["error"]) == ("failed", "InputError")
     assert "no file matches" in failed["message"] and "\n" not in failed["message"]
-    assert_state_says(run, failed["message"])
+    assert_failed_with(run, failed["message"])
     assert_log_ends_with(run, f"failed: {failed['message']}")
 
 
-def assert_state_says(run: FlowRun, message: str) -> None:
+def assert_failed_with(run: FlowRun, message: str) -> None:
     """Assert that the state of a run is Failed, and that it gets this message."""
     wait_until(lambda: (state := flow_run(run.id).state) is not None and state.message == message)
     state = flow_run(run.id).state

@@ -126,7 +126,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_continues_from_the_sp
     written = record.stat().st_mtime_ns
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)
     ended = wait_until_final(run.id)
-    assert_says_that_it_crashed(ended, "killed", "Execution was aborted by a termination signal")
+    assert_crash_is_reported(ended, "killed", "Execution was aborted by a termination signal")
     assert published(asked) == []
     let_go(folder, "killed")
     with get_client(sync_client=True) as client:  # what the button Retry does
@@ -137,7 +137,7 @@ def test_a_killed_prefect_worker_is_replaced_and_the_retry_continues_from_the_sp
     assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
 
 
-def assert_says_that_it_crashed(run: FlowRun, dataset: str, reason: str) -> None:
+def assert_crash_is_reported(run: FlowRun, dataset: str, reason: str) -> None:
     """Assert that state, last log line and event say why the run ended, and that Retry continues it."""
     message = f"{reason}; {CONTINUES}"
     failed = event("tokenloom.dataset.failed", dataset)
@@ -158,7 +158,7 @@ def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: tupl
         "Process exited with status code: -9. Process exited due to a SIGKILL signal. Typically caused by the "
         "operating system terminating the process for exceeding memory limits, or by manual cancellation"
     )
-    assert_says_that_it_crashed(wait_until_final(run.id), "oom", reason)
+    assert_crash_is_reported(wait_until_final(run.id), "oom", reason)
 
 
 def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(
@@ -170,11 +170,11 @@ def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(
     mark = f"mark-{uuid.uuid4()}"
     with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
         run = started(asked)
-        mine = run_of_somebody_else()
+        mine = run_without_worker()
     (record,) = local_store(asked["spec"]["store"], "stopped").local("work/spills").glob("*.json")
     written = record.stat().st_mtime_ns
     with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
-        assert_says_that_it_crashed(run, "stopped", "stopped with `tokenloom up`")
+        assert_crash_is_reported(run, "stopped", "stopped with `tokenloom up`")
         assert flow_run(mine).state.is_running()  # type: ignore[union-attr]
         with get_client(sync_client=True) as client:
             of_run = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
@@ -196,7 +196,7 @@ def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(
     assert wait_until_gone(mark) == []
 
 
-def run_of_somebody_else() -> uuid.UUID:
+def run_without_worker() -> uuid.UUID:
     """Return a running flow run that no worker of `up` executes."""
     with get_client(sync_client=True) as client:
         return client.create_flow_run(Flow(lambda: None, name="another"), state=Running()).id
@@ -245,7 +245,7 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
             os.kill(pid, signal.SIGKILL)
     assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # the server does not know yet
     ended = wait_until_final(run.id)
-    assert_says_that_it_crashed(ended, "died", "no heartbeat for 24 s: its process or its machine died")
+    assert_crash_is_reported(ended, "died", "no heartbeat for 24 s: its process or its machine died")
     install_crash_automation(HEARTBEAT_SECONDS)
 
 

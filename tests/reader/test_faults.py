@@ -176,7 +176,7 @@ def damaged_data(store: Damaged, **options: Any) -> tuple[TokenDataset, Oracle]:
     return TokenDataset(store.reference, seq_len=_T, **options), Oracle(store.reference, _T, **names)
 
 
-def samples_of_bad(oracle: Oracle) -> tuple[int, int]:
+def damaged_samples(oracle: Oracle) -> tuple[int, int]:
     """Return the samples [first, end) of the damaged shard."""
     first = sum(oracle.counts[:_BAD])
     return first, first + oracle.counts[_BAD]
@@ -184,7 +184,7 @@ def samples_of_bad(oracle: Oracle) -> tuple[int, int]:
 
 def assert_is_named_by_samples(data: TokenDataset, oracle: Oracle, match: str, error: Any) -> None:
     """Check that samples of the damaged shard raise errors, and that all others are right."""
-    first, end = samples_of_bad(oracle)
+    first, end = damaged_samples(oracle)
     for index in (first, end - 1, first):
         with pytest.raises(error, match=match):
             data[index]
@@ -225,7 +225,7 @@ def assert_continues(store: Damaged, data: TokenDataset, oracle: Oracle, prefetc
     expected = [oracle.batch(samples[i : i + _BATCH]) for i in range(0, len(samples), _BATCH)]
     loader = TokenLoader(data, _BATCH, order="sequential", num_epochs=1, drop_last=False, prefetch=prefetch)
     found = read_up_to_error(loader, store.match, error)
-    assert found == expected[: samples_of_bad(oracle)[0] // _BATCH]
+    assert found == expected[: damaged_samples(oracle)[0] // _BATCH]
     store.put(store.good)
     found += [as_lists(batch) for batch in loader]
     assert found == expected
@@ -248,7 +248,7 @@ def test_a_damaged_shard_is_named_with_pread(name: str, store: Damaged) -> None:
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_a_shard_cut_to_any_length_is_named(packing: str, store: Damaged) -> None:
     data, oracle = damaged_data(store, packing=packing)
-    first, _ = samples_of_bad(oracle)
+    first, _ = damaged_samples(oracle)
     lengths = {0, 1, 7, 8, 95, 96, 111, 112, 4095, 4096, 4097, len(store.good) - 1}
     lengths |= set(random.Random(1).choices(range(len(store.good)), k=count(60, 5000)))
     for num_bytes in sorted(lengths):
@@ -259,7 +259,7 @@ def test_a_shard_cut_to_any_length_is_named(packing: str, store: Damaged) -> Non
 
 def test_one_bit_anywhere_in_the_header_is_named(store: Damaged) -> None:
     data, oracle = damaged_data(store)
-    first, _ = samples_of_bad(oracle)
+    first, _ = damaged_samples(oracle)
     fields = (0, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 150, 96 + len(header_of(store.good).info), 1000, 4080)
     places = [place for start in fields for place in (start, start + 3, start + 7)] + [4095]
     if count(0, 1):
@@ -336,7 +336,7 @@ def test_full_verification_names_a_damaged_token(access: str, store: Damaged) ->
 
 def test_a_damaged_token_is_not_found_without_full_verification(store: Damaged) -> None:
     data, oracle = damaged_data(store)
-    first, _ = samples_of_bad(oracle)
+    first, _ = damaged_samples(oracle)
     store.put(flipped(store.good, header_of(store.good).tokens_start))
     right = oracle.sample(first)["input_ids"]
     assert data[first]["input_ids"].tolist() == [right[0] ^ 1, *right[1:]]
@@ -414,7 +414,7 @@ def test_pread_names_a_file_that_is_truncated_while_it_is_read(
 ) -> None:
     """The file is truncated in place, and so is a map of it, which must not be read any more."""
     data, oracle = damaged_data(store, packing=packing, fields=fields, access="pread")
-    first, end = samples_of_bad(oracle)
+    first, end = damaged_samples(oracle)
     for index in range(first, end):
         assert data[index]["input_ids"].tolist() == oracle.sample(index)["input_ids"]
     os.truncate(store.path, num_bytes)

@@ -49,7 +49,7 @@ class TestLocal(StoreConformance):
     def read_only(self, store: LocalStore) -> Iterator[LocalStore]:
         """A store that this user can only read."""
         if os.geteuid() == 0:
-            pytest.skip("root may write everywhere")
+            pytest.skip("root can write everywhere")
         store.replace("a/file", b"data")
         store.root.chmod(0o555)
         yield store

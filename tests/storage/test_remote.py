@@ -498,13 +498,13 @@ def test_a_silent_server_is_an_error_within_the_time_limit() -> None:
 def test_one_thread_at_a_time_calls_a_blocking_library(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read, at_once = MemoryFileSystem.cat_file, threading.Semaphore(1)
 
-    def read_alone(*args: Any, **options: Any) -> Any:
+    def read_exclusively(*args: Any, **options: Any) -> Any:
         assert at_once.acquire(blocking=False), "two threads on one connection"
         time.sleep(0.01)
         at_once.release()
         return read(*args, **options)
 
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", read_alone)
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", read_exclusively)
     assert memory.read_all(["a/file"] * 8 + ["a/none"]) == [b"data"] * 8 + [None]
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(memory.read, ["a/file"] * 8)) == [b"data"] * 8

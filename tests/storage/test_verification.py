@@ -81,9 +81,9 @@ def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -
 def test_each_single_damage_is_reported_for_exactly_the_files_it_affects(made: Made) -> None:
     num_damages = 0
     damager = Damager(made, seed=20261121)
-    for label, files, deed in damager.damages(count(120, 1000)):
+    for label, files, apply in damager.damages(count(120, 1000)):
         with restored(made):
-            deed()
+            apply()
             assert damaged(made.reference) == files, label
         num_damages += 1
     assert damaged(made.reference) == set()

@@ -59,8 +59,8 @@ def first_shard(manifest: dict[str, Any]) -> dict[str, Any]:
     return shard
 
 
-def _what(made: Made) -> dict[str, str]:
-    """Return the messages of verify by file name, without the folder."""
+def _messages(made: Made) -> dict[str, str]:
+    """Return {file name without the folder: message} of verify."""
     damages = verify_directly(made.reference, False, None, 0)["damages"]
     return {row["file"].removeprefix(f"versions/{made.version}/"): row["what"] for row in damages}
 
@@ -94,9 +94,9 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
 )
 def test_a_manifest_that_contradicts_itself_is_named(made: Made, change: Change, message: str) -> None:
     sign_again(made, change)
-    what = _what(made)
-    assert "manifest.json" in what
-    assert re.search(message, what["manifest.json"]), what
+    messages = _messages(made)
+    assert "manifest.json" in messages
+    assert re.search(message, messages["manifest.json"]), messages
 
 
 def test_a_manifest_of_a_newer_format_is_not_damage(made: Made) -> None:
@@ -111,7 +111,7 @@ def test_inputs_of_another_version_are_named(made: Made) -> None:
     data = canonical_json(value)
     version_file(made, "inputs.json").write_bytes(data)
     sign_again(made, lambda m: m["files"].update({"inputs.json": hashlib.sha256(data).hexdigest()}))
-    assert "spec, inputs and tokenizer make version" in _what(made)["manifest.json"]
+    assert "spec, inputs and tokenizer make version" in _messages(made)["manifest.json"]
 
 
 def test_a_quarantine_with_other_counts_is_named(made: Made) -> None:
@@ -119,7 +119,7 @@ def test_a_quarantine_with_other_counts_is_named(made: Made) -> None:
     data = path.read_bytes() * 2
     path.write_bytes(data)
     sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
-    assert _what(made) == {"quarantine.jsonl": "it lists 2 rows, the manifest says 1"}
+    assert _messages(made) == {"quarantine.jsonl": "it lists 2 rows, the manifest says 1"}
 
 
 Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
@@ -172,9 +172,9 @@ def test_a_shard_that_contradicts_the_manifest_or_itself_is_named(
     made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader], message: str
 ) -> None:
     write_shard(made, change)
-    what = _what(made)
-    assert set(what) == {"train/000000.tok"}
-    assert message in what["train/000000.tok"]
+    messages = _messages(made)
+    assert set(messages) == {"train/000000.tok"}
+    assert message in messages["train/000000.tok"]
 
 
 def test_counts_of_another_shard_are_named(made: Made) -> None:
@@ -184,10 +184,10 @@ def test_counts_of_another_shard_are_named(made: Made) -> None:
             first[field], second[field] = second[field], first[field]
 
     sign_again(made, exchange)
-    what = _what(made)
-    assert "its header says tokens" in what["train/000000.tok"]
-    assert "its header says documents" in what["train/000001.tok"]
-    assert "rows, the manifest says" in what["train/000000.docs"]
+    messages = _messages(made)
+    assert "its header says tokens" in messages["train/000000.tok"]
+    assert "its header says documents" in messages["train/000001.tok"]
+    assert "rows, the manifest says" in messages["train/000000.docs"]
 
 
 def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]) -> None:
@@ -233,9 +233,9 @@ def test_a_document_table_that_contradicts_its_shard_is_named(
     made: Made, column: str, change: Callable[[list[Any]], Any], message: str
 ) -> None:
     _write_documents(made, column, change)
-    what = _what(made)
-    assert set(what) == {"train/000000.docs"}
-    assert message in what["train/000000.docs"]
+    messages = _messages(made)
+    assert set(messages) == {"train/000000.docs"}
+    assert message in messages["train/000000.docs"]
 
 
 def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Made) -> None:
@@ -244,9 +244,9 @@ def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Mad
         pass
     for data, message in ((sink.getvalue().to_pybytes(), "its columns are not"), (b"", ""), (b"ARROW1\0\0" * 9, "")):
         _publish_documents(made, data)
-        what = _what(made)
-        assert set(what) == {"train/000000.docs"}
-        assert message in what["train/000000.docs"]
+        messages = _messages(made)
+        assert set(messages) == {"train/000000.docs"}
+        assert message in messages["train/000000.docs"]
 
 
 def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:
@@ -254,7 +254,7 @@ def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:
     num_rows = open_documents(version_file(made, "train/000000.docs")).num_rows
     first = struct.pack("<qq", 0, 8 * num_rows)  # where the buffer of the first column begins, and how long it is
     _publish_documents(made, data.replace(first, bytes(16)))
-    assert "too small" in _what(made)["train/000000.docs"]
+    assert "too small" in _messages(made)["train/000000.docs"]
 
 
 def test_deeply_nested_inputs_are_named_and_the_rest_is_read(made: Made) -> None:
@@ -262,7 +262,7 @@ def test_deeply_nested_inputs_are_named_and_the_rest_is_read(made: Made) -> None
     version_file(made, "quarantine.jsonl").write_bytes(data)
     sign_again(made, lambda m: m["files"].update({"quarantine.jsonl": hashlib.sha256(data).hexdigest()}))
     version_file(made, "train/000000.tok").unlink()
-    assert set(_what(made)) == {"quarantine.jsonl", "train/000000.tok"}
+    assert set(_messages(made)) == {"quarantine.jsonl", "train/000000.tok"}
 
 
 @pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"'])
@@ -271,7 +271,7 @@ def test_a_spec_that_is_not_canonical_json_is_named(made: Made, value: bytes) ->
     path = version_file(made, "manifest.json")
     body = path.read_bytes().rpartition(b',"checksum"')[0].replace(b"123456", value)
     path.write_bytes(body + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}')
-    assert "its spec can't be written as canonical JSON" in _what(made)["manifest.json"]
+    assert "its spec can't be written as canonical JSON" in _messages(made)["manifest.json"]
 
 
 def test_a_gap_in_a_log_is_one_damage_of_any_length(made: Made) -> None:
@@ -292,9 +292,9 @@ def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:
     path = made.store.local("tags/latest/00000002.json")
     entry = read_signed(path.read_bytes(), "")
     path.write_bytes(sign(entry | {"previous": "b" * 16}))
-    assert "it says that latest named bbbbbbbbbbbbbbbb before" in _what(made)["tags/latest/00000002.json"]
+    assert "it says that latest named bbbbbbbbbbbbbbbb before" in _messages(made)["tags/latest/00000002.json"]
     path.write_bytes(sign(entry | {"version": "no version"}))
-    assert _what(made)["tags/latest/00000002.json"] == "in a tag entry, version must be 16 hexadecimal digits"
+    assert _messages(made)["tags/latest/00000002.json"] == "in a tag entry, version must be 16 hexadecimal digits"
 
 
 def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:

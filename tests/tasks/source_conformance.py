@@ -254,7 +254,7 @@ class SourceConformance:
 
     def test_a_truncated_file_is_reported(self, tmp_path: Path) -> None:
         if not self.reports_truncation:
-            pytest.skip("a part of such a file is such a file")
+            pytest.skip("a prefix of such a file is a valid file")
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
         cuts = [1, 100, len(whole) // 3, len(whole) // 2, len(whole) - 9, len(whole) - 8, len(whole) - 1]
@@ -274,9 +274,9 @@ class SourceConformance:
         path, file = self._first_file(tmp_path)
         whole = file.read_bytes()
         for seed in range(15):
-            chance, damaged = random.Random(seed), bytearray(whole)
+            rng, damaged = random.Random(seed), bytearray(whole)
             for _ in range(3):
-                damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
             file.write_bytes(damaged)
             try:
                 batches = self.batches(path, encoding_errors="replace")
@@ -290,7 +290,7 @@ class SourceConformance:
     def _invalid(self, folder: Path) -> Path:
         path = self.write_invalid(folder, [b"good one", b"bad \xff\xfe one", "good tóo".encode()])
         if path is None:
-            pytest.skip("the kind holds only UTF-8")
+            pytest.skip("the kind can store only UTF-8")
         return path
 
     def test_invalid_utf8_fails(self, tmp_path: Path) -> None:

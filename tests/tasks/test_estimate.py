@@ -40,11 +40,11 @@ def _planned(spec: BuildSpec) -> tuple[BuildPlan, Estimate]:
 
 def make_texts(num_bytes: int, longest: int = 400) -> list[str]:
     """Return distinct texts of 5 to `longest` words, about `num_bytes` in all."""
-    chance = random.Random(num_bytes)
+    rng = random.Random(num_bytes)
     texts: list[str] = []
     while num_bytes > 0:
-        start = chance.randrange(len(_WORDS) - longest)
-        texts.append(f"{len(texts)}: é " + " ".join(_WORDS[start : start + chance.randrange(5, longest)]))
+        start = rng.randrange(len(_WORDS) - longest)
+        texts.append(f"{len(texts)}: é " + " ".join(_WORDS[start : start + rng.randrange(5, longest)]))
         num_bytes -= len(texts[-1])
     return texts
 

@@ -105,13 +105,13 @@ def test_random_damage_to_parquet_gives_rows_or_a_named_error(tmp_path: Path) ->
         table = pa.table({"text": TEXTS, "number": range(60)})
         pq.write_table(table, path, row_group_size=20, write_statistics=False, **options)
         files.append(path.read_bytes())
-    chance = random.Random(2024)
+    rng = random.Random(2024)
     outcomes = {"right": 0, "changed": 0, "refused": 0}
     with WorkerPool(1) as pool:
         for i in range(count(200, 2000)):
-            data = bytearray(chance.choice(files))
-            for _ in range(chance.choice([1, 1, 2, 5])):
-                data[chance.randrange(len(data))] = chance.randrange(256)
+            data = bytearray(rng.choice(files))
+            for _ in range(rng.choice([1, 1, 2, 5])):
+                data[rng.randrange(len(data))] = rng.randrange(256)
             path = tmp_path / f"mutant{i}" / "a.parquet"
             path.parent.mkdir()
             path.write_bytes(data)

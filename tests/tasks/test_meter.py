@@ -127,7 +127,7 @@ def test_progress_of_a_second_attempt_starts_where_the_first_failed(
         num_shards = sum(split["shards"] for split in build(spec).splits.values())
     meter.finish()
     known = next(i for i, line in enumerate(lines) if line.startswith("tokenize") and "reused" in line)
-    assert shares[known] == pytest.approx(0.85), "all that was encoded counts at once"
+    assert shares[known] == pytest.approx(0.85), "finished work counts immediately"
     assert "tokenize 100%, overall 85%, 1 of 1 partitions reused" in lines[known]
     assert any(f"2 of {num_shards} shards reused" in line for line in lines)
     assert shares == sorted(shares)

@@ -73,7 +73,7 @@ def built(path: Path, **options: str) -> tuple[dict[int, str], dict[int, str | N
     return dict(zip(rows, texts, strict=True)), dict(zip(rows, ids, strict=True)), manifest["rows"]
 
 
-def assert_comes_back(path: Path, texts: Sequence[str | None] = TEXTS, num_groups: int | None = None) -> None:
+def assert_round_trips(path: Path, texts: Sequence[str | None] = TEXTS, num_groups: int | None = None) -> None:
     """Build one file and compare all of its rows; `num_groups` is how many row groups it must have, at least."""
     if num_groups is not None:
         assert pq.read_metadata(path).num_row_groups >= num_groups
@@ -115,7 +115,7 @@ def test_pyarrow(tmp_path: Path, options: dict[str, Any]) -> None:
     number = pa.array(range(len(TEXTS)), pa.int32())
     table = pa.table({"number": number, "score": number.cast(pa.float64()), "text": pa.array(TEXTS, pa.string())})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=GROUP_ROWS, **options)
-    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+    assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
 @pytest.mark.parametrize("store_schema", [True, False])
@@ -127,7 +127,7 @@ def test_pyarrow(tmp_path: Path, options: dict[str, Any]) -> None:
 def test_pyarrow_types(tmp_path: Path, kind: pa.DataType, store_schema: bool) -> None:
     table = pa.table({"text": pa.array(TEXTS, pa.string()).cast(kind)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=GROUP_ROWS, store_schema=store_schema)
-    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+    assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "RLE_DICTIONARY"])
@@ -138,7 +138,7 @@ def test_texts_of_a_few_bytes(tmp_path: Path, encoding: str) -> None:
     pq.write_table(
         pa.table({"text": texts}), tmp_path / "a.parquet", **({} if encoding == "RLE_DICTIONARY" else options)
     )
-    assert_comes_back(tmp_path / "a.parquet", texts)
+    assert_round_trips(tmp_path / "a.parquet", texts)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_texts_of_a_few_bytes(tmp_path: Path, encoding: str) -> None:
 def test_lists_of_pyarrow_are_their_lines(tmp_path: Path, kind: pa.DataType, options: dict[str, Any]) -> None:
     lists = [[f"one {i}", "two"] for i in range(200)]
     pq.write_table(pa.table({"text": pa.array(lists, kind)}), tmp_path / "a.parquet", row_group_size=70, **options)
-    assert_comes_back(tmp_path / "a.parquet", ["\n".join(lines) for lines in lists], num_groups=3)
+    assert_round_trips(tmp_path / "a.parquet", ["\n".join(lines) for lines in lists], num_groups=3)
 
 
 def test_a_text_inside_of_structs(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_column_without_nulls(tmp_path: Path) -> None:
     texts = [text or "" for text in TEXTS]
     schema = pa.schema([pa.field("text", pa.string(), nullable=False)])
     pq.write_table(pa.table({"text": texts}, schema=schema), tmp_path / "a.parquet")
-    assert_comes_back(tmp_path / "a.parquet", texts)
+    assert_round_trips(tmp_path / "a.parquet", texts)
 
 
 # pandas
@@ -181,7 +181,7 @@ def test_pandas(tmp_path: Path, engine: Any, dtype: Any) -> None:
     frame = pd.DataFrame({"number": range(len(TEXTS)), "text": pd.Series(TEXTS, dtype=dtype)})
     sizes = {"row_group_size": GROUP_ROWS} if engine == "pyarrow" else {"row_group_offsets": GROUP_ROWS}
     frame.to_parquet(tmp_path / "a.parquet", engine=engine, **sizes)
-    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+    assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
 @through_pandas
@@ -217,7 +217,7 @@ def test_fastparquet(tmp_path: Path, options: dict[str, Any], dtype: Any) -> Non
     fastparquet = pytest.importorskip("fastparquet")
     frame = pd.DataFrame({"text": pd.Series(TEXTS, dtype=dtype), "number": range(len(TEXTS))})
     fastparquet.write(str(tmp_path / "a.parquet"), frame, row_group_offsets=GROUP_ROWS, **options)
-    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+    assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
 def test_a_folder_of_fastparquet_is_its_parts(tmp_path: Path) -> None:
@@ -241,20 +241,20 @@ def test_polars(tmp_path: Path, compression: Any, kind: str) -> None:
     values = _encoded(TEXTS) if kind == "Binary" else TEXTS
     frame = pl.DataFrame({"number": range(len(TEXTS)), "text": pl.Series(values, dtype=getattr(pl, kind))})
     frame.write_parquet(tmp_path / "a.parquet", compression=compression, row_group_size=GROUP_ROWS)
-    assert_comes_back(tmp_path / "a.parquet", num_groups=4)
+    assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
 def test_polars_streamed_to_a_file(tmp_path: Path) -> None:
     pl = pytest.importorskip("polars")
     pl.LazyFrame({"text": TEXTS}).sink_parquet(tmp_path / "a.parquet", row_group_size=GROUP_ROWS)
-    assert_comes_back(tmp_path / "a.parquet")
+    assert_round_trips(tmp_path / "a.parquet")
 
 
 def test_lists_of_polars_are_their_lines(tmp_path: Path) -> None:
     pl = pytest.importorskip("polars")
     lists = [["one", "two"], ["three"], ["four", None, "five"], None, []]
     pl.DataFrame({"text": lists}).write_parquet(tmp_path / "a.parquet")
-    assert_comes_back(tmp_path / "a.parquet", ["one\ntwo", "three", "four\nfive", None, None])
+    assert_round_trips(tmp_path / "a.parquet", ["one\ntwo", "three", "four\nfive", None, None])
 
 
 # DuckDB
@@ -278,7 +278,7 @@ def test_duckdb(tmp_path: Path, options: str, kind: str) -> None:
         connection.register("texts", table)
         target = tmp_path / "a.parquet"
         connection.execute(f"copy (from texts) to '{target}' (format parquet, row_group_size 2048, {options})")
-    assert_comes_back(tmp_path / "a.parquet", texts, num_groups=2)
+    assert_round_trips(tmp_path / "a.parquet", texts, num_groups=2)
 
 
 def test_an_enum_of_duckdb(tmp_path: Path) -> None:
@@ -287,4 +287,4 @@ def test_an_enum_of_duckdb(tmp_path: Path) -> None:
         connection.execute("create table t as select ['sad', 'ok', null][1 + i % 3] as text from range(10) r(i)")
         connection.execute("create type mood as enum ('ok', 'sad')")
         connection.execute(f"copy (select text::mood as text from t) to '{tmp_path / 'a.parquet'}' (format parquet)")
-    assert_comes_back(tmp_path / "a.parquet", [["sad", "ok", None][i % 3] for i in range(10)])
+    assert_round_trips(tmp_path / "a.parquet", [["sad", "ok", None][i % 3] for i in range(10)])

@@ -177,7 +177,7 @@ def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
     widths = [float(bar.attrib["width"]) for bar in bars]
     idle_and_rates, steps, memory = widths[:4], widths[4:10], widths[10:]
     assert idle_and_rates == [0, 130, 260, 260]
-    assert steps == [260, 130, 65] * 2, "the longest lies behind"
+    assert steps == [260, 130, 65] * 2, "the longest bar is drawn first"
     assert memory == [260, 65], "an unknown figure has no bar"
     assert "5 / 10 / 20" in svg and "100 / 400" in svg and ">unknown<" in svg
     assert "&lt;0.5&gt;" in svg

@@ -204,10 +204,10 @@ def test_the_size_of_the_vocabulary_counts_holes_and_added_tokens(tmp_path: Path
     plain = load_tokenizer(write_json(tmp_path, train_bpe()))
     assert plain.vocab_size == 302  # 300 in the model, and two runs of spaces
 
-    def leave_a_hole(content: dict[str, Any]) -> None:
+    def skip_an_id(content: dict[str, Any]) -> None:
         content["model"]["vocab"]["zq"] = 999
 
-    holed = load_tokenizer(write_json(tmp_path, changed(train_bpe(), leave_a_hole)))
+    holed = load_tokenizer(write_json(tmp_path, changed(train_bpe(), skip_an_id)))
     assert holed.vocab_size == 1000
 
 

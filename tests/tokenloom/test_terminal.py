@@ -88,8 +88,8 @@ def test_a_terminal_shows_each_finished_step_with_its_time_and_no_bar_is_left(pr
     screen = _screen(written)
     assert _finished(screen) == _STEPS
     assert "\x1b[32m✓" in written, "in colour"
-    assert "━" in written, "while it ran there was a bar"
-    assert not [line for line in screen if "━" in line or "overall" in line], "nothing of the bars is left"
+    assert "━" in written, "a bar was shown during the run"
+    assert not [line for line in screen if "━" in line or "overall" in line], "no bar is left"
     assert screen[len(_STEPS)].startswith("published ")
     again = _screen(_on_terminal(project, "build", "spec.yaml", "--direct")[1])
     assert _finished(again) == ["plan"] and again[1].startswith("up to date")
