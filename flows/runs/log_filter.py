@@ -1,4 +1,4 @@
-"""Remove lines that Prefect writes to the logs of our runs and that help nobody.
+"""Remove lines that Prefect writes to the logs of our runs and that help no one.
 
 These are a line for each of hundreds of tasks that completed or were stopped, everything after our own last line, and
 Prefect's report of a user's mistake, which our last line explains. Other failures of tasks, and retries, are kept. Runs
