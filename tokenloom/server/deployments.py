@@ -21,7 +21,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import POOL, page_of
 
 NAMES = ("build-dataset/build-dataset", "rebuild-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
-_OLD = "build-dataset/rebuild-nightly"  # made by releases whose schedules contained a whole spec
+_OLD = "build-dataset/rebuild-nightly"  # created by releases whose schedules contained a whole spec
 _OLD_SCHEDULE = CronSchedule(cron="0 2 * * *", timezone="UTC")  # those releases made it inactive
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
@@ -43,7 +43,7 @@ def deploy_all(url: str, heartbeat_seconds: int) -> list[str]:
         TokenloomError: the server refused a request.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        _make_pool(client)
+        _ensure_pool(client)
         existing = _existing(client)
         _deploy(url)
         for deployment in existing:
@@ -63,7 +63,7 @@ def deployment_pages(url: str) -> dict[str, str]:
         return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in _existing(client)}
 
 
-def _make_pool(client: SyncPrefectClient) -> None:
+def _ensure_pool(client: SyncPrefectClient) -> None:
     try:
         client.read_work_pool(POOL)
     except ObjectNotFound:
@@ -101,7 +101,7 @@ def _deploy(url: str) -> None:
 
 
 def _restore(client: SyncPrefectClient, before: DeploymentResponse) -> None:
-    """Restore what a user set in a deployment and prefect.yaml has overwritten."""
+    """Restore the settings of a deployment that prefect.yaml has overwritten."""
     limit = before.global_concurrency_limit
     update = DeploymentUpdate(
         parameters=before.parameters,

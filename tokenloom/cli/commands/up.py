@@ -45,8 +45,8 @@ def run(folder: str | None, port: int, runs: int, out: Output) -> UpResult:
         out: gets what is printed.
 
     Raises:
-        TokenloomError: the folder can't be made or is in use, the port is taken, or a process does not start.
-        KeyboardInterrupt: Ctrl-C before all of it was running.
+        TokenloomError: the folder can't be created or is in use, the port is taken, or a process does not start.
+        KeyboardInterrupt: Ctrl-C before everything was running.
     """
     home = Path(folder).expanduser().absolute() if folder else default_home()
     url = run_services(home, port, runs, lambda services: _print(out, home, services))
