@@ -17,8 +17,6 @@ from tokenloom.reader.order import Steps
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
 
-__all__ = ["Producer", "Steps"]
-
 _WINDOW_ROWS = 2**14  # at most
 _WINDOW_TOKENS = 2**25  # at most
 _LOOK_AHEAD = 2**14  # samples of this rank after a window whose shards are opened ahead

@@ -27,7 +27,7 @@ _HEADER = ["split", "packing", "seq_len", "samples", "padding", "cut documents",
 
 @dataclass(frozen=True)
 class PackedSplit:
-    """What one packing makes of one split; `kept` says whether its counts were kept for later readers."""
+    """The samples of one split under one packing; `kept` says whether their counts were kept for later readers."""
 
     split: str
     packing: str
