@@ -130,9 +130,8 @@ def _next_cut(text: NDArray[np.uint8], start: int, cut: re.Pattern[str]) -> int:
         first = window_start - 1
         while text[first] & 0xC0 == 0x80:
             first -= 1
-        window = str(
-            text[first : window_start + _WINDOW_BYTES].data, "utf-8", "ignore"
-        )  # the window may end within a character
+        end = window_start + _WINDOW_BYTES  # perhaps within a character, which is ignored
+        window = str(text[first:end].data, "utf-8", "ignore")
         if match := cut.search(window):
             return first + len(window[: match.start()].encode())
     return len(text)
