@@ -22,7 +22,7 @@ EVALUATE_EVERY = 50  # batches
 
 
 class OneToken(nn.Sequential):
-    """A model that sees one token at a time. Equal tokens have equal logits, so it computes each distinct one once."""
+    """A model that sees one token at a time. Equal tokens have equal logits, so each distinct one is computed once."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits: (B, T) int64 ids -> (B, T, vocab_size)."""

@@ -58,9 +58,9 @@ def _is_redundant_end(record: logging.LogRecord) -> bool:
 
 
 def _survive_broken_pipe(handler: PrefectConsoleHandler) -> None:
-    """Make a console quiet when nobody reads its pipe any more, such as after Prefect's worker was killed.
+    """Make a console quiet once its pipe has no reader, as after Prefect's worker was killed.
 
-    Otherwise rich ends the process at the next line, before the run has reported its end.
+    Otherwise rich ends the process at the next line, before the run can report its end.
     """
     setattr(handler.console, "on_broken_pipe", lambda: setattr(handler.console, "quiet", True))  # noqa: B010
 

@@ -47,12 +47,12 @@ class DatasetOptions(TypedDict, total=False):
 class TokenDataset(SplitSamples, SampleSource):
     """The samples of one split of a version, in natural order, each cut from a row of at most T + 1 tokens of a shard.
 
-    Opening reads the manifest only, and warns (UserWarning) if there are no samples. A dataset works wherever a
+    Opening reads only the manifest, and warns (UserWarning) if there are no samples. A dataset works wherever a
     map-style dataset does (torch's DataLoader and its samplers), and its pickle is small.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION, a folder or an fsspec URL; @latest by default.
-        split: "train", "validation", "test", or another name that the spec gives.
+        split: "train", "validation", "test", or another split of the spec.
         seq_len: T, the tokens in a sample, at least 1.
         packing: how rows are cut. "concat": sample i of a shard is its tokens [iT, iT + T + 1), so neighbours share
             one token, and fewer than T + 1 tokens at the end of a shard are dropped. "document": the same inside each

@@ -1,4 +1,4 @@
-"""The producer: the batches of one rank in order, several at a time, on whichever thread calls it.
+"""Produce the batches of one rank in order, several at a time, on the calling thread.
 
 It looks up the rows of a whole window at once. The first window is one batch, so that the first batch comes soon; each
 window is twice as long as the one before, up to 16,384 rows.

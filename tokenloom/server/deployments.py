@@ -30,14 +30,14 @@ def deploy_all(url: str, heartbeat_seconds: int) -> list[str]:
     """Create the work pool if it is missing, the deployments of prefect.yaml, and the automations for dead runs.
 
     Existing deployments keep their parameters, schedules and limits. Deployments of earlier releases are removed unless
-    somebody changed them.
+    a user changed them.
 
     Args:
         url: of the server's API.
         heartbeat_seconds: interval between the heartbeats of a run.
 
     Returns:
-        The names of deployments of earlier releases that were kept because somebody changed them.
+        The names of deployments of earlier releases that were kept because a user changed them.
 
     Raises:
         TokenloomError: the server refused a request.
@@ -80,7 +80,7 @@ def _existing(client: SyncPrefectClient) -> list[DeploymentResponse]:
 
 
 def _remove_old(client: SyncPrefectClient) -> list[str]:
-    """Remove the deployment of an earlier release; if somebody changed it, return its name instead."""
+    """Remove the deployment of an earlier release; if a user changed it, return its name instead."""
     try:
         old = client.read_deployment_by_name(_OLD)
     except ObjectNotFound:

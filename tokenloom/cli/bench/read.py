@@ -98,7 +98,7 @@ def run(
         processes: ranks.
         nodes: numbers of nodes that the ranks are divided into; each divides `processes`.
         plot: an .svg file to write.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
         SpecError: an argument is out of range.

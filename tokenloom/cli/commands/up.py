@@ -42,7 +42,7 @@ def run(folder: str | None, port: int, runs: int, out: Output) -> UpResult:
         folder: of the database, storage and logs; None for default_home().
         port: of 127.0.0.1; 0 for a free one.
         runs: flow runs at a time.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
         TokenloomError: the folder can't be created or is in use, the port is taken, or a process does not start.

@@ -54,7 +54,7 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
         deep: encode 1,000 documents again from their sources.
         spec: a YAML file that says where the sources are; None for those in build.json.
         workers: processes; None for one per core.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
         StoreError: there is no such version, or the store can't be read.

@@ -1,7 +1,7 @@
-"""Reading rows of cold files ahead on several threads, so that copying them does not wait for the disk.
+"""Read rows of cold files ahead on several threads, so that copying them does not wait for the disk.
 
 It is off while rows come from memory. It turns on when copying a chunk waited for the disk, which the system counts for
-each thread, and off when reading ahead has not waited for some chunks.
+each thread, and off after 16 chunks without such a wait.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ReadAhead:
         self._submitted = max(self._submitted, end)
 
     def learn(self, num_rows: int) -> None:
-        """Note that this thread copied rows after `read`; if it waited for the disk, begin to read ahead."""
+        """Turn reading ahead on if this thread waited for the disk while it copied rows after `read`."""
         if not self._is_measuring:
             return
         faults, disk_blocks = (after - before for after, before in zip(_disk_reads(), self._before, strict=True))

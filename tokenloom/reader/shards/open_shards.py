@@ -60,7 +60,7 @@ class OpenShard:
         shard = open_shard(path, verify)
         self.header, self.path = shard.header, path
         self._packing, self._seq_len = packing, seq_len
-        # Without mmap access no map may stay: a truncated file would raise a signal, or read as zeros.
+        # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access == "mmap" else None
         self._file: _File | None = None
         self.bytes: TokenBytes = (

@@ -1,7 +1,7 @@
 """From rows to tokens: a window of consecutive rows, whose tokens are copied in their stored type and then widened.
 
-A copy joins memoryviews. For some kilobytes each, that is faster than an array operation, which would also release
-Python's lock, and wait 5 ms to get it back where another thread computes in Python.
+A copy joins memoryviews. For a few kilobytes each, that is faster than an array operation, which would also release
+Python's lock, and wait 5 ms to get it back if another thread computes in Python.
 """
 
 from __future__ import annotations
