@@ -89,8 +89,8 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
 
 
 def _repair(plan: BuildPlan, error: WorkError) -> None:
-    """Report a work file that is missing or damaged; the next round of steps makes it again."""
-    step = "the partition is encoded again" if error.spill else "the file is made again"
+    """Report a work file that is missing or damaged; the next round of steps recreates it."""
+    step = "the partition is encoded again" if error.spill else "the file is recreated"
     progress.report(progress.Message(f"{error}; {step}"))
     if error.spill:
         plan.store.remove(partition_record_path(error.spill))
@@ -98,7 +98,7 @@ def _repair(plan: BuildPlan, error: WorkError) -> None:
 
 def _unrepaired(plan: BuildPlan, error: WorkError) -> StoreError:
     """Return the error for a work file that is still missing or damaged after MAX_REPAIRS repairs."""
-    what = "its partition was encoded again" if error.spill else "it was made again"
+    what = "its partition was encoded again" if error.spill else "it was recreated"
     return StoreError(
         f"{error}. The build failed and nothing was published: {what} {MAX_REPAIRS} times, and the file was missing "
         f"or damaged each time; check the disk of {plan.store.root}, and that no other program changes its work/, then "

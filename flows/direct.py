@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tokenloom.tasks.publish import BuildResult
 
 
-def build_as_spec_says(spec: BuildSpec) -> BuildResult:
-    """Build with the number of processes in the spec's runner; see check_direct and run_build for errors."""
+def build_from_spec(spec: BuildSpec) -> BuildResult:
+    """Build with the number of worker processes in the spec; see check_direct and run_build for errors."""
     check_direct(spec, "leave out --direct")
     return build_directly(spec, chosen_num_workers(spec.runner.workers))
 

@@ -156,7 +156,7 @@ def _separate(steps: list[dict[str, Any]]) -> bool:
         elif kind == "Split" and not separated:
             if not _is_known(step):
                 return False
-            separated = _takes_all(step["pattern"]["Regex"])
+            separated = _matches_all(step["pattern"]["Regex"])
         elif kind not in ("Split", "Digits", "Punctuation") and not (kind == "ByteLevel" and separated):
             return False
     return separated
@@ -177,7 +177,7 @@ def _is_known(split: dict[str, Any]) -> bool:
     return keeps_matches and re.fullmatch(rf"(?:{one})(?:\|(?:{one}))*", split["pattern"].get("Regex", "")) is not None
 
 
-def _takes_all(pattern: str) -> bool:
+def _matches_all(pattern: str) -> bool:
     """Return whether known alternatives match all whitespace and punctuation, or (BLOOM) all letters and digits."""
     marks = any(f"|{alternative}|" in pattern for alternative in _PUNCTUATION)
     return pattern == _BLOOM or (marks and pattern.endswith(r"|\s+"))
