@@ -2,7 +2,7 @@
 
 Files are read in ranges, each a request of its own with a time limit: a stalled server causes an error, and a lost
 connection costs one range. Files are written to a local temporary file first and then uploaded (uploads.py). An object
-store shows an object once it is complete, so a name stands for all of its bytes or for nothing.
+store shows an object once it is complete, so a reader never sees part of one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RemoteStore(Store):
         """Return None: a remote store does not report its free space."""
 
     def is_damage(self, error: OSError) -> bool:
-        """Return False: the store may answer the next time."""
+        """Return False: the next request may succeed."""
         return False
 
     # ---- listing

@@ -53,7 +53,7 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.write_text("in the way")
     spec = spec_at(store, tmp_path, TEXTS)
-    assert_refused(spec, str(store), "a file stands where a folder is needed", error=StoreError)
+    assert_refused(spec, str(store), "a file is in the place of a folder", error=StoreError)
     assert store.read_text() == "in the way"
     store.unlink()
     assert_builds(spec, TEXTS)
