@@ -14,7 +14,7 @@ _BLOCK = 2**20  # documents at a time, which bounds the memory
 
 
 def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
-    """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets fall.
+    """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets decrease.
 
     Args:
         offsets: (num_documents + 1,) of a shard.
@@ -23,7 +23,7 @@ def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
         block = offsets[start : start + _BLOCK + 1].astype(np.int64)
         lengths = block[1:] - block[:-1]
         if lengths.min() < 0:
-            raise ValueError("the document offsets must not fall")
+            raise ValueError("the document offsets must not decrease")
         yield lengths
 
 

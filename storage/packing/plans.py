@@ -33,7 +33,7 @@ PACKINGS: tuple[str, ...] = ("concat", "document", "document_padded", "best_fit"
 
 
 class ShardPlan(Protocol):
-    """Where the tokens of the samples of one shard lie."""
+    """Where the tokens of each sample of one shard are."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -77,7 +77,7 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
 
 
 def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64] | None = None) -> ShardPlan:
-    """Return where the samples of a shard lie; see num_samples for arguments and errors.
+    """Return where the samples of a shard are; see num_samples for arguments and errors.
 
     Memory: "concat" none, "document" and "document_padded" 4 bytes a document, "best_fit" 4 a sample and 8 a piece.
     """
@@ -103,7 +103,7 @@ def known_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArra
     if offsets is None:
         raise ValueError("every packing but concat needs the document offsets")
     if not len(offsets) or (int(offsets[0]), int(offsets[-1])) != (0, num_tokens):
-        raise ValueError(f"the document offsets do not go from 0 to the shard's {num_tokens} tokens")
+        raise ValueError(f"the document offsets do not run from 0 to the shard's {num_tokens} tokens")
     return offsets
 
 
