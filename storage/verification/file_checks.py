@@ -41,7 +41,7 @@ def check_file(store: Store, path: str, sha256: str, take: Taker) -> list[str]:
 
 
 def check_quarantine(store: Store, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
-    """Read the list of skipped rows once; return what is wrong with it, if it does not list `num_rows` rows too."""
+    """Read the list of skipped rows once; return what is wrong with it, such as a count other than `num_rows`."""
     problems: list[str] = []
     with noting(store, path, problems), checked_file(store, path, sha256, take) as file:
         if file is None:
@@ -91,7 +91,7 @@ def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[
 
 @contextmanager
 def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
-    """Add to `problems` if the block finds a file missing, or can't read or parse it; let other errors pass."""
+    """Add to `problems` if the block finds a file missing, or can't read or parse it; other errors are raised."""
     try:
         yield
     except FileNotFoundError:
@@ -101,12 +101,12 @@ def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
     except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
         problems.append(bare_message(error, store.place(path)))
     except OSError as error:
-        raise_if_passing(store, error)
+        raise_unless_damage(store, error)
         problems.append(bare_message(error, store.place(path)))
 
 
-def raise_if_passing(store: Store, error: Exception) -> None:
-    """Raise an OSError that says nothing of the file: a remote store that does not answer, a right that is missing."""
+def raise_unless_damage(store: Store, error: Exception) -> None:
+    """Raise an OSError that says nothing about the file: a store that does not answer, a missing permission."""
     if isinstance(error, OSError) and not store.is_damage(error):
         raise error
 

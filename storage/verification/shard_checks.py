@@ -32,7 +32,7 @@ from tokenloom.wording import counted
 class ShardClaim:
     """What a manifest says of one shard.
 
-    `info` is what the JSON block of its header must say, `num_inputs` the number of the version's inputs, None if
+    `info` is what the JSON block of its header must say. `num_inputs` is the number of the version's inputs, None if
     inputs.json is damaged.
     """
 
@@ -172,8 +172,8 @@ class _Sections:
     def _take_offsets(self, offsets: NDArray[np.uint64]) -> None:
         if not len(offsets):
             return
-        first_must_be = 0 if self._last_offset is None else int(offsets[0])
-        self._in_order &= first_must_be == int(offsets[0]) >= (self._last_offset or 0)
+        expected = 0 if self._last_offset is None else int(offsets[0])
+        self._in_order &= expected == int(offsets[0]) >= (self._last_offset or 0)
         self._in_order &= not bool((offsets[1:] < offsets[:-1]).any())
         self._last_offset = int(offsets[-1])
 
@@ -184,7 +184,7 @@ class _Sections:
         if self._offsets_hash.digest() != self._header.offsets_checksum:
             yield "the checksum of its document offsets does not match"
         if not self._in_order or self._last_offset != self._header.num_tokens:
-            yield "its document offsets do not rise from 0 to the number of tokens"
+            yield "its document offsets do not increase from 0 to the number of tokens"
         if self._max_id >= vocab_size:
             yield f"id {self._max_id} in a vocabulary of {vocab_size}"
 
@@ -211,9 +211,9 @@ class _Rows:
         start, num_tokens, key = (column_values(batch, name) for name in ("start", "num_tokens", "key"))
         ends = start + num_tokens
         if int(start[0]) != self._end or bool((start[1:] != ends[:-1]).any()):
-            self._wrong["its documents do not lie one behind the other"] = None
+            self._wrong["its documents are not contiguous"] = None
         if bool((key[1:] < key[:-1]).any()) or int(key[0]) < (self._last_key or 0):
-            self._wrong["its keys do not rise"] = None
+            self._wrong["its keys are not in ascending order"] = None
         self._starts_hash.update(start.astype("<u8").data)
         self._first_key = int(key[0]) if self._first_key is None else self._first_key
         self._last_key, self._end = int(key[-1]), int(ends[-1])
@@ -243,7 +243,7 @@ class _Rows:
 def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
     """Return a column of a document table without nulls: (n,), or (n, 2) halves of `content`, all little-endian.
 
-    Arrow's own conversion imports pandas, which takes as long as reading some hundred megabytes.
+    Arrow's own conversion imports pandas, which takes as long as reading a few hundred megabytes.
     """
     column = batch[name]
     dtype = np.dtype(">u8") if name == "content" else np.dtype(column.type.to_pandas_dtype()).newbyteorder("<")
