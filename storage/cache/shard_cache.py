@@ -84,7 +84,8 @@ class ShardCache:
     def default(cls) -> ShardCache:
         """Return the cache in TOKENLOOM_CACHE, limited to TOKENLOOM_CACHE_LIMIT bytes, such as "50 GB" or "50GiB".
 
-        The limit defaults to 100 GB, or to 80 % of the free space of its file system, the cache included, if that is less.
+        The limit defaults to 100 GB, or to 80 % of its file system's free space if that is less; the bytes in the cache
+        count as free.
         """
         folder = default_cache_folder()
         return cls(folder, default_limit(folder))

@@ -2,8 +2,8 @@
 
 `mix64` folds 64-bit words into one state with the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014, with Stafford's constants, variant 13). The first word is
-the purpose in the top byte and the seed below it, so two purposes never start from the same state, whatever the seed. Every
-later step is a bijection of the state, so two purposes never give the same value for the same words.
+the purpose in the top byte and the seed below it, so two purposes never start from the same state, whatever the
+seed. Every later step is a bijection of the state, so two purposes never give the same value for the same words.
 
 Golden values in tests/storage/test_keys.py pin every result: a change here is a new format version.
 """

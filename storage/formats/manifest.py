@@ -1,7 +1,7 @@
 """The manifest of a version: what it holds, and the checksum of every file it lists.
 
-Its checksum is right whoever wrote it, so every field is checked too: names that become paths match their patterns, counts
-lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored.
+Its checksum is right whoever wrote it, so every field is checked too: names that become paths match their patterns,
+counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored.
 """
 
 from __future__ import annotations

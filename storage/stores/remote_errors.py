@@ -87,7 +87,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def without_secrets(error: BaseException) -> BaseException | None:
-    """Return the error to chain as a cause; None if its text, or that of one of its own causes, contains credentials."""
+    """Return the error to chain as a cause; None if its text, or that of one of its causes, contains credentials."""
     texts = [str(link) for link in _chain(error)]
     return error if all(redacted(text) == text for text in texts) else None
 

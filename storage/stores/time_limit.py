@@ -1,7 +1,7 @@
 """Calls with a time limit, to an event loop or a blocking library; they are abandoned early when the program ends.
 
-Python cannot end a blocking call, so it runs in a daemon thread. Once a call is abandoned, nothing waits for its thread,
-and its file system is not used again.
+Python cannot end a blocking call, so it runs in a daemon thread. Once a call is abandoned, nothing waits for its
+thread, and its file system is not used again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tags: movable names of versions, each a log of numbered entries. The entry with the highest number is the current one.
+"""Tags: movable names of versions, each a log of numbered entries. The highest number is the current entry.
 
 A tag is moved by the exclusive create of number + 1, so one of two movers gets an error. Entries never change.
 """
