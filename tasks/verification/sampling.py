@@ -58,7 +58,7 @@ class SampledDocument:
 
 
 class Sampler:
-    """Keeps the documents with the smallest hashes of those it is shown.
+    """Keeps the documents with the smallest hashes among those passed to it.
 
     Args:
         num_samples: how many to keep.
