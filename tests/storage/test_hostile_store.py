@@ -110,7 +110,7 @@ def test_a_build_larger_than_the_disk_is_refused_before_it_writes(size: str, tmp
 def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
     real_write = local_files.write_all
-    modules = ["stores.local_files", "formats.shard", "formats.spill"]
+    modules = ["stores.local_files", "formats.shard_writer", "formats.spill"]
     left = 0
 
     def write_until_full(file: IO[bytes], data: bytes | memoryview) -> None:
