@@ -133,7 +133,7 @@ class CacheFiles:
 
         The caller holds the shard's lock. The least recently used files are removed until there is space.
 
-        Raises StoreError if this file alone exceeds the limit.
+        Raises StoreError if the file is larger than the limit.
         """
         if self.limit_bytes is not None and num_bytes > self.limit_bytes:
             raise StoreError(

@@ -263,7 +263,7 @@ class ShardCache:
         return "" if digest.hexdigest() == request.sha256 else "its SHA-256 is not the one listed"
 
     def _work(self, process: _Process) -> None:
-        """Download what is queued, then end: an idle thread would delay the program's exit."""
+        """Download the queued files, then end: an idle thread would delay the program's exit."""
         while True:
             with process.lock:
                 if not process.queue or is_ending():

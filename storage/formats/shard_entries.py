@@ -1,7 +1,7 @@
 """The rows of a manifest that list shards: checked by columns, decoded one at a time.
 
 A loop over the rows of 100,000 shards takes as long as parsing them, so the fields are checked as columns, and a row
-becomes a ShardEntry when it is asked for.
+becomes a ShardEntry on access.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ShardRow(TypedDict):
 
 
 class Shards:
-    """The shards of a split, each decoded when it is asked for.
+    """The shards of a split, each decoded on access.
 
     Args:
         rows: their JSON, checked.

@@ -98,7 +98,7 @@ class RemoteStore(Store):
         return int(info["size"]) if info and info["type"] == "file" else None
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in `folder` as they are now, an empty list if it does not exist."""
+        """Return the sorted names in `folder`, never from a cache; an empty list if it does not exist."""
         return sorted(self._listed(folder))
 
     def lengths(self, folder: str) -> dict[str, int]:

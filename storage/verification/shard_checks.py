@@ -2,7 +2,7 @@
 
 Length, SHA-256, the checksums of the sections, the largest id and the document offsets come from the same blocks, while
 they are in the processor's cache: SHA-256 takes nine tenths of the time (docs/verify.md). A document table is parsed
-only if its SHA-256 is right, so what is parsed is what was written.
+only if its SHA-256 is right, so it is parsed only as it was written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
+from tokenloom.storage.verification.file_checks import (
+    NOT_SHA256,
+    Taker,
+    bare_message,
+    checked_file,
+    collecting_problems,
+    read_once,
+)
 from tokenloom.storage.versions.published import version_path
 from tokenloom.wording import counted
 
@@ -58,7 +65,7 @@ class ShardClaim:
 
 
 def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHeader | None, list[str]]:
-    """Read a `.tok` file once; return its header, None if the file is damaged, and what is wrong with it.
+    """Read a `.tok` file once; return its header, None if the file is damaged, and its problems.
 
     Args:
         store: the dataset's folder.
@@ -67,7 +74,7 @@ def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHea
     """
     problems: list[str] = []
     trusted: ShardHeader | None = None
-    with noting(store, claim.path, problems):
+    with collecting_problems(store, claim.path, problems):
         header, bad_header = _header(store, claim.path)
         sections = _Sections(header) if header else None
 
@@ -95,7 +102,7 @@ def check_documents(
     take: Taker,
     take_batch: Callable[[pa.RecordBatch], None] | None = None,
 ) -> list[str]:
-    """Read a document table once; return what is wrong with it.
+    """Read a document table once; return its problems.
 
     Args:
         store: the dataset's folder.
@@ -106,7 +113,7 @@ def check_documents(
     """
     problems: list[str] = []
     with (
-        noting(store, claim.docs_path, problems),
+        collecting_problems(store, claim.docs_path, problems),
         checked_file(store, claim.docs_path, claim.entry.docs_sha256 or "", take) as file,
     ):
         if file is None:
@@ -178,7 +185,7 @@ class _Sections:
         self._last_offset = int(offsets[-1])
 
     def problems(self, vocab_size: int) -> Iterator[str]:
-        """Yield what is wrong, after the last block."""
+        """Yield the problems, after the last block."""
         if self._tokens_hash.digest() != self._header.tokens_checksum:
             yield "the checksum of its tokens does not match"
         if self._offsets_hash.digest() != self._header.offsets_checksum:
@@ -221,7 +228,7 @@ class _Rows:
         self._num_rows += batch.num_rows
 
     def problems(self, header: ShardHeader | None) -> Iterator[str]:
-        """Yield what is wrong, after the last batch."""
+        """Yield the problems, after the last batch."""
         yield from self._wrong
         entry = self._claim.entry
         if self._num_rows != entry.documents:
@@ -254,7 +261,7 @@ def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
 
 
 def _part(block: memoryview, position: int, start: int, end: int) -> memoryview:
-    """Return the part of a block at `position` that lies in the bytes [start, end) of the file."""
+    """Return the part of a block at `position` that is in the bytes [start, end) of the file."""
     return block[max(0, start - position) : max(0, end - position)]
 
 

@@ -91,7 +91,7 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def inputs_problems(manifest: Manifest, inputs: list[InputEntry]) -> list[str]:
-    """Return what is wrong with inputs whose SHA-256 is right: the version's name follows from them."""
+    """Return the problems of inputs whose SHA-256 is right: the version's name must follow from them."""
     named = [(entry.source, entry.path, entry.fingerprint) for entry in inputs]
     try:
         name = version_name(manifest.spec, named, manifest.tokenizer.fingerprint)
@@ -126,7 +126,7 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
 
 
 def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:
-    """Return the readable entries of a tag's log, and what is wrong with it; `numbers` are those of its entries."""
+    """Return the readable entries of a tag's log, and its damage; `numbers` are those of its entries."""
     entries: list[TagEntry] = []
     damages: list[Damage] = []
     last = 0
@@ -143,7 +143,7 @@ def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry
 
 
 def _read_entry(store: Store, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
-    """Return an entry of a tag's log, None if it is unreadable, and what is wrong; `before` is the one before it."""
+    """Return an entry of a tag's log, None if it is unreadable, and its problems; `before` is the entry before it."""
     try:
         entry = tags.read_entry(store, tag, number)
     except (FormatError, StoreError) as error:
