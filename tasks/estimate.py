@@ -155,7 +155,7 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
 def estimate_build(
     plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, PartitionProbe]], num_workers: int
 ) -> Estimate:
-    """Return what a build will produce, from probes of its sources and the records of what is encoded.
+    """Return what a build will produce, from probes of its sources and the records of encoded partitions.
 
     Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """

@@ -193,7 +193,7 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
 def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
     """Return a hash of everything that determines the bytes of a partition's spills."""
     source = plan.spec.sources[plan.spec.source_names().index(file.source)]
-    paths = {field for field, _ in source.paths()}  # the fingerprint stands for the files
+    paths = {field for field, _ in source.paths()}  # the fingerprint represents the files
     decides = {
         "suffix": PurePosixPath(file.path).suffix,  # determines how it is decompressed
         "documents": plan.spec.documents.model_dump(exclude={"exclude"}),

@@ -21,7 +21,7 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord
             partitions have one.
 
     Raises:
-        InputError: what is missing, and where.
+        InputError: names what is missing, and where.
     """
     by_source = partitions_by_source(plan)
     for parts in by_source:

@@ -1,6 +1,6 @@
 """Exclusion: contents to drop, such as removal requests and the texts of a benchmark.
 
-The shuffle drops them from what is already encoded: a rebuild after a removal request encodes nothing.
+The shuffle drops them after encoding, so a rebuild after a removal request encodes nothing.
 """
 
 from __future__ import annotations

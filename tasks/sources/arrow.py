@@ -151,7 +151,7 @@ def _check_names(fields: pa.Schema | pa.StructType) -> None:
 
 
 def _needed_columns(schema: pa.Schema, columns: Columns, url: str) -> tuple[list[str], list[int]]:
-    """Return the names and the positions of the top columns that hold what is needed."""
+    """Return the names and the positions of the top-level columns that contain the needed columns."""
     names = columns.needed(schema, url)
     tops = list(dict.fromkeys(name if name in schema.names else name.split(".")[0] for name in names))
     return tops, [i for i, name in enumerate(schema.names) if name in tops]

@@ -122,7 +122,7 @@ class SourceReader(Protocol):
         """Return how a message names a row of a file."""
 
     def partitions(self, url: str) -> list[PartitionRange]:
-        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends on the file alone."""
+        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends only on the file."""
 
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """Yield the rows of a part in order, in batches of about BATCH_BYTES.

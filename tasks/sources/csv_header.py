@@ -1,4 +1,4 @@
-"""The first row of a CSV file: is it a header, and what to report if it lacks a column."""
+"""The first row of a CSV file: whether it is a header, and the error to report if it lacks a column."""
 
 from __future__ import annotations
 

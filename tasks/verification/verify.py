@@ -77,7 +77,7 @@ class FileReport:
 
 @dataclass(frozen=True)
 class Subject:
-    """A version to verify, and what is known about it before its large files are read.
+    """A version to verify, as far as it is known before its large files are read.
 
     `version` is None if the tag is damaged, `manifest` is None if it can't be trusted.
     """

@@ -1,6 +1,6 @@
 """Read the rows of text files (text, JSON, CSV) as UTF-8, whatever the encoding of the file.
 
-A file in UTF-8, or in an encoding with one byte for each character that extends ASCII, is cut as it is. Any other file
+A file in UTF-8, or in an encoding with one byte for each character that extends ASCII, is cut unchanged. Any other file
 becomes a stream of UTF-8 and is one partition; offsets then count bytes of that UTF-8.
 """
 
