@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids and labels, (B, T) int64 each, -> their mean cross entropy in nats."""
+    """A small GPT: token ids and labels, (B, T) int64 each -> mean cross entropy in nats."""
 
     def __init__(
         self, vocab_size: int, seq_len: int, width: int = 128, num_blocks: int = 4, num_heads: int = 4
@@ -104,7 +104,7 @@ def save_checkpoint(folder: Path, step: int, checkpoint: dict[str, Any]) -> None
 
 
 def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """Return the checkpoint with the most steps, or None if there is none."""
+    """Return the newest checkpoint, or None if there is none."""
     paths = sorted(folder.glob("step-*.pt"))
     return torch.load(paths[-1], map_location=device, weights_only=True) if paths else None
 

@@ -39,7 +39,7 @@ def train_on_publish(reference: str, updates: int = 3000) -> float:
 def install(dataset: str, updates: int) -> str:
     """Deploy the flow to the work pool `tokenloom` and install its automation; return the automation's name."""
     if not re.match(NAME_PATTERN, dataset):
-        raise TokenloomError(f"{dataset!r} is not a dataset name: use lower case letters, digits, '.', '_', '-'")
+        raise TokenloomError(f"{dataset!r} is not a dataset name: use lower-case letters, digits, '.', '_', '-'")
     from tokenloom.examples import train_on_publish as module  # run as a script, this file has no importable name
 
     deployment = RunnerDeployment.from_flow(

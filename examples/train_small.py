@@ -22,7 +22,7 @@ EVALUATE_EVERY = 50  # batches
 
 
 class OneToken(nn.Sequential):
-    """A model that sees one token at a time. Equal tokens have equal logits, so it computes each distinct one once."""
+    """A model that sees one token at a time. Equal tokens have equal logits, so each distinct one is computed once."""
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits: (B, T) int64 ids -> (B, T, vocab_size)."""
@@ -77,7 +77,7 @@ def train(
     reference: str,
     updates: int = 3000,
     seed: int = 0,
-    tell: Callable[[str], None] = print,
+    print_line: Callable[[str], None] = print,
     packing: str = "document",
     track: Callable[[range], Iterable[int]] = iter,
 ) -> dict[str, dict[int, float] | float]:
@@ -87,7 +87,7 @@ def train(
         reference: STORE/DATASET@TAG_OR_VERSION.
         updates: Steps of SGD with learning rate 0.05, 8 x 512 tokens each, rounded up to whole batches of 10 steps.
         seed: Seed of the initial weights and the order of samples.
-        tell: Prints a line.
+        print_line: Prints a line.
         packing: With "document", documents of fewer than 5,121 tokens give no chunk; "concat" takes any document.
         track: Passes on the batch numbers and shows progress, such as `rich.progress.track` or `tqdm`.
     """
@@ -101,8 +101,8 @@ def train(
     train_losses: dict[int, float] = {}
     validation_losses = {0: evaluate(model, validation_data)}
     recent: list[float] = []
-    tell("batches   updates   training   validation")
-    tell(f"{0:>7}   {0:>7}   {'':>8}   {validation_losses[0]:>10.3f}")
+    print_line("batches   updates   training   validation")
+    print_line(f"{0:>7}   {0:>7}   {'':>8}   {validation_losses[0]:>10.3f}")
     num_batches = -(-updates // SEGMENTS)
     for number, batch in zip(track(range(1, num_batches + 1)), loader, strict=False):
         recent.append(train_on(model, optimizer, batch))
@@ -110,11 +110,11 @@ def train(
             update = number * SEGMENTS
             train_losses[update] = sum(recent) / len(recent)
             validation_losses[update] = evaluate(model, validation_data)
-            tell(f"{number:>7}   {update:>7}   {train_losses[update]:>8.3f}   {validation_losses[update]:>10.3f}")
+            print_line(f"{number:>7}   {update:>7}   {train_losses[update]:>8.3f}   {validation_losses[update]:>10.3f}")
             recent = []
     loader.close()
     test_loss = evaluate(model, test_data)
-    tell(f"test loss {test_loss:.3f}")
+    print_line(f"test loss {test_loss:.3f}")
     return {"train": train_losses, "validation": validation_losses, "test": test_loss}
 
 

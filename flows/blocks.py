@@ -1,4 +1,4 @@
-"""Load stores and credentials from Prefect blocks, so that no secret is in a parameter of a run or in a message.
+"""Load stores and credentials from Prefect blocks, so that neither run parameters nor messages contain secrets.
 
 A Secret block contains a JSON object of fsspec options for a protocol, such as {"key": "...", "secret": "..."}. A store
 can be given as block://local-file-system/NAME/FOLDER.
@@ -24,23 +24,22 @@ from tokenloom.spec.runner import BLOCK_URL, Credentials
 
 _STORE = f"{BLOCK_URL}local-file-system/"
 
-
-_changing = threading.Lock()
+_lock = threading.Lock()  # guards the two below
 _users: list[None] = []  # with-blocks of using_credentials that are open in this process
 _replaced: dict[str, dict[str, Any] | None] = {}  # fsspec's options before the first of them, by protocol
 
 
 @contextmanager
 def using_credentials(credentials: Sequence[Credentials]) -> Iterator[None]:
-    """Give file systems that are opened in the with-block the options of Secret blocks, and no others.
+    """Give file systems that are opened in the with-block the options of Secret blocks.
 
     fsspec's own configuration is the one place that tokenloom's stores and the libraries of sources all read. Only the
     protocols of `credentials` change, and they are restored when the last open block of this process ends.
 
     Raises SpecError if there is no such Secret block, or its value is not a JSON object.
     """
-    options = {one.protocol: _options(one) for one in credentials}
-    with _changing:
+    options = {entry.protocol: _options(entry) for entry in credentials}
+    with _lock:
         _users.append(None)
         for protocol in options:
             _replaced.setdefault(protocol, fsspec.config.conf.get(protocol))
@@ -48,7 +47,7 @@ def using_credentials(credentials: Sequence[Credentials]) -> Iterator[None]:
     try:
         yield
     finally:
-        with _changing:
+        with _lock:
             _users.pop()
             if not _users:  # tasks in threads of one worker share the configuration
                 _restore()
@@ -65,9 +64,11 @@ def _restore() -> None:
 
 def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:
     """Return the environment for a new process with the same credentials: fsspec reads JSON from FSSPEC_<protocol>."""
-    names = {f"FSSPEC_{one.protocol.upper()}": one.protocol for one in credentials}
-    own = {key: value for key, value in os.environ.items() if not key.startswith(tuple(f"{name}_" for name in names))}
-    return own | {name: json.dumps(fsspec.config.conf[protocol]) for name, protocol in names.items()}
+    names = {f"FSSPEC_{entry.protocol.upper()}": entry.protocol for entry in credentials}
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(tuple(f"{name}_" for name in names))
+    }
+    return inherited | {name: json.dumps(fsspec.config.conf[protocol]) for name, protocol in names.items()}
 
 
 def with_store_of_block(spec: BuildSpec) -> BuildSpec:

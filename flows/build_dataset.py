@@ -1,4 +1,4 @@
-"""The Prefect flow `build-dataset`: it turns raw text into a published version of token shards.
+"""The Prefect flow `build-dataset`, which turns raw text into a published version of token shards.
 
 Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once.
 """

@@ -54,11 +54,12 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
     Args:
         spec: with absolute paths.
         num_workers: processes among which the work is divided; it does not affect the bytes.
-        run_one: how a step is run.
-        run_each: how a step is run for many jobs.
+        run_one: runs a step.
+        run_each: runs a step for many jobs.
 
     Raises:
-        TokenloomError: what is wrong, where, and the next step; nothing was published.
+        TokenloomError: the build failed and nothing was published. The message has the problem, its place and the next
+            step.
     """
     with naming_source_lines(spec):
         return _run_steps(spec, num_workers, run_one, run_each)
@@ -88,16 +89,16 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
 
 
 def _repair(plan: BuildPlan, error: WorkError) -> None:
-    """Report a work file that is missing or damaged, and let the next round of steps make it again."""
-    step = "the partition is encoded again" if error.spill else "the file is made again"
+    """Report a work file that is missing or damaged; the next round of steps recreates it."""
+    step = "the partition is encoded again" if error.spill else "the file is recreated"
     progress.report(progress.Message(f"{error}; {step}"))
     if error.spill:
         plan.store.remove(partition_record_path(error.spill))
 
 
 def _unrepaired(plan: BuildPlan, error: WorkError) -> StoreError:
-    """Return the error of a build that makes a work file again and again, and finds it missing or damaged each time."""
-    what = "its partition was encoded again" if error.spill else "it was made again"
+    """Return the error for a work file that is still missing or damaged after MAX_REPAIRS repairs."""
+    what = "its partition was encoded again" if error.spill else "it was recreated"
     return StoreError(
         f"{error}. The build failed and nothing was published: {what} {MAX_REPAIRS} times, and the file was missing "
         f"or damaged each time; check the disk of {plan.store.root}, and that no other program changes its work/, then "
@@ -130,13 +131,13 @@ def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[lis
 
 
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
-    """Raise StoreError if the disk is too small for the build; sample the input only if that is possible."""
+    """Raise StoreError if the disk is too small for the build; sample the input unless the result surely fits."""
     if plan.spec.limit is None and not surely_fits(plan):
         check_disk(plan, sample_build(plan, num_workers, run_each))
 
 
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
-    """Return an estimate of the result of a build, from a sample of its partitions."""
+    """Estimate the result of a build from a sample of its partitions."""
     jobs = probe_jobs(plan)
     with _counting_bad_files(plan, num_workers):
         samples = _flat(run_each("sample", partial(run_batch, probe_partition), jobs))
@@ -171,7 +172,7 @@ def _encode_and_publish(
 
 
 def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
-    """Encode what no earlier build has encoded; return the plan, for a try-out with the partitions that it read."""
+    """Encode the partitions that no earlier build encoded; return the plan, which has those that a try-out read."""
     if plan.spec.limit is not None:
         return with_tryout_partitions(plan, run_each("tokenize", tokenize_tryout, tryout_batches(plan)))
     missing = plan.missing
@@ -187,7 +188,7 @@ def _flat(batches: list[list[Any]]) -> list[Any]:
 
 @contextmanager
 def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
-    """Add to the message of a BadRow in the block how many files have such a row."""
+    """Add the number of files that have such a row to the message of a BadRow raised in the block."""
     try:
         yield
     except BadRow as error:

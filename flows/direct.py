@@ -21,32 +21,31 @@ from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
-if (
-    TYPE_CHECKING
-):  # builds import pydantic in their functions: verifying a small version takes less time than that import
+# Builds import pydantic in their functions: verifying a small version takes less time than that import.
+if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.plan import BuildPlan
     from tokenloom.tasks.publish import BuildResult
 
 
-def build_as_spec_says(spec: BuildSpec) -> BuildResult:
-    """Build with the number of processes in the spec's runner; see check_direct and run_build for errors."""
+def build_from_spec(spec: BuildSpec) -> BuildResult:
+    """Build with the number of worker processes in the spec; see check_direct and run_build for errors."""
     check_direct(spec, "leave out --direct")
     return build_directly(spec, chosen_num_workers(spec.runner.workers))
 
 
 def check_direct(spec: BuildSpec, next_step: str) -> None:
-    """Raise SpecError if the spec asks for what only Prefect has; `next_step` is what to do instead."""
+    """Raise SpecError if the spec uses a feature that needs Prefect; `next_step` says what to do instead."""
     from tokenloom.spec.runner import BLOCK_URL
 
-    only_prefect = {
+    needs_prefect = {
         "runner": spec.runner.kind != "process",
         "credentials": bool(spec.credentials),
         "store": spec.store.startswith(BLOCK_URL),
     }
-    if asked := [key for key, is_asked in only_prefect.items() if is_asked]:
-        raise SpecError(f"{asked[0]}: this needs Prefect; {next_step}, or give another {asked[0]}")
+    if found := [key for key, is_used in needs_prefect.items() if is_used]:
+        raise SpecError(f"{found[0]}: this needs Prefect; {next_step}, or give another {found[0]}")
 
 
 def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
@@ -65,7 +64,7 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
     """Return the plan of a build with its partitions, and an estimate of the result (None for a try-out).
 
-    Writes nothing but remembered fingerprints, and refuses what a build refuses before it encodes.
+    Writes only the cache of fingerprints, and raises the errors that a build raises before it encodes.
 
     Args:
         spec: with absolute paths.
@@ -83,9 +82,8 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         if not plan.published:
             plan.store.check_writable()
         plan = with_partitions(plan, cut_inputs(plan, num_workers, run_each))
-        estimate = sample_build(
-            plan, num_workers, run_each
-        )  # for a try-out too: this reads rows, which may lack a column
+        # Also for a try-out: sampling reads rows, and finds a missing column.
+        estimate = sample_build(plan, num_workers, run_each)
         return plan, None if spec.limit else estimate
 
 
@@ -97,7 +95,7 @@ def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_work
 
 @contextmanager
 def _open_workers(num_workers: int) -> Iterator[RunEach]:
-    """Yield what runs a step for many jobs; the workers end with the block."""
+    """Yield a RunEach, whose workers end with the block."""
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
         submit = partial(_submit_all, threads) if num_workers else _call_all
         yield run_each_with(pool.call, submit, partial(pool.close, now=True))
@@ -117,7 +115,7 @@ def _submit_all(threads: ThreadPoolExecutor, name: str, calls: Sequence[tuple[st
         for future in futures:
             future.cancel()
         if isinstance(error, WorkError):
-            wait(futures)  # the repair must not run beside them
+            wait(futures)  # a repair must not start before they end
         raise
     return [future.result() for future in futures]
 

@@ -51,7 +51,7 @@ def _run(label: str, call: Callable[[], Any]) -> Any:
 
 
 def run_one(name: str, step: Callable[[], Any]) -> Any:
-    """Run a step alone in this process, as a task run."""
+    """Run a step in this process, as one task run."""
     label = step_label(name)
     return _run.with_options(name=label, task_run_name=label)(label, partial(step))
 
@@ -132,7 +132,7 @@ def _submit_all(
 ) -> list[Any]:
     """Submit a task for each (label, call), `num_workers` at a time; return the results in order.
 
-    So every task run that is shown as running has a worker, and none starts after a failure.
+    Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
     """
     name = step_label(name)
     named = _run.with_options(name=name, task_run_name=name + " {label}")

@@ -1,4 +1,4 @@
-"""The Prefect flow `verify-dataset`: it reads every byte of a version and names every damaged file."""
+"""The Prefect flow `verify-dataset`, which reads every byte of a version and names every damaged file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAMED = 5
 
 @flow(name="verify-dataset", **VERIFY_HOOKS)
 def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> VerificationResult:
-    """Verify a version. The run fails if a file is damaged, or if `deep` could check no document.
+    """Verify a version. The run fails if a file is damaged, or if `deep` found no document to encode.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION; the default is @latest. A relative path needs TOKENLOOM_HOME.

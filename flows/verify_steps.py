@@ -36,8 +36,8 @@ def run_verification(
         deep: encode 1,000 documents again from their sources.
         spec: where the sources are, with absolute paths; None for the spec in build.json.
         num_workers: processes among which the work is divided.
-        run_one: how a step is run.
-        run_each: how a step is run for many jobs.
+        run_one: runs a step.
+        run_each: runs a step for many jobs.
 
     Raises:
         StoreError: the version does not exist, or the store can't be read.
@@ -56,15 +56,15 @@ def run_verification(
         deep_jobs, notes = run_one("find sources", lambda: _deep_jobs(subject, checked, spec))
         encoded = _encode(deep_jobs, num_workers, run_each)
         warnings += notes
-    damages = [*subject.damages, *(damage for one in checked for damage in one.damages)]
-    damages += [damage for one in encoded for damage in one.damages]
-    warnings += [warning for one in encoded for warning in one.warnings]
+    damages = [*subject.damages, *(damage for report in checked for damage in report.damages)]
+    damages += [damage for report in encoded for damage in report.damages]
+    warnings += [warning for report in encoded for warning in report.warnings]
     return {
         "reference": subject.reference,
         "version": subject.version,
-        "files": sum(one.num_files for one in checked) + bool(subject.version),
-        "bytes": sum(one.num_bytes for one in checked),
-        "documents_encoded_again": sum(one.num_documents for one in encoded),
+        "files": sum(report.num_files for report in checked) + bool(subject.version),
+        "bytes": sum(report.num_bytes for report in checked),
+        "documents_encoded_again": sum(report.num_documents for report in encoded),
         "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
@@ -80,7 +80,7 @@ def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Fi
     progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
     weighted = [WeightedJob(_label(job), job, _weight(job)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
-    return [one for batch in run_each("read", verify_files, batches) for one in batch]
+    return [report for batch in run_each("read", verify_files, batches) for report in batch]
 
 
 def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
@@ -90,7 +90,7 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
     progress.report(progress.StepStarted("encode", sum(len(job.reencode.documents) for job in jobs)))
     weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
-    return [one for batch in run_each("encode", verify_encoding, batches) for one in batch]
+    return [report for batch in run_each("encode", verify_encoding, batches) for report in batch]
 
 
 def _weight(job: VerifyJob) -> int:
@@ -124,8 +124,8 @@ def _check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
         documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
         identity |= {"documents": documents} if documents else {}
     mine = json.loads(json.dumps(mine))
-    if differ := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
-        raise SpecError(f"{name}: the version was built from another spec: {', '.join(differ)} differ")
+    if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
+        raise SpecError(f"{name}: the version was built from another spec: {', '.join(differing)} differ")
 
 
 def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
@@ -141,7 +141,7 @@ def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | No
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
-        return deep_jobs(subject, [document for one in checked for document in one.proposed], spec)
+        return deep_jobs(subject, [document for report in checked for document in report.proposed], spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
         return [], [f"no document was encoded again: {error}"]
 

@@ -30,8 +30,8 @@ from tokenloom.tokenizers.base import text_bytes
 _NUM_PROBES = 16
 _READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which counts as read
 _ENCODE_BYTES = 1_000_000
-_PROBE_SECONDS = 3.0  # for a slow transform: a shorter probe is as good
-_OTHER_STEPS = 1.15  # of the time of encoding, for all steps (docs/evidence.md)
+_PROBE_SECONDS = 3.0  # for a slow transform; a shorter probe is good enough
+_OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/evidence.md)
 _SURELY_BYTES = 60  # on disk for each byte of input; more only where compressed text repeats itself without end
 _DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
 _ID_BYTES = 4  # in shards, for each document, and the id itself
@@ -43,7 +43,7 @@ class PartitionProbe:
 
     `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`;
     reading and choosing all that was read took `read_seconds`. `record` counts rows as a partition's record does, see
-    check_documents_found; it is None where the partition was not read to its end.
+    check_documents_found; it is None if the partition was not read to its end.
     """
 
     share: float
@@ -92,10 +92,10 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
     tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
-    tally = _Tally()
+    row_counts = _RowCounts()
     with of_source(job.file.source), following_position() as position:
         for rows in read_documents(job, tokenizer):
-            tally.add(rows)
+            row_counts.add(rows)
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
             num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read
             id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])
@@ -109,13 +109,13 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
                 share, is_whole = _share(job, num_rows, position() or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
-    record = tally.record(num_documents) if is_whole else None
+    record = row_counts.record(num_documents) if is_whole else None
     return PartitionProbe(
         share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record
     )
 
 
-class _Tally:
+class _RowCounts:
     """Counts the rows of a partition, and its bad rows by reason."""
 
     def __init__(self) -> None:
@@ -155,9 +155,9 @@ def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
 def estimate_build(
     plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, PartitionProbe]], num_workers: int
 ) -> Estimate:
-    """Return what a build will produce, from probes of its sources and the records of what is encoded.
+    """Return what a build will produce, from probes of its sources and the records of encoded partitions.
 
-    Raises InputError if these cover all rows and a build would find no document, or no row with a key that it needs.
+    Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """
     total, new, seconds = _Amount(), _Amount(), 0.0
     records = find_partition_records(plan.store, plan.cached)
@@ -213,8 +213,8 @@ class _Rates:
     """Rates of one source: text for each byte of a partition; documents, tokens and seconds for each byte of text."""
 
     def __init__(self, samples: Sequence[tuple[TokenizeJob, PartitionProbe]]) -> None:
-        def ratio(above: float, below: float) -> float:
-            return above / below if below else 0.0
+        def ratio(numerator: float, denominator: float) -> float:
+            return numerator / denominator if denominator else 0.0
 
         found = [sample for _, sample in samples]
         text = sum(sample.text_bytes for sample in found)
@@ -262,7 +262,7 @@ def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
 
 
 def gigabytes(num_bytes: int) -> str:
-    """Return a number of bytes as people read it: 12.3 GB, 45 MB, 678 bytes."""
+    """Return a number of bytes in a readable unit: 12.3 GB, 45 MB, 678 bytes."""
     if num_bytes >= 10**9:
         return f"{num_bytes / 1e9:,.1f} GB"
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 10**5 else f"{num_bytes:,} bytes"

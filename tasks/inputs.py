@@ -65,12 +65,14 @@ def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut
 
 def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterator[str]:
     """Yield a line for each pattern of `leave_out`, or only for each that matches no file."""
-    unused = "matches no file that the path matches; check it: it sees paths below the folder before the first wildcard"
+    unused = (
+        "matches no file of the source; check it: it is compared with paths below the folder before the first wildcard"
+    )
     for source, patterns in left_out.items():
         for pattern, num_files in patterns.items():
             if not (num_files and only_unused):
-                does = f"leaves out {counted(num_files, 'file')}" if num_files else unused
-                yield f"leave_out of {source}: {pattern!r} {does}"
+                effect = f"leaves out {counted(num_files, 'file')}" if num_files else unused
+                yield f"leave_out of {source}: {pattern!r} {effect}"
 
 
 def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
@@ -86,7 +88,7 @@ def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:
 
 
 def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[str]]:
-    """Return the input files as list_inputs, and why those of a source could not be found; writes nothing.
+    """Return the input files like list_inputs, and why those of a source could not be found; writes nothing.
 
     Args:
         spec: with absolute paths.

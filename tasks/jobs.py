@@ -1,4 +1,4 @@
-"""The jobs that a plan leaves to do, in batches of which a task runs one: (label, jobs) each."""
+"""The jobs that a plan leaves to do, in batches (label, jobs); a task runs one batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CUT_FILES = 500
 
 
 def cut_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
-    """Return the inputs, for cut_file."""
+    """Return the inputs to cut into partitions, for cut_file."""
     return batch_jobs(
         [WeightedJob(file.path, file, 1) for file in plan.inputs], num_workers, _CUT_FILES, MAX_SMALL_TASKS
     )
@@ -42,7 +42,7 @@ def _partition_label(plan: BuildPlan, partition: Partition) -> str:
 
 
 def tryout_batches(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return the partitions of each source with the limit of a try-out, for tokenize_tryout."""
+    """Return the partitions of each source, with the limit of a try-out, for tokenize_tryout."""
     return [
         (
             plan.inputs[parts[0].input_index].source,

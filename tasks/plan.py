@@ -47,11 +47,9 @@ class Partition(PartitionRange):
 class BuildPlan:
     """What the steps of a build need to know.
 
-    `tokenizer` is its entry in the manifest; `definition` is its part of
-    the spec.
-    `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, or None.
-    `seen_tag_number` is the number of the newest entry of `tag` when the plan was made. `left_out` counts the files
-    that each pattern of a source's `leave_out` matches.
+    `tokenizer` is its entry in the manifest; `definition` is its part of the spec. `identity` is the identity part of
+    the spec; `excluded` (m, 2) are contents to drop, or None. `seen_tag_number` is the number of the newest entry of
+    `tag` when the plan was made. `left_out` counts the files that each pattern of a source's `leave_out` matches.
     """
 
     spec: BuildSpec
@@ -88,8 +86,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         spec: with absolute paths (BuildSpec.resolve).
 
     Raises:
-        InputError: no file matches, or a file name is a folder.
-        InputError: the file of excluded contents can't be read, or a dataset of the hub can't be reached.
+        InputError: no file matches, a folder matches, the file of excluded contents can't be read, or a dataset of the
+            hub can't be reached.
         SpecError: the transform can't be imported.
         TokenizerError: the tokenizer can't be loaded.
         StoreError: the store can't be read or written.
@@ -195,7 +193,7 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
 def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
     """Return a hash of everything that determines the bytes of a partition's spills."""
     source = plan.spec.sources[plan.spec.source_names().index(file.source)]
-    paths = {field for field, _ in source.paths()}  # the fingerprint stands for the files
+    paths = {field for field, _ in source.paths()}  # the fingerprint represents the files
     decides = {
         "suffix": PurePosixPath(file.path).suffix,  # determines how it is decompressed
         "documents": plan.spec.documents.model_dump(exclude={"exclude"}),

@@ -51,12 +51,12 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build did: `published` is False if the version was there already.
+    """What a build did; `published` is False if the version already existed.
 
-    `rows` says what became of the rows read, `quarantined` how many were bad by source and reason; `tag_moved` whether
-    `tag` names the version since now, `tag_note` why the tag was left alone. `num_partitions` is None if the build
-    found its version published and did not cut the input, and `num_encoded` counts the partitions that it encoded
-    itself; `seconds` is how long all of it took, and `tokenizer` what the manifest says of it.
+    `rows` counts the rows read by what became of them, `quarantined` the bad ones by source and reason. `tag_moved`
+    says whether the build moved `tag` to the version, `tag_note` why it did not. `num_partitions` is None if the build
+    found its version published and did not cut the input; `num_encoded` counts the partitions that it encoded itself.
+    `seconds` is the time of the whole build, `tokenizer` the entry of the manifest.
     """
 
     reference: str
@@ -106,7 +106,7 @@ def publish_version(
     measured: dict[str, int],
     times: dict[str, float],
 ) -> bool:
-    """Make a complete, checked version visible; return False if somebody else published it meanwhile.
+    """Make a complete, checked version visible; return False if another build published it first.
 
     Args:
         plan: of the build.
@@ -148,7 +148,7 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
 def finish_build(
     plan: BuildPlan, start: float, published: bool = False, encoded: Collection[str] | None = None
 ) -> BuildResult:
-    """Let the plan's tag name the version, where the rules allow (tags.move_by_build), and return what the build did.
+    """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return what the build did.
 
     Args:
         plan: of the build.

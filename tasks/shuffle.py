@@ -1,6 +1,6 @@
 """Shuffle: write one key range of a split as one shard.
 
-A shard is made in pieces, each a part of its key range, so that its length does not determine the memory.
+A shard is made in pieces, each a part of its key range, so that memory does not grow with the shard.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ShuffleJob:
 
 
 def shuffle_shard(job: ShuffleJob) -> ShardRecord:
-    """Make one shard and its document table; return its record, at once if it is there already.
+    """Make one shard and its document table; return its record, immediately if the shard already exists.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
@@ -97,8 +97,8 @@ def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: S
 
 def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
     token_bytes = shard.num_tokens * token_dtype(vocab_size).itemsize
-    most = _PIECE_DOCUMENTS // 8 if has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
-    count = max(1, -(-token_bytes // _PIECE_TOKEN_BYTES), -(-shard.num_documents // max(1, most)))
+    max_documents = _PIECE_DOCUMENTS // 8 if has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
+    count = max(1, -(-token_bytes // _PIECE_TOKEN_BYTES), -(-shard.num_documents // max(1, max_documents)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
 
@@ -132,7 +132,7 @@ class _Measured:
         self._sampler.take(content, input_index=inputs, row=rows["row"], start=starts, num_tokens=rows["num_tokens"])
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
-        """Note the largest id of some documents, and whether each document ends with end-of-text."""
+        """Record the largest id of some documents, and whether each document ends with end-of-text."""
         last = np.cumsum(num_tokens, dtype=np.int64) - 1
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
         self._bad_ends += int((tokens[last] != self._job.eot_id).sum())
@@ -141,7 +141,7 @@ class _Measured:
             self._lengths.append(num_tokens)
 
     def read_samples(self, path: str) -> None:
-        """Note the ids that the shard's own reader finds where the chosen documents are; `path` is a local file."""
+        """Hash the ids of the chosen documents as the shard's own reader returns them; `path` is a local file."""
         self._sampler.hash_ids(open_shard(path).tokens)
 
     def record(self, shard: ShardRange, file: ShardFileRecord, docs_sha256: str) -> ShardRecord:

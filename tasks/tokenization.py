@@ -36,7 +36,7 @@ _SPILL_TEXT_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class TokenizeJob:
-    """One partition to encode, and the name of its spills; `num_bytes` is its weight.
+    """One partition to encode, and the name of its spills.
 
     With a `limit`, only the first documents of the partition are read.
     """
@@ -78,8 +78,8 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
     """Encode one partition into spills and return its record.
 
     Raises:
-        InputError: a row is bad; the message names file and row group or byte.
-        InputError: the file has changed since the build was planned.
+        InputError: a row is bad (the message names file and row group or byte), or the file has changed since the build
+            was planned.
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
         StoreError: a spill can't be written.
     """
@@ -143,12 +143,13 @@ def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
 
 
 def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
-    """Encode partitions of one source, in order, until there are `limit` documents.
-
-    Return the name of each partition's spills, and whether an earlier build left them.
+    """Encode partitions of one source, in order, until there are `limit` documents; errors as tokenize_partition.
 
     Args:
-        jobs: all partitions of the source, each with the limit of the whole source; errors as tokenize_partition.
+        jobs: all partitions of the source, each with the limit of the whole source.
+
+    Returns:
+        The name of each partition's spills, and whether an earlier build left them.
     """
     spills: list[tuple[str, bool]] = []
     left = jobs[0].limit or 0

@@ -22,8 +22,8 @@ from tokenloom.tasks.verification.sampling import SampledDocument, choose_docume
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
-    "nothing was published; documents.transform returned another text for the same row: make it depend on the text "
-    "alone, change its version, and build again"
+    "nothing was published; documents.transform returned another text for the same row: make it depend only on "
+    "the text, change its version, and build again"
 )
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
@@ -54,7 +54,7 @@ def check_encoding(job: ReencodeJob) -> int:
     """Encode documents again from their source and compare them with the shards; return how many.
 
     Raises:
-        CheckError: content or ids differ, or a row is gone.
+        CheckError: content or ids differ, or a row no longer exists.
     """
     with of_source(job.file.source):
         found = compare_with_source(job, lambda document: document.ids_hash)
@@ -79,7 +79,7 @@ def _check_comparison(job: ReencodeJob, found: Comparison) -> None:
 def validate_build(
     plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_chosen: int, num_checked: int
 ) -> dict[str, int]:
-    """Check that a build is complete and right; return the measured values for build.json.
+    """Check that a build is complete and correct; return the measured values for build.json.
 
     Args:
         plan: of the build.

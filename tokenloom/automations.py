@@ -152,7 +152,7 @@ def _deployment_id(deployment: str) -> UUID:
 def _install(automation: AutomationCore) -> None:
     """Create an automation, or update the one of that name, which stays enabled or disabled.
 
-    An update drops the triggers that current runs wait under, so an automation that is the same is not updated.
+    An update drops the triggers that current runs wait under, so an unchanged automation is not updated.
     """
     with get_client(sync_client=True) as client:
         found = client.read_automations_by_name(automation.name)

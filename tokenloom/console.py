@@ -1,4 +1,4 @@
-"""Text on a terminal: status lines on stderr, and text of other people made safe to print."""
+"""Text on a terminal: status lines on stderr, and untrusted text made safe to print."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def print_status(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters escaped, so that a terminal does not obey them.
+    """Return the text with its control characters escaped, so that a terminal does not act on them.
 
-    Line ends and tabs stay.
+    Line ends and tabs are kept.
     """
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

@@ -7,7 +7,7 @@
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
     ├── StoreError      (OSError)       the store can't be read or written
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
-    ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build makes it again, twice at most
+    ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build recreates it, at most twice
     ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 
 
 class TokenloomError(Exception):
-    """The base class of all errors that tokenloom raises on purpose."""
+    """The base class of all errors that tokenloom raises deliberately."""
 
     exit_code = 1
 
@@ -83,7 +83,7 @@ class FormatError(TokenloomError, ValueError):
 
 
 class WorkError(TokenloomError, RuntimeError):
-    """A file in work/ is missing or damaged. A build makes it again, and raises StoreError if that does not help.
+    """A file in work/ is missing or damaged. A build recreates it, and raises StoreError if that does not help.
 
     Args:
         message: what is wrong with which file.

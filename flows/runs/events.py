@@ -57,6 +57,6 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
 def dataset_of(run: FlowRun) -> str:
     """Return the dataset that a run builds, from its label or else its parameters; "unknown" if neither names it."""
     spec: Any = run.parameters.get("spec")
-    asked = spec.get("dataset") if isinstance(spec, dict) else None
-    named = str(run.labels.get(DATASET_LABEL) or asked or "")
+    given = spec.get("dataset") if isinstance(spec, dict) else None
+    named = str(run.labels.get(DATASET_LABEL) or given or "")
     return named if NAME_PATTERN.match(named) else _UNKNOWN

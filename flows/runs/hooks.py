@@ -36,7 +36,7 @@ _FAILURE = re.compile(
 
 
 def begin(dataset: str) -> None:
-    """Label this run with its dataset, for whoever reports how it ended."""
+    """Label this run with its dataset, which reports of its end name."""
     with get_client(sync_client=True) as client:
         client.update_flow_run_labels(UUID(this_run.get_id()), {DATASET_LABEL: dataset})
 
@@ -99,8 +99,8 @@ def _reason(
         error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
         if error in _BAD_PARAMETERS:
             text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
-        says_all = error is None or error in _MISTAKES
-        return "failed", error, joined_problems(text if says_all else f"{error}: {text}")
+        is_plain = error is None or error in _MISTAKES
+        return "failed", error, joined_problems(text if is_plain else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"
     if is_resumable and message.startswith("Flow run was cancelled"):  # Prefect's default message, which adds nothing
         message = ""

@@ -1,4 +1,4 @@
-"""Remove lines that Prefect writes to the logs of our runs and that help nobody.
+"""Remove lines that Prefect writes to the logs of our runs and that help no one.
 
 These are a line for each of hundreds of tasks that completed or were stopped, everything after our own last line, and
 Prefect's report of a user's mistake, which our last line explains. Other failures of tasks, and retries, are kept. Runs
@@ -58,9 +58,9 @@ def _is_redundant_end(record: logging.LogRecord) -> bool:
 
 
 def _survive_broken_pipe(handler: PrefectConsoleHandler) -> None:
-    """Make a console quiet when nobody reads its pipe any more, such as after Prefect's worker was killed.
+    """Make a console quiet once its pipe has no reader, as after Prefect's worker was killed.
 
-    Otherwise rich ends the process at the next line, before the run has reported its end.
+    Otherwise rich ends the process at the next line, before the run can report its end.
     """
     setattr(handler.console, "on_broken_pipe", lambda: setattr(handler.console, "quiet", True))  # noqa: B010
 

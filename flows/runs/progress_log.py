@@ -1,6 +1,6 @@
-"""What a run shows while it works: log lines that move, and one Markdown artifact with the step and the whole build.
+"""Show the progress of a run: log lines, and one Markdown artifact with the current step and the whole build.
 
-Steps report from many threads and must not wait, so one thread of its own writes every few seconds what is new.
+Steps report from many threads and must not wait, so a separate thread writes the progress every few seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECONDS = 5.0
 
 @contextmanager
 def logging_progress() -> Iterator[None]:
-    """Write what the steps report into the run's log and its progress artifact while the block runs."""
+    """Write the progress of the steps to the run's log and its progress artifact while the block runs."""
     logger, meter = get_run_logger(), Meter()
     pages: list[tuple[UUID, str]] = []  # the artifact: its id and its title
     show = partial(_show, logger, pages)
@@ -50,7 +50,7 @@ def logging_progress() -> Iterator[None]:
     ended = "stopped"
     with progress.listening(listen):
         try:
-            with _showing_until_the_end(logger, meter, show):
+            with _showing_periodically(logger, meter, show):
                 yield
             ended = "done"
         finally:
@@ -60,8 +60,8 @@ def logging_progress() -> Iterator[None]:
 
 
 @contextmanager
-def _showing_until_the_end(logger: Any, meter: Meter, show: Callable[[Reading], None]) -> Iterator[None]:
-    """Log and show how far the work is, every few seconds if it has moved, in a thread."""
+def _showing_periodically(logger: Any, meter: Meter, show: Callable[[Reading], None]) -> Iterator[None]:
+    """Log and show the progress from a thread, every few seconds if there is any."""
     stopped = threading.Event()
 
     def work() -> None:
@@ -84,7 +84,7 @@ def _showing_until_the_end(logger: Any, meter: Meter, show: Callable[[Reading], 
 
 
 def _show(logger: Any, pages: list[tuple[UUID, str]], reading: Reading, ended: str = "") -> None:
-    """Write how far the work is into the artifact; see progress_page for `ended`."""
+    """Write the progress to the artifact; see progress_page for `ended`."""
     for artifact, title in pages:
         update = ArtifactUpdate(data=progress_page(title, reading, ended), description=summary_line(reading, ended))
         with _tolerating_server_errors(logger), get_client(sync_client=True) as client:
@@ -122,7 +122,7 @@ def _begin(event: progress.Planned, reading: Reading) -> list[tuple[UUID, str]]:
 
 
 def _artifact_of_this_run(key: str) -> UUID | None:
-    """Return the artifact that an earlier attempt of this run left: a run has one, however often it is retried."""
+    """Return the artifact of an earlier attempt of this run: a run has one, however often it is retried."""
     mine = ArtifactFilterFlowRunId(any_=[UUID(flow_run.get_id())])
     wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=mine)
     with get_client(sync_client=True) as client:

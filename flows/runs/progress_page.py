@@ -12,8 +12,8 @@ def progress_page(title: str, reading: Reading, ended: str = "") -> str:
     """Return the text of the artifact.
 
     Args:
-        title: of the page: the dataset and its version.
-        reading: how far the work is.
+        title: the dataset and its version.
+        reading: the progress so far.
         ended: "done", or "stopped" if the build failed; "" while it runs.
     """
     rows = [_row("✓", step_label(step.step), clock(step.seconds), ", ".join(step.details)) for step in reading.finished]

@@ -23,8 +23,8 @@ from tokenloom.tasks.running.reading import step_label
 from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
-_MAX_ROWS = 500  # of a table; the UI shows all rows at once
-# Fields of the result in the event `tokenloom.dataset.published`.
+_MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
+# Fields of a build's result that the event `tokenloom.dataset.published` contains.
 _PUBLISHED = (
     "version",
     "reference",
@@ -97,10 +97,10 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
     """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
-        result: of the build.
-        manifest: of the version.
-        inputs: of the version.
-        seconds: by step, from its build.json.
+        result: the result of the build.
+        manifest: the manifest of the version.
+        inputs: the inputs of the version.
+        seconds: the time of each step, from build.json.
     """
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
@@ -164,7 +164,7 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
         f"{counted(result['documents_encoded_again'], 'document')} encoded again: **{found}**.",
     ]
     if damages:
-        lines += ["", "| file | what is wrong | next step |", "|---|---|---|"]
+        lines += ["", "| file | problem | next step |", "|---|---|---|"]
         lines += [
             f"| {_cell(row['file'])} | {_cell(row['what'])} | {_cell(row['next_step'])} |"
             for row in damages[:_MAX_ROWS]

@@ -6,7 +6,7 @@
              partial/<sha256>.<pid>.<id>   a running download, already as long as the complete file: reserved space
              locks/<sha256>.lock           held while that shard is downloaded; room.lock while space is freed
 
-Only files with these names in these folders are ever removed: all others are the user's. Nothing is synced: after a
+Only files with these names in these folders are ever removed; all others belong to the user. Nothing is synced: after a
 power failure a file may be short or contain zeros, which its length and the shard's own checksums reveal.
 """
 
@@ -53,7 +53,7 @@ def translate_cache_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         advice = "free space there, or" if is_full(error) else "give this user permission to write there, or"
         raise StoreError(
-            f"{folder}: the cache of shards can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
+            f"{folder}: the shard cache can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
             "another folder"
         ) from error
 
@@ -84,7 +84,7 @@ class CacheFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not stat.S_ISREG(found.st_mode):
-            raise StoreError(f"{path}: a link or folder stands where the cache keeps a file; move it away")
+            raise StoreError(f"{path}: a link or folder, where the cache keeps a file; move it away")
         return found.st_size
 
     def prepare(self) -> None:
@@ -123,7 +123,7 @@ class CacheFiles:
 
     def used(self) -> int:
         """Return the bytes of all complete files and running downloads."""
-        # By inode and downloads first: a download that ends in between is counted once.
+        # Downloads first, and by inode: a download that completes between the two listings is counted once.
         states = [found for found, _, _ in self._partials()]
         states += [found for found, _ in self._shards()]
         return sum({state.st_ino: state.st_size for state in states}.values())
@@ -133,7 +133,7 @@ class CacheFiles:
 
         The caller holds the shard's lock. The least recently used files are removed until there is space.
 
-        Raises StoreError if this file alone exceeds the limit.
+        Raises StoreError if the file is larger than the limit.
         """
         if self.limit_bytes is not None and num_bytes > self.limit_bytes:
             raise StoreError(
@@ -181,7 +181,7 @@ class CacheFiles:
         return excess <= 0
 
     def _remove_leftovers(self, own: str) -> None:
-        """Remove downloads of processes that ended: the shard's lock is free, or held by the caller."""
+        """Remove downloads of ended processes: the shard's lock is free, or the caller holds it."""
         for _, sha256, path in list(self._partials()):
             if sha256 == own:
                 path.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class CacheFiles:
 
 
 def _files(folder: Path) -> Iterator[tuple[os.stat_result, str]]:
-    """Yield state and name of the regular files in a folder, without links and folders."""
+    """Yield the status and name of each regular file in a folder; skip links and folders."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

@@ -1,4 +1,4 @@
-"""Where the cache lies and how much it may hold: TOKENLOOM_CACHE, TOKENLOOM_CACHE_LIMIT and their defaults."""
+"""The folder and the size limit of the cache: TOKENLOOM_CACHE, TOKENLOOM_CACHE_LIMIT and their defaults."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tokenloom.storage.cache.cache_files import CacheFiles
 
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
-_FREE_SHARE = 0.8  # of the file system's free space, the most that the default limit takes
+_FREE_SHARE = 0.8  # the largest share of the file system's free space that the default limit takes
 _LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z", re.I)
 
 
 def default_cache_folder() -> Path:
-    """Return the folder of copied shards and counts of samples: TOKENLOOM_CACHE or ~/.cache/tokenloom; creates none."""
+    """Return the folder of copied shards and counts of samples: TOKENLOOM_CACHE or ~/.cache/tokenloom."""
     return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
 
 
@@ -27,7 +27,7 @@ def default_limit(folder: Path) -> int:
 
 
 def _given_limit(text: str) -> int | None:
-    """Return the size that a text such as "100GB" or "93 GiB" gives in bytes, None for an empty one."""
+    """Return the bytes that a text such as "100GB" or "93 GiB" stands for, None for an empty text."""
     if not text.strip():
         return None
     match = _LIMIT.match(text)
@@ -39,7 +39,7 @@ def _given_limit(text: str) -> int | None:
 
 
 def _free_limit(folder: Path) -> int:
-    """Return a limit that leaves part of the file system to others; the bytes in the cache count as free."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free + CacheFiles(folder, None).used()
+    """Return a limit that leaves part of the file system free; the bytes in the cache count as free."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free + CacheFiles(folder, None).used()
     return max(1, min(_DEFAULT_LIMIT_BYTES, int(_FREE_SHARE * free)))

@@ -84,7 +84,8 @@ class ShardCache:
     def default(cls) -> ShardCache:
         """Return the cache in TOKENLOOM_CACHE, limited to TOKENLOOM_CACHE_LIMIT bytes, such as "50 GB" or "50GiB".
 
-        The limit defaults to 100 GB, or to 80 % of its file system's free space and the cache itself if that is less.
+        The limit defaults to 100 GB, or to 80 % of its file system's free space if that is less; the bytes in the cache
+        count as free.
         """
         folder = default_cache_folder()
         return cls(folder, default_limit(folder))
@@ -122,7 +123,7 @@ class ShardCache:
     def ahead(self, requests: Iterable[tuple[Store, str, str, int]]) -> None:
         """Start to download files in the given order on `io_threads` threads; return at once.
 
-        Failures are logged; a later `fetch` tries again and raises. Queued downloads are dropped when the program ends.
+        Failures are logged; a later `fetch` retries and raises. Queued downloads are dropped when the program ends.
         """
         process = self._process()
         with process.lock:
@@ -132,7 +133,7 @@ class ShardCache:
         for _ in range(num_new):
             try:
                 threading.Thread(target=self._work, args=(process,), name="tokenloom-cache").start()
-            except RuntimeError:  # the program ends, or has reached its limit of threads: fetch() downloads by itself
+            except RuntimeError:  # the program ends, or has reached its limit of threads: fetch() downloads
                 with process.lock:
                     process.num_threads -= 1
 
@@ -184,7 +185,7 @@ class ShardCache:
 
     @contextmanager
     def _locked(self, process: _Process, sha256: str, check_running: Callable[[], None]) -> Iterator[None]:
-        """Hold the lock of a shard; those who wait for it find the file that the holder downloaded."""
+        """Hold the lock of a shard; callers that wait for it find the file that the holder downloaded."""
         lock, logged_at = process.files.shard_lock(sha256), time.monotonic()
         while True:
             check_running()
@@ -255,14 +256,14 @@ class ShardCache:
                     write_all(file, block)
                     digest.update(block)
                     process.count("bytes_downloaded", len(block))
-            except FormatError as error:  # a shorter file has replaced it meanwhile
+            except FormatError as error:  # a shorter file has replaced it
                 return str(error)
         if num_bytes != request.num_bytes:
             return f"{num_bytes:,} bytes, {request.num_bytes:,} are listed"
         return "" if digest.hexdigest() == request.sha256 else "its SHA-256 is not the one listed"
 
     def _work(self, process: _Process) -> None:
-        """Download what is queued, then end: an idle thread would delay the program's exit."""
+        """Download the queued files, then end: an idle thread would delay the program's exit."""
         while True:
             with process.lock:
                 if not process.queue or is_ending():

@@ -1,4 +1,4 @@
-"""Types of arrays, also of those whose items vary: token ids are stored as uint8, uint16 or uint32."""
+"""Types of arrays; AnyArray is for items of varying type, as token ids are stored as uint8, uint16 or uint32."""
 
 from __future__ import annotations
 

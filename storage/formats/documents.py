@@ -25,12 +25,12 @@ SCHEMA = pa.schema(
         pa.field("start", pa.uint64(), nullable=False),  # first token in the shard
         pa.field("num_tokens", pa.uint32(), nullable=False),
         pa.field("input", pa.uint32(), nullable=False),  # index into inputs.json
-        pa.field("row", pa.uint64(), nullable=False),  # row of the file; of a line file the byte offset
+        pa.field("row", pa.uint64(), nullable=False),  # row in the file; in a file of lines, the byte offset
         pa.field("content", pa.binary(16), nullable=False),  # xxh3_128 of the UTF-8 text
         pa.field("key", pa.uint64(), nullable=False),
     ]
 )
-SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # where a source names one; null elsewhere
+SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # null where a source names none
 BATCH_ROWS = 65_536
 
 
@@ -137,7 +137,7 @@ def first_documents(file: RawIOBase, count: int, place: str) -> list[DocumentRow
 
 
 def open_documents(path: str | Path) -> pa.Table:
-    """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` where a source names one.
+    """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` if a source names one.
 
     Raises FormatError if it is damaged.
     """

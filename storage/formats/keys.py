@@ -2,8 +2,8 @@
 
 `mix64` folds 64-bit words into one state with the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014, with Stafford's constants, variant 13). The first word is
-the purpose in the top byte and the seed below it, so two purposes never start alike, whatever the seed. Every later
-step is a bijection of the state, so two purposes never give the same value for the same words.
+the purpose in the top byte and the seed below it, so two purposes never start from the same state, whatever the
+seed. Every later step is a bijection of the state, so two purposes never give the same value for the same words.
 
 Golden values in tests/storage/test_keys.py pin every result: a change here is a new format version.
 """
@@ -32,7 +32,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 
 
 class Purpose(IntEnum):
-    """The purpose of a hash; each has hashes of its own of the same content."""
+    """The purpose of a hash; each purpose hashes the same content differently."""
 
     ORDER = 1
     SPLIT = 2
@@ -93,7 +93,7 @@ def order_keys(content: UInt64s, seed: int) -> UInt64s:
 
 
 def order_keys_with_duplicates(content: UInt64s, seed: int, fingerprint: str, rows: UInt64s) -> UInt64s:
-    """Return the (n,) order keys where duplicates are kept: every copy of a text gets a place of its own.
+    """Return the (n,) order keys where duplicates are kept: every copy of a text gets its own place.
 
     Args:
         content: (n, 2) content hashes.

@@ -1,7 +1,7 @@
 """The manifest of a version: what it holds, and the checksum of every file it lists.
 
-Its checksum holds whoever wrote it, so every field is checked: names that become paths match their patterns, counts
-lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored.
+Its checksum is right whoever wrote it, so every field is checked too: names that become paths match their patterns,
+counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Manifest:
     """What a version holds.
 
     `spec` is the identity part of the spec, `files` the SHA-256 of every other listed file by name. `raw` is the JSON
-    that was read, with the fields that this release does not know; a manifest that is being made has none.
+    that was read, with the fields that this release does not know; it is empty in a manifest that is being built.
     """
 
     dataset: str
@@ -140,7 +140,7 @@ def check_format(value: JsonObject, place: str) -> None:
 
 
 def decode_manifest(value: JsonObject, place: str) -> Manifest:
-    """Return the JSON of a manifest, checked; raises FormatError if a field is not what it must be."""
+    """Return the JSON of a manifest, checked; raises FormatError if a field is invalid."""
     try:
         return Manifest(
             dataset=_text(value, "dataset", NAME_PATTERN.match, "a dataset's name"),
@@ -153,7 +153,7 @@ def decode_manifest(value: JsonObject, place: str) -> Manifest:
             raw=value,
         )
     except Mismatch as error:
-        raise FormatError(f"{place}: {error}; the program that wrote it is wrong; restore it") from error
+        raise FormatError(f"{place}: {error}; the program that wrote it has a bug; restore it") from error
 
 
 def _tokenizer(value: JsonObject) -> TokenizerEntry:
@@ -166,7 +166,7 @@ def _tokenizer(value: JsonObject) -> TokenizerEntry:
 
 
 def _spec(value: JsonObject) -> JsonObject:
-    """Check what a tokenizer is made from: its files lie in the version, never at a path that the manifest names."""
+    """Check what a tokenizer is made from: its files are in the version, never at a path that the manifest names."""
     definition = _object(value, "tokenizer", "spec.tokenizer")
     _text(definition, "kind", NAME_PATTERN.match, "a name", "spec.tokenizer.kind")
     for name in ("path", "ranks", "encoder"):
@@ -208,7 +208,7 @@ def _split(name: str, value: JsonObject) -> Split:
         shards = decode_shards(value.get("shards"), name)
     except Mismatch as error:
         raise error.inside(f"splits.{name}") from None
-    _require(sum(shards.num_tokens()) == tokens, f"splits.{name}.tokens", "the sum of those of its shards")
+    _require(sum(shards.num_tokens()) == tokens, f"splits.{name}.tokens", "the sum of its shards' tokens")
     return Split(tokens, documents, duplicates, shards)
 
 

@@ -1,4 +1,4 @@
-"""What names in a store look like: nothing else becomes part of a path, whoever wrote it down."""
+"""Patterns of the names in a store; no other name becomes part of a path, whoever wrote it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Mismatch(Exception):
         return f"{self.field or 'it'} must be {self.rule}"
 
     def inside(self, parent: str) -> Mismatch:
-        """Return the same of a field that lies in the field `parent`."""
+        """Return the same mismatch, for a field inside the field `parent`."""
         separator = "" if not self.field or self.field.startswith("[") else "."
         return Mismatch(f"{parent}{separator}{self.field}", self.rule)
 

@@ -109,10 +109,10 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
         info = json.loads(bytes(data[_FIXED.size : _FIXED.size + json_bytes]))
     except (ValueError, RecursionError) as error:
         raise FormatError(
-            f"{place}: the header does not hold valid JSON; the program that wrote it is wrong"
+            f"{place}: the header does not hold valid JSON; the program that wrote it has a bug"
         ) from error
     if not isinstance(info, dict):
-        raise FormatError(f"{place}: the header's JSON is not an object; the program that wrote it is wrong")
+        raise FormatError(f"{place}: the header's JSON is not an object; the program that wrote it has a bug")
     return ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
 
 
@@ -160,12 +160,12 @@ def checked_offsets(data: bytes | memoryview, header: ShardHeader, place: str) -
         raise FormatError(f"{place}: the checksum of its document offsets does not match; the file is damaged")
     offsets = np.frombuffer(data, np.dtype("<u8"))
     if (int(offsets[0]), int(offsets[-1])) != (0, header.num_tokens) or bool((offsets[1:] < offsets[:-1]).any()):
-        raise FormatError(f"{place}: the document offsets contradict the counts; the program that wrote them is wrong")
+        raise FormatError(f"{place}: the document offsets contradict the counts; the program that wrote them has a bug")
     return offsets
 
 
 class Shard:
-    """One shard, opened alone, as arrays over the mapped file.
+    """One shard, opened on its own, as arrays over the mapped file.
 
     Args:
         path: a local `.tok` file.
@@ -216,5 +216,5 @@ class Shard:
 
 
 def open_shard(path: str | Path, verify: str = "open") -> Shard:
-    """Open one `.tok` file alone: `.tokens`, `.document_offsets`, `.header`. See Shard for arguments and errors."""
+    """Open a single `.tok` file: `.tokens`, `.document_offsets`, `.header`. See Shard for arguments and errors."""
     return Shard(path, verify)

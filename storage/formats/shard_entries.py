@@ -1,7 +1,7 @@
 """The rows of a manifest that list shards: checked by columns, decoded one at a time.
 
 A loop over the rows of 100,000 shards takes as long as parsing them, so the fields are checked as columns, and a row
-becomes a ShardEntry when it is asked for.
+becomes a ShardEntry on access.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ShardRow(TypedDict):
 
 
 class Shards:
-    """The shards of a split, each decoded when it is asked for.
+    """The shards of a split, each decoded on access.
 
     Args:
         rows: their JSON, checked.
@@ -108,11 +108,11 @@ def _entry(row: ShardRow) -> ShardEntry:
 
 
 def decode_shards(value: object, split: str) -> Shards:
-    """Return the shards of a split; raises Mismatch if a field that a reader needs is not what it must be.
+    """Return the shards of a split; raises Mismatch if a field that a reader needs is invalid.
 
     Args:
         value: the JSON of `shards` in the split.
-        split: its name, with which those of its shards begin.
+        split: its name, with which its shards' names begin.
     """
     if not isinstance(value, list) or set(map(type, value)) - {dict}:
         raise Mismatch("shards", "a list of objects")
@@ -123,7 +123,7 @@ def decode_shards(value: object, split: str) -> Shards:
 
 
 def _rules(split: str) -> dict[str, tuple[Callable[[list[object]], bool], str]]:
-    """Return for each field that a reader needs what its column must be, and that in words."""
+    """Return the check of each column that a reader needs, and its rule in words, by field."""
     names = re.compile(rf"{split}/[0-9]{{6,18}}\.tok").fullmatch
     return {
         "name": (lambda column: _are(str, column) and all(map(names, cast(list[str], column))), f"{split}/NNNNNN.tok"),

@@ -19,7 +19,7 @@ from tokenloom.storage.stores.local_files import write_all
 
 @dataclass(frozen=True, slots=True)
 class ShardFileRecord:
-    """What a manifest lists of a `.tok` file; `sha256` is of all its bytes."""
+    """What a manifest says about a `.tok` file; `sha256` covers all its bytes."""
 
     bytes: int
     tokens: int

@@ -7,7 +7,7 @@ both checked. It holds neither source nor path: the same file under two names sh
     header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
     body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
 
-A spill is a cache that the next build uses again; its name follows from everything that decides its bytes.
+A spill is a cache that the next build reuses; its name is a hash of everything that determines its bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TABLE_DTYPE = np.dtype(
         ("content_low", "<u8"),
         ("row", "<u8"),
         ("start", "<u8"),  # first token in the spill
-        ("id_start", "<u8"),  # first byte of its id among those of the spill
+        ("id_start", "<u8"),  # first byte of its id among all ids of the spill
         ("num_tokens", "<u4"),
         ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
@@ -195,9 +195,9 @@ def take_documents(tokens: AnyArray, num_tokens: AnyArray, order: AnyArray) -> A
 
 
 class Spill:
-    """A spill that is read in ranges; raises WorkError where its bytes are not those that were written.
+    """A spill, read in ranges; raises WorkError if its bytes are not those that were written.
 
-    Holds the header alone, and no open file.
+    Holds only the header, and no open file.
 
     Args:
         store: the dataset's store.

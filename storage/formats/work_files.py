@@ -1,6 +1,6 @@
-"""Reading work files, which may be missing or damaged at any time: the build makes them again.
+"""Read and write work files, which may be missing or damaged at any time: the build then writes them again.
 
-A reader gets the value, or a WorkError that says which of the two it is; `find_work_record` returns None for both.
+`read_work_record` raises a WorkError that says which of the two it is; `find_work_record` returns None for both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tokenloom.storage.stores.store import Store
 
 @contextmanager
 def reading_work_file(store: Store, path: str, spill: str | None = None) -> Iterator[None]:
-    """Raise WorkError for a work file that the block finds missing or damaged.
+    """Raise WorkError if the block finds a work file missing or damaged.
 
     Args:
         store: the dataset's store.
         path: of the file, relative to the dataset's folder.
-        spill: name of the spills to encode again then, if it belongs to a partition.
+        spill: name of the spills to encode again, if the file belongs to a partition.
     """
     place = store.place(path)
     try:

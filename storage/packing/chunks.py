@@ -1,4 +1,4 @@
-"""Documents cut into chunks of T + 1 tokens, each sharing one token with the next, and a rest; see plans.py."""
+"""Documents cut into chunks of T + 1 tokens, each sharing one token with the next, and a remainder; see plans.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK = 2**20  # documents at a time, which bounds the memory
 
 
 def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
-    """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets fall.
+    """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets decrease.
 
     Args:
         offsets: (num_documents + 1,) of a shard.
@@ -23,16 +23,16 @@ def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
         block = offsets[start : start + _BLOCK + 1].astype(np.int64)
         lengths = block[1:] - block[:-1]
         if lengths.min() < 0:
-            raise ValueError("the document offsets must not fall")
+            raise ValueError("the document offsets must not decrease")
         yield lengths
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of each document: full ones, then a rest, which begins with the last token of the last full chunk."""
+    """The chunks of each document: full ones, then a remainder, which begins with the last token of the one before."""
 
     num_full: Int64s  # (num_documents,)
-    rest: Int64s  # (num_documents,) tokens, 1 where the full chunks hold all tokens
+    remainder: Int64s  # (num_documents,) tokens, 1 where the full chunks hold all tokens
 
     @classmethod
     def of(cls, lengths: Int64s, seq_len: int) -> Chunks:
@@ -41,17 +41,17 @@ class Chunks:
         return cls(num_full, lengths - num_full * seq_len)
 
     def num_samples(self, padded: bool) -> Int64s:
-        """Return the samples of each document, (num_documents,); `padded` adds one for a rest of at least 2 tokens."""
-        return self.num_full + (self.rest > 1) if padded else self.num_full
+        """Return the samples of each document, (num_documents,); `padded` adds one for a remainder of at least 2."""
+        return self.num_full + (self.remainder > 1) if padded else self.num_full
 
     def is_packed(self) -> NDArray[np.bool_]:
-        """Return which documents have a piece that is not a full chunk: a rest, or a whole document of any length."""
-        is_packed: NDArray[np.bool_] = (self.rest > 1) | ((self.num_full == 0) & (self.rest == 1))
+        """Return which documents have a piece besides full chunks: a remainder, or a whole document of any length."""
+        is_packed: NDArray[np.bool_] = (self.remainder > 1) | ((self.num_full == 0) & (self.remainder == 1))
         return is_packed
 
 
 def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Int64s, Int64s]:
-    """Return starts and lengths of the full chunks and rests of all documents, (num_pieces,), in the shard's order."""
+    """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order."""
     lengths = np.concatenate([np.zeros(0, dtype=np.int64), *length_blocks(offsets)])
     chunks = Chunks.of(lengths, seq_len)
     counts = chunks.num_full + chunks.is_packed()

@@ -3,14 +3,14 @@
 A sample is a row of at most T + 1 tokens of one shard, T = `seq_len`: its inputs are row[:-1], its labels row[1:].
 
 concat            sample i is the shard's tokens [iT, iT + T + 1); the tokens left at the shard's end are dropped
-document          chunk k of a document is its tokens [kT, kT + T + 1); the rest, less than a full chunk, is dropped
-document_padded   the same, and a rest of at least 2 tokens is one more, shorter sample
-best_fit          whole documents, and the rests of those over T + 1 tokens, packed by best-fit-decreasing into samples
-                  of T + 1 tokens (best_fit.py); chunks as above are samples of their own
+document          chunk k of a document is its tokens [kT, kT + T + 1); the remainder, less than a chunk, is dropped
+document_padded   the same, and a remainder of at least 2 tokens is one more, shorter sample
+best_fit          whole documents, and the remainders of those over T + 1 tokens, packed by best-fit-decreasing into
+                  samples of T + 1 tokens (best_fit.py); each chunk as above is a sample
 
-The rest of a document of L tokens, end-of-text included, is its tokens [kT, L) with k = (L - 1) // T; neighbours share
-one token, so a rest of one token is in the chunk before it. Manifests hold numbers of samples, and the state of a
-reader counts samples: the samples of a packing never change under the same name.
+The remainder of a document of L tokens, end-of-text included, is its tokens [kT, L) with k = (L - 1) // T. Neighbours
+share one token, so a remainder of one token is in the chunk before it. Manifests hold numbers of samples, and the
+state of a reader counts samples, so the samples of a packing never change under the same name.
 
 Samples are numbered by their first token in the shard, and the pieces of a sample are in the order of the shard.
 Planning "best_fit" for 1,000,000 documents takes 0.04 to 0.8 s (T from 2,048 to 131,072); the rest is arithmetic.
@@ -33,7 +33,7 @@ PACKINGS: tuple[str, ...] = ("concat", "document", "document_padded", "best_fit"
 
 
 class ShardPlan(Protocol):
-    """Where the tokens of the samples of one shard lie."""
+    """Where the tokens of each sample of one shard are."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -77,7 +77,7 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
 
 
 def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64] | None = None) -> ShardPlan:
-    """Return where the samples of a shard lie; see num_samples for arguments and errors.
+    """Return where the samples of a shard are; see num_samples for arguments and errors.
 
     Memory: "concat" none, "document" and "document_padded" 4 bytes a document, "best_fit" 4 a sample and 8 a piece.
     """
@@ -103,7 +103,7 @@ def known_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArra
     if offsets is None:
         raise ValueError("every packing but concat needs the document offsets")
     if not len(offsets) or (int(offsets[0]), int(offsets[-1])) != (0, num_tokens):
-        raise ValueError(f"the document offsets do not go from 0 to the shard's {num_tokens} tokens")
+        raise ValueError(f"the document offsets do not run from 0 to the shard's {num_tokens} tokens")
     return offsets
 
 
@@ -168,7 +168,7 @@ def fill_samples(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Filling, in
     for lengths in length_blocks(offsets):
         chunks = Chunks.of(lengths, seq_len)
         num_full += int(chunks.num_full.sum())
-        block_sizes, block_counts = np.unique(chunks.rest[chunks.is_packed()], return_counts=True)
+        block_sizes, block_counts = np.unique(chunks.remainder[chunks.is_packed()], return_counts=True)
         sizes.append(block_sizes)
         counts.append(block_counts)
     different, index = np.unique(np.concatenate(sizes), return_inverse=True)

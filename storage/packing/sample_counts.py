@@ -1,7 +1,8 @@
 """How many samples each shard of a split has under a packing, found in the cheapest way.
 
-That is arithmetic for "concat", the manifest where the spec's `packs` names the pair, else the counts that this machine
-has kept. Without any of these, the document offsets of every shard are read once: 8 bytes a document, and no tokens.
+For "concat" this is arithmetic. Otherwise the counts come from the manifest if the spec's `packs` names the pair, or
+from the cache of this machine. Failing that, the document offsets of every shard are read once: 8 bytes a document, and
+no tokens.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.keys import UInt64s
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.formats.shard import checked_offsets, read_header
@@ -29,9 +31,6 @@ from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
 from tokenloom.storage.packing.plans import check_packing, num_samples, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
 
 _READERS = 8  # shards whose offsets are read at the same time
 _LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
@@ -87,7 +86,7 @@ def sample_counts(
 def _listed(store: Store, manifest: Manifest, shards: Shards, key: str) -> Int64s:
     """Return the samples of each shard as the manifest gives them; every sample has a token that no other has."""
     counts = [row["samples"][key] for row in shards.rows]
-    if not all(type(n) is int and 0 <= n <= most for n, most in zip(counts, shards.num_tokens(), strict=True)):
+    if not all(type(n) is int and 0 <= n <= limit for n, limit in zip(counts, shards.num_tokens(), strict=True)):
         place = store.place(version_path(manifest.version, NAME))
         raise FormatError(f"{place}: samples of {key} must be counts of at most the shard's tokens; restore it")
     return np.array(counts, dtype=np.int64)
@@ -176,5 +175,5 @@ def keep_counts(
 
 
 def _record(manifest: Manifest, split: str, packing: str, seq_len: int, counts: list[int]) -> CountsRecord:
-    of = manifest.splits[split]
-    return CountsRecord(manifest.version, split, packing, seq_len, len(of.shards), of.tokens, counts)
+    held = manifest.splits[split]
+    return CountsRecord(manifest.version, split, packing, seq_len, len(held.shards), held.tokens, counts)

@@ -68,11 +68,11 @@ def _document_shares(seq_len: int, lengths: Int64s, padded: bool) -> PackingShar
     chunks = Chunks.of(lengths, seq_len)
     samples = chunks.num_samples(padded)  # (num_documents,)
     count = int(samples.sum())
-    rests = chunks.rest[samples > chunks.num_full]
-    padding = int((seq_len + 1 - rests).sum())
+    remainders = chunks.remainder[samples > chunks.num_full]
+    padding = int((seq_len + 1 - remainders).sum())
     kept = chunks.num_full * seq_len + (chunks.num_full > 0)
     if padded:
-        kept = np.where(chunks.rest > 1, lengths, kept)
+        kept = np.where(chunks.remainder > 1, lengths, kept)
     is_cut = (lengths > 0) & ((samples != 1) | (kept < lengths))
     dropped = int((lengths - kept).sum())
     return PackingShares(count, padding, count * (seq_len + 1), dropped, int(is_cut.sum()), len(lengths))

@@ -16,8 +16,8 @@ _MARK = "writer"  # in an object's metadata
 def create_exclusively(calls: RemoteCalls, place: str, data: bytes) -> None:
     """Write an object that must not exist yet; exactly one of several writers succeeds if the store supports it.
 
-    That holds even if all writers send the same bytes. An answer may be lost and the request repeated, here or in a
-    library below: a random mark in the object's metadata then tells whether this call wrote the object.
+    This holds even if all writers send the same bytes. If a response is lost, the request is repeated, here or in a
+    library below; a random mark in the object's metadata then shows whether this call wrote the object.
 
     Raises FileExistsError if the object exists, StoreError if it cannot be written.
     """
@@ -39,9 +39,9 @@ def create_exclusively(calls: RemoteCalls, place: str, data: bytes) -> None:
 def excludes_writers(calls: RemoteCalls, root: str) -> bool:
     """Return whether the store refuses to create a name twice; leaves a probe in work/tmp of the dataset at `root`."""
     if calls.scheme not in OBJECT_STORES:
-        return False  # the library first looks and then writes
+        return False  # the library checks first, then writes
     try:
-        for _ in range(2):  # the probe stays, so the next build needs one try
+        for _ in range(2):  # the probe stays, so the next build needs one attempt
             create_exclusively(calls, f"{root}/{TMP}/exclusive", uuid.uuid4().bytes)
     except FileExistsError:
         return True
@@ -58,7 +58,7 @@ def _mark_options(scheme: str, mark: str) -> dict[str, dict[str, str]]:
 
 
 def _mark_of(calls: RemoteCalls, place: str) -> str | None:
-    """Return the mark of the call that created an object; None if it has no mark or does not exist any more."""
+    """Return the mark of the call that created an object; None if it has no mark or no longer exists."""
     try:
         if calls.scheme in S3:
             metadata = calls.call(place, "metadata", place)
@@ -70,7 +70,7 @@ def _mark_of(calls: RemoteCalls, place: str) -> str | None:
 
 
 def _create_unless_exists(calls: RemoteCalls, place: str, data: bytes) -> None:
-    """Look first, then write: safe for one writer at a time."""
+    """Check first, then write: safe for one writer at a time."""
     if calls.call(place, "exists", place):
         raise FileExistsError(place)
     with uploading(calls, place) as file:

@@ -1,4 +1,4 @@
-"""Google stores without credentials: found out at once, where the store's library would search for half a minute."""
+"""Detect missing Google credentials at once; the store's own library would search for half a minute."""
 
 from __future__ import annotations
 

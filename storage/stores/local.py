@@ -150,7 +150,7 @@ class LocalStore(Store):
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
-        _again_if_deleted(lambda: self._create(self.local(path), data))
+        _retry_if_deleted(lambda: self._create(self.local(path), data))
 
     def _create(self, final: Path, data: bytes) -> None:
         with translate_write_errors(final):
@@ -176,7 +176,7 @@ class LocalStore(Store):
             with self.writing(path, durable=durable) as file:
                 local_files.write_all(file, data)
 
-        _again_if_deleted(write)
+        _retry_if_deleted(write)
 
     @contextmanager
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
@@ -242,8 +242,8 @@ def _fill(file: io.FileIO, buffer: memoryview) -> int:
     return filled
 
 
-def _again_if_deleted(write: Callable[[], None]) -> None:
-    """Write, and write once more if work/ was deleted meanwhile: the bytes are still in memory."""
+def _retry_if_deleted(write: Callable[[], None]) -> None:
+    """Write; retry once if work/ was deleted during the write, as the bytes are still in memory."""
     try:
         write()
     except WorkError:

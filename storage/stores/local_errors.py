@@ -33,8 +33,8 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: choose another store",
     errno.EACCES: "give this user permission to write there, or choose another store",
     errno.EPERM: "give this user permission to write there, or choose another store",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another store",
-    errno.EXDEV: "work/ and versions/ of a dataset must lie on one file system",
+    errno.ENOTDIR: "a file is in the place of a folder: choose another store",
+    errno.EXDEV: "work/ and versions/ of a dataset must be on one file system",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
 }
@@ -82,8 +82,8 @@ def translate_read_errors(path: Path) -> Iterator[None]:
     except NotADirectoryError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
     except OSError as error:
-        has_right = error.errno not in _NO_PERMISSION
-        advice = _advice(error, "correct the cause") if has_right else "give this user permission to read it"
+        is_permitted = error.errno not in _NO_PERMISSION
+        advice = _advice(error, "correct the cause") if is_permitted else "give this user permission to read it"
         raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
 
 

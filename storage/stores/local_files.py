@@ -58,14 +58,14 @@ def check_regular(path: Path) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise OSError if no file can be created in `folder` or, while it does not exist, in its nearest parent."""
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
     try:
-        with tempfile.TemporaryFile(dir=there):  # without a name where the file system supports it
+        with tempfile.TemporaryFile(dir=existing):  # without a name where the file system supports it
             pass
     except FileNotFoundError as error:  # a place such as /proc, where no file can be created
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there)) from error
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing)) from error
 
 
 def free_bytes(path: Path) -> int | None:
@@ -82,8 +82,8 @@ def describe_file_system(path: Path) -> str:
 
     Example: "file system /mnt/data, 0 bytes free"
     """
-    there = Path(os.path.realpath(_existing(path)))
-    mount = next(folder for folder in (there, *there.parents) if os.path.ismount(folder))
+    real = Path(os.path.realpath(_existing(path)))
+    mount = next(folder for folder in (real, *real.parents) if os.path.ismount(folder))
     try:
         status = os.statvfs(mount)
     except OSError:

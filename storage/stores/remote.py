@@ -2,7 +2,7 @@
 
 Files are read in ranges, each a request of its own with a time limit: a stalled server causes an error, and a lost
 connection costs one range. Files are written to a local temporary file first and then uploaded (uploads.py). An object
-store shows an object once it is complete, so a name stands for all of its bytes or for nothing.
+store shows an object once it is complete, so a reader never sees part of one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RemoteStore(Store):
         """Return None: a remote store does not report its free space."""
 
     def is_damage(self, error: OSError) -> bool:
-        """Return False: the store may answer the next time."""
+        """Return False: the next request may succeed."""
         return False
 
     # ---- listing
@@ -98,7 +98,7 @@ class RemoteStore(Store):
         return int(info["size"]) if info and info["type"] == "file" else None
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in `folder` as they are now, an empty list if it does not exist."""
+        """Return the sorted names in `folder`, never from a cache; an empty list if it does not exist."""
         return sorted(self._listed(folder))
 
     def lengths(self, folder: str) -> dict[str, int]:

@@ -56,7 +56,7 @@ _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
 }
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing, all that its library says of a missing bucket
+_GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing: all that the library reports
 _TRANSIENT_ERRNOS = {
     errno.EAGAIN,
     errno.EBUSY,
@@ -87,7 +87,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def without_secrets(error: BaseException) -> BaseException | None:
-    """Return the error, as the cause of another one, unless its text or that of a cause holds credentials."""
+    """Return the error to chain as a cause; None if its text, or that of one of its causes, contains credentials."""
     texts = [str(link) for link in _chain(error)]
     return error if all(redacted(text) == text for text in texts) else None
 

@@ -1,14 +1,8 @@
 """Retries of requests to a remote store: each request has a time limit and is repeated while its error is transient.
 
-Three levels retry, each what the level below has given up:
-
-1. The store, here: one request (a range, a listing page, an upload part) up to 5 times within 2 minutes, for errors
-   of the network or a busy server. Retries of the libraries below are switched off, so that every retry is logged
-   and all kinds of store behave alike. An upload that arrives wrong is sent again (uploads.py).
-2. A task: one job, again while its error is transient or its worker process was lost (tasks/running/retries.py).
-3. A build: a missing or damaged work file, by writing it again (flows/build_steps.py).
-
-What an error means is decided in one place, `remote_errors`.
+A request is a range, a listing page or an upload part. The libraries' own retries are switched off, so that every retry
+is logged and all kinds of store behave alike. remote_errors.py decides which errors are transient;
+tasks/running/retries.py says who retries what on the levels above.
 """
 
 from __future__ import annotations
@@ -27,9 +21,9 @@ from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3, buck
 T = TypeVar("T")
 
 FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
-_SLOWEST_BYTES = 2**18  # bytes a second that a request must move beyond its time limit
-_LISTING_SECONDS = 3600.0  # for a million names and more; each request of it has its own limit
-_FOLDER_SECONDS = 300.0  # for the names of one folder, of libraries that list it in one call
+_SLOWEST_BYTES = 2**18  # bytes a second of the slowest transfer; extends the time limit of a request
+_LISTING_SECONDS = 3600.0  # for a million names and more; each of its requests has a limit too
+_FOLDER_SECONDS = 300.0  # for the names of one folder, if the library lists it in one call
 _CREDENTIALS = {
     **dict.fromkeys(S3, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"),
     **dict.fromkeys(GOOGLE, "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -117,7 +111,7 @@ class RemoteCalls:
         raise AssertionError("the last try returns or raises")
 
     def _translated(self, error: Exception, place: str, number: int, doing: str) -> Exception:
-        """Return the error to raise for one of a store's library after `number` tries."""
+        """Return the error to raise for an error of a store's library after `number` tries."""
         kind, reason = kind_of(error), reason_of(error)
         if kind == "missing":
             return no_bucket(place) if is_bucket_missing(error) else FileNotFoundError(place)
@@ -143,7 +137,7 @@ class RemoteCalls:
         )
 
     def _credentials_first(self) -> str:
-        """Return the advice to set credentials if none were found and the store was asked without, else ""."""
+        """Return the advice to set credentials if none were found and requests were anonymous, else ""."""
         from tokenloom.storage.stores.google_credentials import is_anonymous
         from tokenloom.storage.stores.remote_systems import system_of
 

@@ -1,4 +1,4 @@
-"""The fsspec file systems behind remote stores, made once per process and kept, as a client is slow to start.
+"""The fsspec file systems behind remote stores, created once per process, as a client is slow to start.
 
 Only this module and google_credentials import fsspec, whose import takes as long as reading a hundred megabytes.
 """
@@ -32,7 +32,7 @@ _EXTRAS = {
 # remove it from the parent's event loop too. These references keep them open.
 _living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id, as many compare equal
 _inherited: list[Any] = []
-_making = threading.Lock()  # so that several threads make one file system
+_making = threading.Lock()  # so that threads share one file system
 _systems: dict[Any, Any] = {}
 _ENVIRONMENT = ("AWS_", "FSSPEC_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_")  # read by file systems
 
@@ -47,7 +47,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def system_of(url: str, read_seconds: float) -> Any:
-    """Return this process's file system for a URL; a forked child makes its own, as the parent's event loop is gone.
+    """Return this process's file system for a URL; a forked child creates its own, as the parent's event loop is gone.
 
     Args:
         url: of the file or folder.
@@ -78,7 +78,7 @@ def _options_of(scheme: str, url: str) -> dict[str, Any]:
     """Return the options that a URL contains, such as a host or an account."""
     try:
         options: dict[str, Any] = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)
-    except (ImportError, ValueError):  # reported when it is made
+    except (ImportError, ValueError):  # _make_system reports it
         return {}
     return options
 
@@ -86,7 +86,7 @@ def _options_of(scheme: str, url: str) -> dict[str, Any]:
 def _is_async(scheme: str) -> bool:
     try:
         return bool(fsspec.get_filesystem_class(scheme).async_impl)
-    except (ImportError, ValueError):  # reported when it is made
+    except (ImportError, ValueError):  # _make_system reports it
         return True
 
 
@@ -99,7 +99,7 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
     if scheme in S3:
         config: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
         config |= {"retries": {"total_max_attempts": 1}}
-        for name in _names_of(scheme):  # fsspec would replace all of the user's by ours
+        for name in _names_of(scheme):  # else fsspec would replace the user's options with ours
             config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
         options = options | {"config_kwargs": config}
     if _is_async(scheme):  # others pass unknown options to their library, which refuses them

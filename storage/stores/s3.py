@@ -56,7 +56,7 @@ def _file(bucket: str, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def put_file(calls: RemoteCalls, place: str, path: str) -> str:
-    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last answer was lost."""
+    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last response was lost."""
     num_bytes = os.stat(path).st_size
     part_bytes = _part_bytes(num_bytes)
     bucket, key = bucket_and_key(place)
@@ -72,8 +72,8 @@ def put_file(calls: RemoteCalls, place: str, path: str) -> str:
             failure: BaseException = error
         else:
             raise StoreError(
-                f"{place}: the store forgot the upload before all parts arrived; check whether a rule of the bucket "
-                "ends unfinished uploads that soon"
+                f"{place}: the store dropped the upload before all parts arrived; check whether a rule of the bucket "
+                "deletes unfinished uploads that early"
             ) from error
     except BaseException as error:  # noqa: BLE001  (raised below)
         failure = error
@@ -99,9 +99,9 @@ def abort_stale_uploads(calls: RemoteCalls, root: str, before: datetime.datetime
     """Delete the parts of unfinished uploads below `root` that began before a time."""
     bucket, prefix = bucket_and_key(root)
     found = _write(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
-    for begun in found.get("Uploads", []):  # at most a thousand; the next build finds more
-        if begun["Initiated"] < before:
-            _abort(calls, root, {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]})
+    for upload in found.get("Uploads", []):  # at most a thousand; the next build finds more
+        if upload["Initiated"] < before:
+            _abort(calls, root, {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]})
 
 
 def _part_bytes(num_bytes: int) -> int:
@@ -111,7 +111,7 @@ def _part_bytes(num_bytes: int) -> int:
 def _put_parts(
     calls: RemoteCalls, place: str, path: str, part_bytes: int, target: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Send all parts of a file; return their numbers and ETags, as S3 wants them to complete the upload."""
+    """Send all parts of a file; return their numbers and ETags, as S3 needs them to complete the upload."""
 
     def put(start: int) -> dict[str, Any]:
         body, number = os.pread(file.fileno(), part_bytes, start), start // part_bytes + 1
@@ -131,7 +131,7 @@ def _put_parts(
 def _complete(calls: RemoteCalls, place: str, target: dict[str, str], parts: list[dict[str, Any]]) -> str:
     try:
         answer = _write(calls, place, "complete_multipart_upload", **target, MultipartUpload={"Parts": parts})
-    except FileNotFoundError:  # an earlier try completed the upload, and its answer was lost
+    except FileNotFoundError:  # an earlier try completed the upload, and its response was lost
         return ""
     return str(answer["ETag"]).strip('"')
 

@@ -1,7 +1,7 @@
-"""What every store can do: the one interface behind which a local folder and an object store look alike.
+"""The interface of a store, which is a local folder or an object store.
 
-`open_store` returns a store for a path or URL. Callers use the methods below and never ask for a class: where stores
-differ, they ask for a capability (`is_local`, `creates_exclusively`) or let the store decide (`local`, `is_damage`).
+`open_store` returns a store for a path or URL. Callers use the methods below and never check the class: where stores
+differ, they check a capability (`is_local`, `creates_exclusively`) or let the store decide (`local`, `is_damage`).
 tests/storage/conformance.py tests each implementation against this description.
 """
 

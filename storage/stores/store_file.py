@@ -1,6 +1,6 @@
-"""A file of a store as a Python file, read in blocks: one request each, large ones where more will be needed.
+"""A file of a store as a Python file, read in blocks of one request each, larger ones in announced ranges.
 
-The last blocks are kept, so that seeking back a little, or reading two columns in turn, requests nothing twice.
+The last blocks are kept, so that seeking back a little, or alternating between two columns, requests nothing twice.
 `open_url` opens inputs this way.
 """
 
@@ -119,15 +119,13 @@ class StoreFile(io.RawIOBase):
 
 
 class _InputFile(StoreFile):
-    """A file that raises InputErrors, so that decoders do not mistake a failed request for damaged data."""
+    """A StoreFile that raises InputErrors, so that decoders do not mistake a failed request for damaged data."""
 
     def _block(self, position: int) -> tuple[int, bytes]:
         try:
             return super()._block(position)
         except FileNotFoundError as error:
-            raise InputError(
-                f"{error}: the file is gone; it was there when the build was planned; build again"
-            ) from error
+            raise InputError(f"{error}: the file was deleted after the build was planned; build again") from error
         except (StoreError, FormatError) as error:
             raise InputError(str(error)) from error
 

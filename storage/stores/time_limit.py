@@ -1,7 +1,7 @@
-"""Calls with a time limit, given up early when the program ends: of an event loop, or of a library that blocks.
+"""Calls with a time limit, to an event loop or a blocking library; they are abandoned early when the program ends.
 
-Python cannot end a blocking call. It runs in a daemon thread; once the call is given up, nobody waits for that thread
-any more, and the file system it uses is not used again.
+Python cannot end a blocking call, so it runs in a daemon thread. Once a call is abandoned, nothing waits for its
+thread, and its file system is not used again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.1  # between checks whether the program ends
 
 
 def is_ending() -> bool:
-    """Return whether the program is exiting: it waits for this thread, whose requests cannot succeed any more."""
+    """Return whether the program is exiting; it waits for this thread, whose requests can no longer succeed."""
     return not threading.main_thread().is_alive()
 
 
@@ -34,7 +34,7 @@ def result_of(answer: Future[Any], seconds: float) -> Any:
 
 
 class BlockingFileSystem:
-    """A file system whose library blocks, as that of sftp:// does: one call at a time, each with a time limit.
+    """A file system whose library blocks, as that of sftp:// does; makes one call at a time, each with a time limit.
 
     Most such libraries have one connection, which two threads would corrupt. After a failure the next call makes a
     new file system: a lost connection stays lost, and an abandoned thread may still use the old one.

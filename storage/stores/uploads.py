@@ -1,6 +1,6 @@
 """Uploads to a remote store: from a local temporary file, verified against the store's checksum.
 
-S3 gets its parts by requests of our own (s3.py); the libraries of other stores cut files by themselves. The result is
+S3 gets its parts by requests of our own (s3.py); the libraries of other stores split files themselves. The result is
 compared with the store's checksum (S3: the ETag), and read back if the store gives none or another one, as it does
 for objects that it encrypts.
 """
@@ -31,7 +31,7 @@ from tokenloom.storage.stores.store import TMP
 from tokenloom.storage.stores.urls import OBJECT_STORES, S3
 
 _PREFIX = "tokenloom-up-"  # of temporary files in TMPDIR
-_MAX_UPLOADS = 3  # of one file that arrives wrong
+_MAX_UPLOADS = 3  # of one file that arrives corrupted
 _STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
 _PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # the number is the time in seconds when it was begun
@@ -40,7 +40,7 @@ _logger = logging.getLogger("tokenloom")
 
 @contextlib.contextmanager
 def uploading(calls: RemoteCalls, place: str) -> Iterator[IO[bytes]]:
-    """Open a temporary file in TMPDIR for writing and reading; upload it to `place` when the block ends well.
+    """Open a temporary file in TMPDIR for writing and reading; upload it to `place` if the block succeeds.
 
     Raises StoreError if TMPDIR or the store cannot be written.
     """
@@ -64,7 +64,7 @@ def uploading(calls: RemoteCalls, place: str) -> Iterator[IO[bytes]]:
 def _upload(calls: RemoteCalls, place: str, path: str) -> None:
     """Write a local file to a store; the store has all of it when this returns.
 
-    Raises StoreError if it cannot be written, or repeatedly arrives wrong, FileNotFoundError if `path` is missing.
+    Raises StoreError if it cannot be written, or repeatedly arrives corrupted, FileNotFoundError if `path` is missing.
     """
     for _ in range(_MAX_UPLOADS):
         with naming_bucket(place, path):
@@ -73,9 +73,9 @@ def _upload(calls: RemoteCalls, place: str, path: str) -> None:
             return
         if _has_arrived(calls, place, path):
             return
-        _logger.warning("%s: the store holds other bytes than were sent; sending them again", place)
+        _logger.warning("%s: the store does not hold the bytes that were sent; sending them again", place)
     raise StoreError(
-        f"{place}: arrived wrong {_MAX_UPLOADS} times; check whether a proxy or the store changes what is sent"
+        f"{place}: arrived corrupted {_MAX_UPLOADS} times; check whether a proxy or the store changes uploads"
     )
 
 
@@ -103,13 +103,13 @@ def _put(calls: RemoteCalls, place: str, path: str) -> str:
 
 
 def _put_and_rename(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> None:
-    """Send a file to work/tmp, then rename it: other stores than object stores show a file while it grows."""
+    """Send a file to work/tmp, then rename it: stores other than object stores show a file while it grows."""
     part = f"{calls.url}/{TMP}/{time.time():.0f}.{uuid.uuid4().hex}.part"
     for name in (part, place):
         calls.call(place, "makedirs", name.rpartition("/")[0], exist_ok=True, doing="written")
     try:
         calls.call(place, "put_file", path, part, doing="written", num_bytes=num_bytes)
-        # Missing: an earlier try renamed it and its answer was lost, or it was deleted. _upload looks at the result.
+        # Missing: an earlier try renamed it and its response was lost, or it was deleted. _upload checks the result.
         with contextlib.suppress(FileNotFoundError):
             calls.call(place, "mv", part, place, doing="written", num_bytes=num_bytes)  # some libraries copy
         return
@@ -173,8 +173,8 @@ def remove_stale_files() -> None:
 def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
     """Delete what unfinished uploads below `root` left more than a day ago.
 
-    These are parts in S3, and files in work/tmp of stores other than object stores; Google's and Azure's stores drop
-    unfinished uploads by themselves.
+    These are parts in S3, and files in work/tmp of stores other than object stores; Google's and Azure's stores delete
+    unfinished uploads themselves.
     """
     before = datetime.datetime.now(datetime.UTC) - _STALE
     try:

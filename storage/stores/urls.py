@@ -1,4 +1,4 @@
-"""URLs of stores: which schemes name object stores, what a URL consists of."""
+"""URLs of stores: the schemes of object stores, and the parts of a URL."""
 
 from __future__ import annotations
 

@@ -25,25 +25,25 @@ Taker = Callable[[int, memoryview], None]  # position of a block in its file, th
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged file: its path relative to the dataset's folder, and what is wrong with it."""
+    """A damaged file: its path relative to the dataset's folder, and its problem."""
 
     file: str
     what: str
 
 
 def check_file(store: Store, path: str, sha256: str, take: Taker) -> list[str]:
-    """Read a listed file that is not a shard once; return what is wrong with it."""
+    """Read a listed file that is not a shard once; return its problems."""
     problems: list[str] = []
-    with noting(store, path, problems):
+    with collecting_problems(store, path, problems):
         if read_once(store, path, take)[1] != sha256:
             problems.append(NOT_SHA256)
     return problems
 
 
 def check_quarantine(store: Store, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
-    """Read the list of skipped rows once; return what is wrong with it, if it does not list `num_rows` rows too."""
+    """Read the list of skipped rows once; return its problems, such as a count other than `num_rows`."""
     problems: list[str] = []
-    with noting(store, path, problems), checked_file(store, path, sha256, take) as file:
+    with collecting_problems(store, path, problems), checked_file(store, path, sha256, take) as file:
         if file is None:
             return [NOT_SHA256]
         found = sum(json.loads(line)["num_rows"] for line in file)
@@ -90,8 +90,8 @@ def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[
 
 
 @contextmanager
-def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
-    """Add to `problems` if the block finds a file missing, or can't read or parse it; let other errors pass."""
+def collecting_problems(store: Store, path: str, problems: list[str]) -> Iterator[None]:
+    """Add to `problems` if the block finds a file missing, or can't read or parse it; other errors are raised."""
     try:
         yield
     except FileNotFoundError:
@@ -101,12 +101,12 @@ def noting(store: Store, path: str, problems: list[str]) -> Iterator[None]:
     except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
         problems.append(bare_message(error, store.place(path)))
     except OSError as error:
-        raise_if_passing(store, error)
+        raise_unless_damage(store, error)
         problems.append(bare_message(error, store.place(path)))
 
 
-def raise_if_passing(store: Store, error: Exception) -> None:
-    """Raise an OSError that says nothing of the file: a remote store that does not answer, a right that is missing."""
+def raise_unless_damage(store: Store, error: Exception) -> None:
+    """Raise an OSError that says nothing about the file: a store that does not answer, a missing permission."""
     if isinstance(error, OSError) and not store.is_damage(error):
         raise error
 

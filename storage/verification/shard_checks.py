@@ -2,7 +2,7 @@
 
 Length, SHA-256, the checksums of the sections, the largest id and the document offsets come from the same blocks, while
 they are in the processor's cache: SHA-256 takes nine tenths of the time (docs/verify.md). A document table is parsed
-only if its SHA-256 is right, so what is parsed is what was written.
+only if its SHA-256 is right, so it is parsed only as it was written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import NOT_SHA256, Taker, bare_message, checked_file, noting, read_once
+from tokenloom.storage.verification.file_checks import (
+    NOT_SHA256,
+    Taker,
+    bare_message,
+    checked_file,
+    collecting_problems,
+    read_once,
+)
 from tokenloom.storage.versions.published import version_path
 from tokenloom.wording import counted
 
@@ -32,7 +39,7 @@ from tokenloom.wording import counted
 class ShardClaim:
     """What a manifest says of one shard.
 
-    `info` is what the JSON block of its header must say, `num_inputs` the number of the version's inputs, None if
+    `info` is what the JSON block of its header must say. `num_inputs` is the number of the version's inputs, None if
     inputs.json is damaged.
     """
 
@@ -58,7 +65,7 @@ class ShardClaim:
 
 
 def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHeader | None, list[str]]:
-    """Read a `.tok` file once; return its header, None if the file is damaged, and what is wrong with it.
+    """Read a `.tok` file once; return its header, None if the file is damaged, and its problems.
 
     Args:
         store: the dataset's folder.
@@ -67,7 +74,7 @@ def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHea
     """
     problems: list[str] = []
     trusted: ShardHeader | None = None
-    with noting(store, claim.path, problems):
+    with collecting_problems(store, claim.path, problems):
         header, bad_header = _header(store, claim.path)
         sections = _Sections(header) if header else None
 
@@ -95,7 +102,7 @@ def check_documents(
     take: Taker,
     take_batch: Callable[[pa.RecordBatch], None] | None = None,
 ) -> list[str]:
-    """Read a document table once; return what is wrong with it.
+    """Read a document table once; return its problems.
 
     Args:
         store: the dataset's folder.
@@ -106,7 +113,7 @@ def check_documents(
     """
     problems: list[str] = []
     with (
-        noting(store, claim.docs_path, problems),
+        collecting_problems(store, claim.docs_path, problems),
         checked_file(store, claim.docs_path, claim.entry.docs_sha256 or "", take) as file,
     ):
         if file is None:
@@ -172,19 +179,19 @@ class _Sections:
     def _take_offsets(self, offsets: NDArray[np.uint64]) -> None:
         if not len(offsets):
             return
-        first_must_be = 0 if self._last_offset is None else int(offsets[0])
-        self._in_order &= first_must_be == int(offsets[0]) >= (self._last_offset or 0)
+        expected = 0 if self._last_offset is None else int(offsets[0])
+        self._in_order &= expected == int(offsets[0]) >= (self._last_offset or 0)
         self._in_order &= not bool((offsets[1:] < offsets[:-1]).any())
         self._last_offset = int(offsets[-1])
 
     def problems(self, vocab_size: int) -> Iterator[str]:
-        """Yield what is wrong, after the last block."""
+        """Yield the problems, after the last block."""
         if self._tokens_hash.digest() != self._header.tokens_checksum:
             yield "the checksum of its tokens does not match"
         if self._offsets_hash.digest() != self._header.offsets_checksum:
             yield "the checksum of its document offsets does not match"
         if not self._in_order or self._last_offset != self._header.num_tokens:
-            yield "its document offsets do not rise from 0 to the number of tokens"
+            yield "its document offsets do not increase from 0 to the number of tokens"
         if self._max_id >= vocab_size:
             yield f"id {self._max_id} in a vocabulary of {vocab_size}"
 
@@ -211,9 +218,9 @@ class _Rows:
         start, num_tokens, key = (column_values(batch, name) for name in ("start", "num_tokens", "key"))
         ends = start + num_tokens
         if int(start[0]) != self._end or bool((start[1:] != ends[:-1]).any()):
-            self._wrong["its documents do not lie one behind the other"] = None
+            self._wrong["its documents are not contiguous"] = None
         if bool((key[1:] < key[:-1]).any()) or int(key[0]) < (self._last_key or 0):
-            self._wrong["its keys do not rise"] = None
+            self._wrong["its keys are not in ascending order"] = None
         self._starts_hash.update(start.astype("<u8").data)
         self._first_key = int(key[0]) if self._first_key is None else self._first_key
         self._last_key, self._end = int(key[-1]), int(ends[-1])
@@ -221,7 +228,7 @@ class _Rows:
         self._num_rows += batch.num_rows
 
     def problems(self, header: ShardHeader | None) -> Iterator[str]:
-        """Yield what is wrong, after the last batch."""
+        """Yield the problems, after the last batch."""
         yield from self._wrong
         entry = self._claim.entry
         if self._num_rows != entry.documents:
@@ -243,7 +250,7 @@ class _Rows:
 def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
     """Return a column of a document table without nulls: (n,), or (n, 2) halves of `content`, all little-endian.
 
-    Arrow's own conversion imports pandas, which takes as long as reading some hundred megabytes.
+    Arrow's own conversion imports pandas, which takes as long as reading a few hundred megabytes.
     """
     column = batch[name]
     dtype = np.dtype(">u8") if name == "content" else np.dtype(column.type.to_pandas_dtype()).newbyteorder("<")
@@ -254,7 +261,7 @@ def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
 
 
 def _part(block: memoryview, position: int, start: int, end: int) -> memoryview:
-    """Return the part of a block at `position` that lies in the bytes [start, end) of the file."""
+    """Return the part of a block at `position` that is in the bytes [start, end) of the file."""
     return block[max(0, start - position) : max(0, end - position)]
 
 

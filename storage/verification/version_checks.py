@@ -10,7 +10,7 @@ from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, 
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import Damage, bare_message, raise_if_passing
+from tokenloom.storage.verification.file_checks import Damage, bare_message, raise_unless_damage
 from tokenloom.storage.verification.shard_checks import ShardClaim
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published, version_path
@@ -52,7 +52,7 @@ def check_verifiable(manifest: Manifest, version: str) -> None:
 
     Args:
         manifest: as it was read.
-        version: the one in whose folder it lies.
+        version: the one whose folder contains it.
     """
     if manifest.version != version:
         raise FormatError(f"it is the manifest of {manifest.version}")
@@ -64,7 +64,7 @@ def check_verifiable(manifest: Manifest, version: str) -> None:
         if any(field not in row for row in split.shards.rows)
     ]
     if missing := [*rows, *shards]:
-        raise FormatError(f"{', '.join(missing)} must be given; the program that wrote it is wrong; restore it")
+        raise FormatError(f"{', '.join(missing)} must be given; the program that wrote it has a bug; restore it")
 
 
 def manifest_problems(manifest: Manifest) -> Iterator[str]:
@@ -82,7 +82,7 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
             yield f"{counted(count, 'row')} {fate}, the splits have {total:,}"
     fates = sum(count for fate, count in manifest.row_counts.items() if fate != "read")
     if rows.read != fates:
-        yield f"{counted(rows.read, 'row')} read, {fates:,} of all fates"
+        yield f"{counted(rows.read, 'row')} read, {fates:,} accounted for"
     if bool(rows.quarantined) != (QUARANTINE in manifest.files):
         is_listed = "listed" if QUARANTINE in manifest.files else "not listed"
         yield f"{counted(rows.quarantined, 'row')} quarantined, and {QUARANTINE} is {is_listed}"
@@ -91,7 +91,7 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def inputs_problems(manifest: Manifest, inputs: list[InputEntry]) -> list[str]:
-    """Return what is wrong with inputs whose SHA-256 is right: the version's name follows from them."""
+    """Return the problems of inputs whose SHA-256 is right: the version's name must follow from them."""
     named = [(entry.source, entry.path, entry.fingerprint) for entry in inputs]
     try:
         name = version_name(manifest.spec, named, manifest.tokenizer.fingerprint)
@@ -126,7 +126,7 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
 
 
 def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:
-    """Return the readable entries of a tag's log, and what is wrong with it; `numbers` are of those that exist."""
+    """Return the readable entries of a tag's log, and its damage; `numbers` are those of its entries."""
     entries: list[TagEntry] = []
     damages: list[Damage] = []
     last = 0
@@ -143,11 +143,11 @@ def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry
 
 
 def _read_entry(store: Store, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
-    """Return an entry of a tag's log, None if it is unreadable, and what is wrong; `before` is the one before it."""
+    """Return an entry of a tag's log, None if it is unreadable, and its problems; `before` is the entry before it."""
     try:
         entry = tags.read_entry(store, tag, number)
     except (FormatError, StoreError) as error:
-        raise_if_passing(store, error)
+        raise_unless_damage(store, error)
         return None, [bare_message(error, store.place(tags.entry_path(tag, number)))]
     expected = before.version if before else None
     if (before or number == 1) and entry.previous != expected:

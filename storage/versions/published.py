@@ -1,4 +1,4 @@
-"""Published versions: where their files lie, and reading the small ones; a version is visible once its manifest is."""
+"""Published versions: the paths of their files, and the small files; a version is visible once its manifest is."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def parse_reference(text: str) -> Reference:
 def dataset_store(store: str, dataset: str) -> Store:
     """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
 
-    Raises StoreError for a bad name, and for a URL that carries a secret.
+    Raises StoreError for a bad name, and for a URL that contains a secret.
     """
     if not NAME_PATTERN.match(dataset):
         raise StoreError(

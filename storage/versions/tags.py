@@ -1,4 +1,4 @@
-"""Tags: movable names of versions, each a log of numbered entries. The one with the highest number counts.
+"""Tags: movable names of versions, each a log of numbered entries. The highest number is the current entry.
 
 A tag is moved by the exclusive create of number + 1, so one of two movers gets an error. Entries never change.
 """
@@ -24,7 +24,7 @@ BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 @dataclass(frozen=True, slots=True)
 class TagRecord:
-    """One move of a tag as its file says it; `at` is ISO 8601 in UTC."""
+    """One move of a tag, as its file records it; `at` is ISO 8601 in UTC."""
 
     version: str
     previous: str | None
@@ -51,7 +51,7 @@ def newest_number(store: Store, tag: str) -> int:
 
 
 def newest(store: Store, tag: str) -> TagEntry | None:
-    """Return the entry that counts, None if the tag is not set; raises FormatError if it is damaged."""
+    """Return the current entry, None if the tag is not set; raises FormatError if it is damaged."""
     number = newest_number(store, tag)
     return read_entry(store, tag, number) if number else None
 
@@ -82,7 +82,7 @@ def log(store: Store, tag: str) -> list[TagEntry]:
 def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
     """Move `tag` to `version`, if its newest entry is still number `seen_number`.
 
-    Raises FileExistsError if somebody else has moved it since.
+    Raises FileExistsError if it has moved since.
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
@@ -124,5 +124,5 @@ def _user() -> str:
 
 
 def entry_path(tag: str, number: int) -> str:
-    """Return where entry `number` of a tag's log lies, relative to the dataset's folder."""
+    """Return the path of entry `number` of a tag's log, relative to the dataset's folder."""
     return f"tags/{tag}/{number:08d}.json"

@@ -1,6 +1,6 @@
 """The assignment: which key range each shard of a version takes, and which spills it reads.
 
-The step assign writes it; every worker that shuffles reads it.
+The assign step writes it; every worker that shuffles reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SpillEntry:
 class ShardRange:
     """The part of a split's key range, [start_key, end_key), that one shard takes.
 
-    `num_tokens` and `num_documents` are what it holds before duplicates are dropped, about; they bound the memory.
+    `num_tokens` and `num_documents` estimate what it holds before duplicates are dropped; they bound the memory.
     """
 
     split: str

@@ -26,7 +26,7 @@ _RACY_NS = 2_000_000_000
 
 
 class Stamp(NamedTuple):
-    """What changes when a local file does."""
+    """The status of a local file, which changes when the file changes."""
 
     num_bytes: int
     mtime_ns: int

@@ -1,6 +1,6 @@
 """The record of a partition: what became of its rows, and which spills hold its documents.
 
-Written after the spills, so a build that finds a record and all that it lists has nothing to encode there.
+Written after the spills, so a build that finds a record and all that it lists need not encode the partition.
 """
 
 from __future__ import annotations
@@ -64,16 +64,18 @@ def find_partition_record(store: Store, spill: str) -> PartitionRecord | None:
     record = find_work_record(store, partition_record_path(spill), PartitionRecord)
     if record is None:
         return None
-    return record if _is_whole(spill, record, {path: store.num_bytes(path) for path in _files(spill, record)}) else None
+    return (
+        record if _is_complete(spill, record, {path: store.num_bytes(path) for path in _files(spill, record)}) else None
+    )
 
 
 def find_partition_records(store: Store, spills: Iterable[str]) -> dict[str, PartitionRecord]:
-    """Return the records of those of the partitions that are whole, by name; lists the folder once."""
+    """Return the records of the complete partitions, by name; lists the folder once."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
-    there = [spill for spill in dict.fromkeys(spills) if partition_record_path(spill) in lengths]
-    found = zip(there, store.read_all([partition_record_path(spill) for spill in there]), strict=True)
+    recorded = [spill for spill in dict.fromkeys(spills) if partition_record_path(spill) in lengths]
+    found = zip(recorded, store.read_all([partition_record_path(spill) for spill in recorded]), strict=True)
     parsed = {spill: _parsed(data, spill) for spill, data in found if data is not None}
-    return {name: record for name, record in parsed.items() if record and _is_whole(name, record, lengths)}
+    return {name: record for name, record in parsed.items() if record and _is_complete(name, record, lengths)}
 
 
 def _parsed(data: bytes, spill: str) -> PartitionRecord | None:
@@ -90,5 +92,5 @@ def _files(spill: str, record: PartitionRecord) -> dict[str, int]:
     return files | ({quarantine_path(spill): listed} if listed else {})
 
 
-def _is_whole(spill: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
+def _is_complete(spill: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
     return all(lengths.get(path) == num_bytes for path, num_bytes in _files(spill, record).items())

@@ -1,4 +1,4 @@
-"""The record of a shard that a build has written: its row of the manifest, and what the checks before that need."""
+"""The record of a shard that a build has written: its row of the manifest, and what validation needs."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def find_shard_record(store: Store, version: str, name: str) -> ShardRecord | No
     if record is None:
         return None
     path = version_path(version, name)
-    is_there = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")
-    return record if is_there else None
+    is_complete = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")
+    return record if is_complete else None

@@ -1,4 +1,4 @@
-"""What a build refuses once its rows are counted: a key that no row has, a source of bad rows alone, no document."""
+"""Reject a build after counting its rows: a key that no row has, a source with only bad rows, no document at all."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tokenloom.wording import counted
 
 
 def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord]) -> None:
-    """Refuse a build whose sources hold no document, or lack a key that they name.
+    """Raise InputError if the sources of a build hold no document, or if no row has a key that they name.
 
     Args:
         plan: with its partitions.
-        records: of partitions, by the name of their spills, see PartitionRecord. Sources with a partition that has none
-            are not checked.
+        records: of partitions, by the name of their spills, see PartitionRecord. A source is checked only if all of its
+            partitions have one.
 
     Raises:
-        InputError: what is missing, and where.
+        InputError: names what is missing, and where.
     """
     by_source = partitions_by_source(plan)
     for parts in by_source:
@@ -36,7 +36,7 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord
 
 
 def _check_source(source: str, filter_text: str | None, records: Sequence[PartitionRecord]) -> None:
-    """Raise InputError if bad rows are all that a source has, or no row has a key that it names."""
+    """Raise InputError if a source has only bad rows, or if no row has a key that it names."""
     if keys := _missing_keys(filter_text, records):
         raise InputError(
             f"source {source}: no row has the key {keys[0]!r} that its filter or id names; check the spelling"
@@ -44,8 +44,8 @@ def _check_source(source: str, filter_text: str | None, records: Sequence[Partit
     lists = [record.quarantine for record in records if record.quarantine.rows]
     if lists and not any(record.spills for record in records):
         reasons: Counter[str] = Counter()
-        for one in lists:
-            reasons.update(one.reasons)
+        for summary in lists:
+            reasons.update(summary.reasons)
         listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
         num_bad = counted(sum(reasons.values()), "bad row")
         raise InputError(
@@ -58,9 +58,9 @@ def _missing_keys(filter_text: str | None, records: Sequence[PartitionRecord]) -
     """Return the keys that no row has, sorted."""
     unseen = [set(record.unseen) for record in records if record.read]
     missing = set.intersection(*unseen) if unseen else set()
-    if not any(record.spills for record in records):  # a row that the filter leaves out is not asked for its id
-        was_asked = any(record.filtered for record in records)
-        missing &= set(columns_of(parse_filter(filter_text))) if filter_text and was_asked else set()
+    if not any(record.spills for record in records):  # the id of a row that the filter leaves out is not read
+        was_filtered = any(record.filtered for record in records)
+        missing &= set(columns_of(parse_filter(filter_text))) if filter_text and was_filtered else set()
     return sorted(missing)
 
 
@@ -69,7 +69,7 @@ def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
     num_bad = sum(record.quarantine.rows for record in records)
     return (
         f"{plan.inputs[0].url}: no document in {counted(len(plan.inputs), 'file')}: {counted(num_read, 'row')} read, "
-        f"{num_filtered:,} of them left out by a filter, or empty or shorter than "
-        f"documents.min_chars ({plan.spec.documents.min_chars:,}), {num_bad:,} for an error; "
+        f"{num_filtered:,} of them left out by a filter, or empty, or shorter than "
+        f"documents.min_chars ({plan.spec.documents.min_chars:,}), and {num_bad:,} skipped as bad rows; "
         "check the source and the rules"
     )

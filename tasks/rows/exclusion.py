@@ -1,6 +1,6 @@
 """Exclusion: contents to drop, such as removal requests and the texts of a benchmark.
 
-The shuffle drops them from what is already encoded: a rebuild after a removal request encodes nothing.
+The shuffle drops them after encoding, so a rebuild after a removal request encodes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tokenloom.tasks.sources.files.opening import input_bytes
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16
-_CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex alone ignores blanks
+_CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex would ignore blanks
 _HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: correct the line'
 
 
@@ -34,9 +34,9 @@ def read_exclusions(url: str) -> NDArray[np.uint64]:
         url: file of lines: 32 hexadecimal digits as in the document table's `content`, a JSON string, or an object
             with `text` or `content`; blank lines and lines that begin with # are comments.
 
-    Raises InputError that names a line of any other form, or the file if it can't be read.
+    Raises InputError, which names a line of any other form, or the file if it can't be read.
     """
-    input_bytes(url)  # opening would report a missing file as one that vanished
+    input_bytes(url)  # opening would report a missing file as deleted since the plan
     hashes: list[bytes] = []
     with open_decompressed(url) as file:
         for number, line in enumerate(file, 1):

@@ -1,7 +1,7 @@
 """The quarantine: rows that were skipped for an error, listed by a partition, then by the version.
 
-A line each: where the row is, how many rows from it on, and our own reason code; no message of a library, so that the
-bytes depend on the input alone.
+Each line has the first row, the number of rows from it on, and a reason code of our own. Messages of libraries are not
+listed, so the bytes depend only on the input.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tokenloom.storage.work.partition_records import QuarantineSummary, quaranti
 
 
 def first_message(row: BadRow) -> str:
-    """Return what a message about many bad rows says of the first: its own message, at most 500 characters of it."""
+    """Return the first 500 characters of a bad row's message, for a message about many bad rows."""
     return str(row)[:500]
 
 
 class QuarantineWriter:
-    """Lists the skipped rows of a partition in a work file, which is made with the first of them.
+    """Lists the skipped rows of a partition in a work file, which is created with the first of them.
 
     Args:
         store: the dataset's store.
@@ -67,7 +67,7 @@ class QuarantineWriter:
             self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
 
     def summary(self) -> QuarantineSummary:
-        """Return what the partition's record says of the list."""
+        """Return what the partition's record says about the list."""
         return QuarantineSummary(
             bytes=self._num_bytes,
             rows=self.num_rows,
@@ -122,7 +122,7 @@ def _read(store: Store, spill: str, summary: QuarantineSummary) -> Iterator[dict
 
 
 def _lines(store: Store, path: str) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends; of the last one what there is."""
+    """Yield the lines of a file with their line ends; the last line may lack one."""
     rest = b""
     for block in store.blocks(path):
         *lines, rest = (rest + block).split(b"\n")

@@ -55,7 +55,7 @@ def load_transform(name: str) -> Transform:
 def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place: Place) -> pa.Array:
     """Return texts, (n,) large_string, after the transform `name`: null where it returns None.
 
-    Raises InputError if it fails on a text. Such a row is never skipped, because the bytes may not be the reason.
+    Raises InputError if it fails on a text. Such a row is never skipped, because its bytes may not be the cause.
     """
     if name is None:
         return texts

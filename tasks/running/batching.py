@@ -1,4 +1,4 @@
-"""Jobs of a step in batches, one batch a task. Batching changes no byte of a version."""
+"""Group the jobs of a step into batches, one for each task. Batching changes no byte of a version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-MAX_TASKS = 400  # of a step; a run of more task runs is slow to show and to keep
+MAX_TASKS = 400  # of a step; Prefect is slow to show and store a run with more task runs
 MAX_SMALL_TASKS = 120  # of a step that takes a small part of the time
 _BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time
 
@@ -28,14 +28,14 @@ def batch_jobs(
 ) -> list[tuple[str, list[Job]]]:
     """Return jobs in batches, in order: (label of the first and how many more, jobs).
 
-    A batch ends with the job that reaches its weight. This is `max_weight` or, so that each worker gets several
-    batches, less; it is more where there would be too many batches.
+    A batch ends with the job that reaches its weight. This is `max_weight`, or less so that each worker gets several
+    batches, or more if there would be too many batches.
 
     Args:
         jobs: of one step.
         num_workers: how many work at a time.
         max_weight: how much one task should do.
-        max_tasks: batches that there may be.
+        max_tasks: the largest number of batches.
     """
     total = sum(max(job.weight, 1) for job in jobs)
     for_workers = total // (_BATCHES_PER_WORKER * max(1, num_workers))

@@ -18,7 +18,7 @@ from tokenloom.errors import InputError
 Item = TypeVar("Item")
 
 _BASE_BYTES = 1_000_000_000
-_MIN_BYTES = 500_000_000  # of it that a reader has
+_MIN_BYTES = 500_000_000  # the least that a reader gets
 _is_bounded = False
 
 

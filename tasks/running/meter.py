@@ -1,8 +1,8 @@
-"""How far a build is, added up from its events.
+"""The progress of a build, added up from its events.
 
 The terminal, the log of a run and its artifact all show the Reading of a Meter. The share of the whole build is the
 sum of the steps' shares by the weights of WorkKnown. It never falls, not even when a damaged file sends a build back
-to an earlier step. The time left follows the pace of this run alone: reused work took no time.
+to an earlier step. The time left follows the pace of this run only, since reused work took no time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarte
 from tokenloom.tasks.running.reading import CurrentStep, FinishedStep, Reading
 from tokenloom.wording import counted
 
-_MIN_SHARE = 0.02  # of a step or of the work: less says nothing about its pace
+_MIN_SHARE = 0.02  # of a step or of the work; less says nothing about its pace
 _MIN_SECONDS = 1.0
 
 
@@ -110,7 +110,7 @@ class Meter:
             return self._end_step()
 
     def read(self) -> Reading:
-        """Return how far the work is now."""
+        """Return the progress of the work now."""
         with self._lock:
             name = self._step.name if self._step else None
             return Reading(
@@ -139,7 +139,7 @@ class Meter:
         return names[names.index(self._step.name) + 1 :] if self._step and self._step.name in names else names
 
     def _seconds_left(self) -> float | None:
-        """Return about how long the rest of the work takes; None while too little of it is done to say."""
+        """Return about how long the rest of the work takes; None while too little of it is done for an estimate."""
         step = self._step
         if step is None or step.name not in self._weights:
             return None

@@ -1,18 +1,18 @@
 """Events of a running build: which step begins, and how much of it is done.
 
-The way of an event, from where the work is done to where people see it:
+The path of an event, from where the work is done to where users see it:
 
     worker process   report, the pipe to its parent (workers.serve), WorkerPool.call, which reports it here
     cluster worker   report, a list that travels with the task's result (recorded), replayed, which reports it here
     this process     report
-    storage          a warning in the log of `tokenloom`, as storage knows no events; while somebody listens, a Message
+    storage          a warning in the log of `tokenloom`, as storage has no events; while a listener is set, a Message
                          |
                          v
     listeners        one per display; each has a Meter, which adds the events up, and shows its Reading:
                      on a terminal (cli/live_display.py), as plain lines (cli/display.py), or in the log and the
                      artifact of a run (flows/runs/progress_log.py)
 
-`Working` is for the parent of a worker process alone and goes no further. A listener must return at once.
+`Working` is only for the parent of a worker process and goes no further. A listener must return at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Working:
-    """What a worker process does from now on, for the message if it dies: "encoding data/a.parquet"."""
+    """What a worker process is about to do, for the message if it dies: "encoding data/a.parquet"."""
 
     what: str
 
@@ -95,12 +95,12 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send every event of this process to `listener` while the block runs, and warnings of the log as messages.
+    """Send every event of this process to `listener` during the block, and logged warnings as messages.
 
     The listener may be called by several threads at once.
     """
     _listeners.append(listener)
-    _logger.addHandler(_WARNINGS)  # once, however many listen
+    _logger.addHandler(_WARNINGS)  # once, however many listeners there are
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What people read about a running build: the step, the whole build, what went through, the time left."""
+"""The progress of a running build as users see it: the step, the whole build, what went through, the time left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LABELS = {
 
 
 def step_label(step: str) -> str:
-    """Return what people read for a step: "divide into shards" for "assign"."""
+    """Return the name of a step as users see it: "divide into shards" for "assign"."""
     return _LABELS.get(step, step)
 
 

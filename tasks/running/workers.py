@@ -60,7 +60,7 @@ def _container_cores() -> int:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Let a child that starts in the block ignore Ctrl-C, which reaches the whole process group: the parent decides."""
+    """Make children started in the block ignore Ctrl-C, which reaches the whole process group: the parent decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -99,7 +99,7 @@ class _Worker:
                 f"a worker process ran out of memory while {self._activity}; use fewer --workers"
             ) from value
         if kind == "error":
-            raise value  # not in _exchange, which takes any EOFError for a lost worker
+            raise value  # not in _exchange, which treats any EOFError as a lost worker
         return value
 
     def _exchange(self, call: tuple[Callable[[Any], Any], Any] | None = None) -> tuple[str, Any]:
@@ -244,7 +244,7 @@ def _receive(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
         try:
             jobs.put(connection.recv_bytes())
         except (EOFError, OSError):
-            os._exit(1)  # the parent is gone, so there is no reason to continue, whatever the main thread does
+            os._exit(1)  # the parent is gone, so end, whatever the main thread does
 
 
 def _answer(call: bytes) -> bytes:

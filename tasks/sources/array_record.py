@@ -22,7 +22,7 @@ from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _ESCAPE_BYTES = 2**22  # for the other fields of a JSON record; escapes may double the document
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
-_REPAIR = "repair the file, make it again or leave it out"
+_REPAIR = "repair or recreate the file, or leave it out"
 
 
 class Reader(RecordReader):
@@ -91,7 +91,7 @@ def _check_local(url: str) -> str:
 
 @contextmanager
 def _open(url: str) -> Iterator[Any]:
-    """Open a file with the library, which reports a missing or foreign file only when asked."""
+    """Open a file with the library, which reports a missing or foreign file only on request."""
     try:
         from array_record.python import array_record_module
     except ModuleNotFoundError as error:

@@ -29,7 +29,7 @@ _FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
-_REPAIR = "repair the file, make it again or leave it out"
+_REPAIR = "repair or recreate the file, or leave it out"
 
 
 class Reader:
@@ -151,7 +151,7 @@ def _check_names(fields: pa.Schema | pa.StructType) -> None:
 
 
 def _needed_columns(schema: pa.Schema, columns: Columns, url: str) -> tuple[list[str], list[int]]:
-    """Return the names and the positions of the top columns that hold what is needed."""
+    """Return the names and the positions of the top-level columns that contain the needed columns."""
     names = columns.needed(schema, url)
     tops = list(dict.fromkeys(name if name in schema.names else name.split(".")[0] for name in names))
     return tops, [i for i, name in enumerate(schema.names) if name in tops]
@@ -178,8 +178,8 @@ def _file_batches(source: Any, url: str, part: FileRange, columns: Columns, max_
 def _is_mapped(source: Any, reader: Any, index: int) -> bool:
     """Return whether the batches of a file with a footer are used in place, in the mapped file.
 
-    Then all columns cost nothing, while pyarrow copies the columns that it is asked for: 450 MB for a batch of that
-    size.
+    If they are, reading all columns costs nothing, while pyarrow copies the columns of a selection: 450 MB for a batch
+    of that size.
 
     Args:
         source: the open file.
@@ -253,7 +253,7 @@ def _check_end(source: Any, url: str) -> None:
 
 
 def _num_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch by its buffers alone, which are not checked yet."""
+    """Return the bytes of a batch, by the lengths of its buffers, whose contents are not checked yet."""
     return sum(map(_column_bytes, batch.columns))
 
 

@@ -1,4 +1,4 @@
-"""What every kind of source offers: its files, their partitions, and their rows in batches."""
+"""The interface of every kind of source: its files, their partitions, and their rows in batches."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class FileRange:
     Attributes:
         start: the first of them.
         end: the one after the last.
-        first_row: number of the part's first row in the file, if whoever cut the file counted the rows.
-        first_byte: where the part begins, for formats that don't say it themselves.
+        first_row: number of the part's first row in the file, if the rows were counted when the file was cut.
+        first_byte: where the part begins, for formats that don't record it.
     """
 
     start: int
@@ -52,11 +52,11 @@ class FileRange:
 
 @dataclass(frozen=True)
 class PartitionRange(FileRange):
-    """A part of one file that a worker encodes at a time.
+    """A part of one file that a worker encodes in one go.
 
     Attributes:
         num_bytes: bytes of its text, or of the file; balances the work.
-        num_rows: None for formats that don't say it.
+        num_rows: None for formats that don't record it.
     """
 
     num_bytes: int
@@ -64,7 +64,7 @@ class PartitionRange(FileRange):
 
 
 class Group(NamedTuple):
-    """A row group or record batch, the least that can be read of a file; `first_byte` as in FileRange."""
+    """A row group or record batch, the smallest part of a file that can be read; `first_byte` as in FileRange."""
 
     num_bytes: int
     num_rows: int
@@ -113,16 +113,16 @@ class SourceReader(Protocol):
     """
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """Return the files that the source's `path` means, in order, without those to leave out.
+        """Return the files that the source's `path` matches, in order, without those to leave out.
 
-        The path of a source that has none is "".
+        `path` is "" for a source without one.
         """
 
     def place(self, url: str, row: int) -> str:
         """Return how a message names a row of a file."""
 
     def partitions(self, url: str) -> list[PartitionRange]:
-        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends on the file alone."""
+        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends only on the file."""
 
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """Yield the rows of a part in order, in batches of about BATCH_BYTES.

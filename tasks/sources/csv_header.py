@@ -1,4 +1,4 @@
-"""The first row of a CSV file: is it a header, and what to report if it lacks a column."""
+"""The first row of a CSV file: whether it is a header, and the error to report if it lacks a column."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources.rows.shown_names import shown_names
 
-_MOST_ROWS = 100  # compared with the header
-_MOST_CHARS = 1_000_000  # in those rows
+_MAX_ROWS = 100  # compared with the header
+_MAX_CHARS = 1_000_000  # in those rows
 _DELIMITERS = "\t;|,"
 USED_AS_NAMES = "its first row is used as names of columns; if it is data, set header: false"
 _LIKE_DATA = (
@@ -29,14 +29,14 @@ def skip_blank(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
-    """Return about the first hundred rows, or those before a row that can't be read; whoever reads it reports it."""
+    """Return about the first hundred rows, or those before a row that can't be read, which a later read reports."""
     found: list[list[str]] = []
     num_chars = 0
     try:
         for row in rows:
             found.append(row)
             num_chars += sum(map(len, row))
-            if len(found) == _MOST_ROWS or num_chars > _MOST_CHARS:
+            if len(found) == _MAX_ROWS or num_chars > _MAX_CHARS:
                 break
     except (csv.Error, InputError):
         return found

@@ -39,9 +39,8 @@ class Reader(TextFileReader):
         super().__init__(options, Fields(options, parses_numbers=True))
         compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
         named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
-        self._needed = {
-            str(column): key for key, column in named if column is not None
-        }  # column -> the key that names it
+        # column -> the key of the spec that names it
+        self._needed = {str(column): key for key, column in named if column is not None}
         self._delimiter = str(options["delimiter"])
         self._has_header = bool(options.get("header", True))
         self._columns: list[str] = options.get("columns") or []
@@ -73,7 +72,7 @@ class Reader(TextFileReader):
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
-        csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # only for the whole process
+        csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
         with open_decompressed(url) as file:
             if bad := self.contradiction(url, file):
                 yield RawRow(0, bad, 0)
@@ -96,10 +95,10 @@ class Reader(TextFileReader):
         """Return a file as text; bytes that can't be decoded become lone surrogates (PEP 383)."""
         return io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
 
-    def _lines(self, url: str, text: io.TextIOWrapper, most: int = _MAX_FIELD) -> Iterator[str]:
-        while line := text.readline(most):
-            if len(line) == most:
-                raise InputError(f"{url}: a line of {most:,} characters or more; split it, or repair the file")
+    def _lines(self, url: str, text: io.TextIOWrapper, max_chars: int = _MAX_FIELD) -> Iterator[str]:
+        while line := text.readline(max_chars):
+            if len(line) == max_chars:
+                raise InputError(f"{url}: a line of {max_chars:,} characters or more; split it, or repair the file")
             yield line
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:

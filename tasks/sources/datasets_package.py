@@ -1,4 +1,4 @@
-"""Open datasets through the package datasets: which files a split has, and their rows as tables."""
+"""Datasets opened with the package `datasets`: the files of a split, and their rows as tables."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _library(name: str) -> Any:
 
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """In the block, the package shows no progress bars, and does not count downloads over the network."""
+    """Stop the package, in the block, from showing progress bars and from reporting downloads over the network."""
     has_bars, counts = not library.are_progress_bars_disabled(), library.config.HF_UPDATE_DOWNLOAD_COUNTS
     library.disable_progress_bars()
     library.config.HF_UPDATE_DOWNLOAD_COUNTS = False

@@ -2,7 +2,7 @@
 
 `row` is the byte offset of the line in the decompressed file; in an array, the position of the object. A plain file of
 lines is cut into byte ranges, and a range owns the lines that start in it. Any other file is one partition, read as a
-stream, also a file whose encoding has other newlines (rows/text_files.py).
+stream; so is a file whose encoding has other newlines (rows/text_files.py).
 """
 
 from __future__ import annotations

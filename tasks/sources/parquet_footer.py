@@ -1,4 +1,4 @@
-"""The footer of a parquet file: where its columns are, what they take, and which values they may hold."""
+"""The footer of a parquet file: where its columns are, how large they are, and which values they may hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _byte_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
 
 
 def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
-    """Raise InputError if the footer says different numbers of rows and values of a row group.
+    """Raise InputError if the footer contradicts itself on the rows and values of a row group.
 
     Rows beyond a number that is too small would not be read.
     """
@@ -57,7 +57,7 @@ def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
 
 
 def repeated_leaves(file: pq.ParquetFile, groups: Sequence[int], leaves: Sequence[int]) -> list[str]:
-    """Return the leaf columns to read as dictionaries: those whose rows take next to nothing in the file.
+    """Return the leaf columns to read as dictionaries: those whose rows take almost no space in the file.
 
     A million copies of one text are a dictionary of one text and a million small numbers. Decoded when it is read, a
     batch of them could take any amount of memory.

@@ -123,8 +123,8 @@ class _Pieces:
     Args:
         file: the stream.
         separator: between two pieces.
-        max_bytes: the most that a piece may have.
-        offset: of the position in the file.
+        max_bytes: the largest length of a piece.
+        offset: the position in the file.
         skips: whether to skip a piece that is too large; otherwise it is the last one.
     """
 

@@ -56,7 +56,7 @@ class Comparison:
 
 
 def compare_with_source(job: ReencodeJob, stored_hash: Callable[[SampledDocument], int]) -> list[Comparison]:
-    """Encode documents again and return how each compares; those whose rows are gone are missing.
+    """Encode documents again and return how each compares; leaves out those whose rows are gone.
 
     Args:
         job: which documents.
@@ -130,5 +130,5 @@ def _located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Ro
 
 
 def _block_bytes(num_bytes: int, num_rows: int) -> int:
-    """Return how much of a remote file to read at once for some of its rows: much where they lie close together."""
+    """Return how much of a remote file to read at once for some of its rows: more if they are close together."""
     return _CLOSE_BLOCK_BYTES if num_bytes < num_rows * _APART_BLOCK_BYTES else _APART_BLOCK_BYTES

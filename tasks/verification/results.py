@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class DamagedFile(TypedDict):
-    """A damaged file of a version: what is wrong, and what to do."""
+    """A damaged file of a version, its problem, and the next step."""
 
     file: str
     what: str

@@ -1,7 +1,7 @@
 """Choose documents by hash, to encode them again: before a build publishes, and for `tokenloom verify --deep`.
 
-Each shard proposes the documents with its smallest hashes; the smallest of all are chosen. So the choice depends on
-the contents alone, and no process has to see all documents.
+Each shard proposes the documents with its smallest hashes; the smallest of all are chosen. So the choice depends
+only on the contents, and no process has to see all documents.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SampledDocument:
 
 
 class Sampler:
-    """Keeps the documents with the smallest hashes of those it is shown.
+    """Keeps the documents with the smallest hashes among those passed to it.
 
     Args:
         num_samples: how many to keep.

@@ -23,7 +23,7 @@ from tokenloom.storage.verification.file_checks import (
     bare_message,
     check_file,
     check_quarantine,
-    raise_if_passing,
+    raise_unless_damage,
 )
 from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification.version_checks import (
@@ -77,7 +77,7 @@ class FileReport:
 
 @dataclass(frozen=True)
 class Subject:
-    """A version to verify, and what is known about it before its large files are read.
+    """A version to verify, as far as it is known before its large files are read.
 
     `version` is None if the tag is damaged, `manifest` is None if it can't be trusted.
     """
@@ -127,7 +127,7 @@ def open_version(reference: str) -> Subject:
         try:
             entry = tags.newest(store, parsed.name)
         except (FormatError, StoreError) as error:  # check_tags has reported it
-            raise_if_passing(store, error)
+            raise_unless_damage(store, error)
             version = None
         else:
             if entry is None:
@@ -154,7 +154,7 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
             return None
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     except (FormatError, StoreError) as error:
-        raise_if_passing(store, error)
+        raise_unless_damage(store, error)
         damages.append(Damage(path, bare_message(error, place)))
         return None
     check_format(value, place)  # outside of the `try`: a newer format is not damage
@@ -175,7 +175,7 @@ def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[Inp
     except FormatError:
         return None
     except StoreError as error:
-        raise_if_passing(store, error)
+        raise_unless_damage(store, error)
         return None
     path = version_path(manifest.version, NAME)
     damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]

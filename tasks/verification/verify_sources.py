@@ -77,7 +77,7 @@ def deep_jobs(
 
 
 def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[SampledDocument]], DeepJob]:
-    """Return what makes a job of a file and its documents; raises FormatError if a tokenizer file is damaged."""
+    """Return a function that makes a job of a file and documents; raises FormatError for a damaged tokenizer file."""
     manifest, version = subject.manifest, subject.version
     assert manifest is not None and version is not None
     names = [name for name in manifest.files if name.startswith(_TOKENIZER)]

@@ -22,7 +22,7 @@ from tests.servers.s3_server import BUCKET, download, put, s3_server
 from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.flows.direct import build_as_spec_says
+from tokenloom.flows.direct import build_from_spec
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import Credentials
 
@@ -164,4 +164,4 @@ def test_a_direct_build_refuses_what_only_prefect_has(tmp_path: Path) -> None:
         spec = make_spec(tmp_path, [{"kind": "jsonl", "path": "/a.jsonl"}])
         asked = BuildSpec.model_validate(spec.model_dump() | fields)
         with pytest.raises(TokenloomError, match=said):
-            build_as_spec_says(asked)
+            build_from_spec(asked)

@@ -297,7 +297,7 @@ def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = command(tmp_path, "up", "--folder", "file/up")
     assert done.returncode == 1
-    assert f"{tmp_path}/file/up: can't be made (Not a directory); choose another --folder" in done.stderr
+    assert f"{tmp_path}/file/up: can't be created (Not a directory); choose another --folder" in done.stderr
 
 
 def test_ctrl_c_while_the_server_starts_is_an_interruption(migrated: Path, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_ctrl_c_while_the_server_starts_is_an_interruption(migrated: Path, tmp_p
     output, errors = starting.communicate(timeout=60)
     assert starting.returncode == 130, errors
     assert json.loads(output)["error"]["type"] == "KeyboardInterrupt"
-    assert errors.splitlines() == ["stopping: worker first, then the server", "interrupted"]
+    assert errors.splitlines() == ["stopping the worker, then the server", "interrupted"]
     assert wait_until_gone(mark) == []
 
 

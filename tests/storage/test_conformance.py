@@ -124,7 +124,7 @@ class TestS3(ObjectStoreConformance):
 
         monkeypatch.setattr(s3, "_put_parts", put_parts)
         monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
-        with pytest.raises(StoreError, match="large: the store forgot the upload before all parts arrived"):
+        with pytest.raises(StoreError, match="large: the store dropped the upload before all parts arrived"):
             store.replace("a/large", bytes(11 * MIB))
 
     def test_uploads_of_killed_processes_are_deleted_after_a_day(

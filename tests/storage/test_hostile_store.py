@@ -53,7 +53,7 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.write_text("in the way")
     spec = spec_at(store, tmp_path, TEXTS)
-    assert_refused(spec, str(store), "a file stands where a folder is needed", error=StoreError)
+    assert_refused(spec, str(store), "a file is in the place of a folder", error=StoreError)
     assert store.read_text() == "in the way"
     store.unlink()
     assert_builds(spec, TEXTS)
@@ -110,7 +110,7 @@ def test_a_build_larger_than_the_disk_is_refused_before_it_writes(size: str, tmp
 def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
     real_write = local_files.write_all
-    modules = ["stores.local_files", "formats.shard", "formats.spill"]
+    modules = ["stores.local_files", "formats.shard_writer", "formats.spill"]
     left = 0
 
     def write_until_full(file: IO[bytes], data: bytes | memoryview) -> None:

@@ -271,9 +271,9 @@ def test_arguments_out_of_range_are_refused_by_name() -> None:
         for seq_len in (0, -1, 2**31):
             with pytest.raises(ValueError, match=r"seq_len must be in \[1, 2\*\*31\), not "):
                 function("concat", seq_len, 9, offsets)
-        with pytest.raises(ValueError, match="do not go from 0 to the shard's 10 tokens"):
+        with pytest.raises(ValueError, match="do not run from 0 to the shard's 10 tokens"):
             function("best_fit", 4, 10, offsets)
-        with pytest.raises(ValueError, match="fall"):
+        with pytest.raises(ValueError, match="decrease"):
             function("document", 4, 9, np.array([0, 6, 4, 9], dtype=np.uint64))
 
 

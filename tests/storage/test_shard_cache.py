@@ -210,7 +210,7 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRe
     assert mine.read_bytes() == b"mine"
     assert (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").is_dir()
     for sha256 in (name, "cd" * 32):
-        with pytest.raises(StoreError, match="a link or folder stands where the cache keeps a file"):
+        with pytest.raises(StoreError, match="a link or folder, where the cache keeps a file"):
             cache.fetch(files[0].store, files[0].path, sha256, 4)
 
 

@@ -79,7 +79,7 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
         (lambda m: _count_more(m, "splits", "train", "documents"), "split train: .* documents, its shards have"),
         (lambda m: _count_more(m, "splits", "train", "duplicates"), "rows duplicates, the splits have"),
         (lambda m: _count_more(m, "rows", "kept"), "rows kept, the splits have"),
-        (lambda m: _count_more(m, "rows", "filtered"), "rows read, .* of all fates"),
+        (lambda m: _count_more(m, "rows", "filtered"), "rows read, .* accounted for"),
         (lambda m: m["files"].pop("quarantine.jsonl"), "quarantine.jsonl is not listed"),
         (lambda m: m["files"].pop("inputs.json"), "inputs.json is not listed"),
         (lambda m: m.pop("tokenizer"), "tokenizer must be an object"),
@@ -163,9 +163,9 @@ def _value(where: str, index: int, value: int) -> Callable[[ShardHeader, Any, An
         (_header(seed=5), "its header says seed 5"),
         (_header(tokenizer_fingerprint="0"), "its header says tokenizer_fingerprint '0'"),
         (_value("tokens", 3, 65_535), "id 65535 in a vocabulary of"),
-        (_value("offsets", 2, 2**40), "its document offsets do not rise"),
-        (_value("offsets", 0, 1), "its document offsets do not rise"),
-        (_value("offsets", -1, 1), "its document offsets do not rise"),
+        (_value("offsets", 2, 2**40), "its document offsets do not increase"),
+        (_value("offsets", 0, 1), "its document offsets do not increase"),
+        (_value("offsets", -1, 1), "its document offsets do not increase"),
     ],
 )
 def test_a_shard_that_contradicts_the_manifest_or_itself_is_named(
@@ -219,12 +219,12 @@ def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
 @pytest.mark.parametrize(
     ("column", "change", "message"),
     [
-        ("start", _set(1, 0), "its documents do not lie one behind the other"),
-        ("start", _set(0, 1), "its documents do not lie one behind the other"),
+        ("start", _set(1, 0), "its documents are not contiguous"),
+        ("start", _set(0, 1), "its documents are not contiguous"),
         ("num_tokens", _set(-1, 1), "its documents do not start where the document offsets of the shard say"),
-        ("num_tokens", _set(1, 1), "its documents do not lie one behind the other"),
+        ("num_tokens", _set(1, 1), "its documents are not contiguous"),
         ("input", _set(1, 3), "it names input 3, the version has 3"),
-        ("key", _set(1, 0), "its keys do not rise"),
+        ("key", _set(1, 0), "its keys are not in ascending order"),
         ("key", _set(0, 0), "its first_key is 0000000000000000, the manifest says"),
         ("key", _set(-1, 2**64 - 1), "its last_key is ffffffffffffffff, the manifest says"),
     ],

@@ -409,7 +409,7 @@ def test_compressed_members_without_content_are_skipped_or_reported(tmp_path: Pa
 def test_a_compressed_file_without_the_suffix_is_refused(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         path = written(tmp_path / f"a{suffix}.jsonl", compress(CONTENT))
-        with pytest.raises(InputError, match=r"its first bytes are those of (gzip|bz2|zstd); let its name end in"):
+        with pytest.raises(InputError, match=r"its first bytes are those of (gzip|bz2|zstd); rename it to end in"):
             texts_of(path)
 
 

@@ -135,7 +135,7 @@ def test_files_of_a_saved_dataset_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_to_leave_out_all_files_is_an_error(tree: Path) -> None:
-    assert_refused(spec_of(tree, "*"), "leave_out leaves out 8 files, and none is left; check its patterns")
+    assert_refused(spec_of(tree, "*"), "leave_out leaves out every file that matches (8 files); check its patterns")
 
 
 def test_plan_counts_the_files_of_each_pattern(
@@ -150,7 +150,7 @@ def test_plan_counts_the_files_of_each_pattern(
     shown = capsys.readouterr().out
     assert "leave_out of text-0: 'old' leaves out 3 files" in shown
     assert "leave_out of text-0: 'b.tmp' leaves out 1 file\n" in shown
-    assert "leave_out of text-0: '*.bak' matches no file that the path matches; check it" in shown
+    assert "leave_out of text-0: '*.bak' matches no file of the source; check it" in shown
     assert cli.main(["plan", "spec.yaml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == {"text-0": {"old": 3, "b.tmp": 1, "*.bak": 0}}
 
@@ -161,8 +161,8 @@ def test_a_build_warns_of_a_pattern_that_matches_nothing(tree: Path) -> None:
         build(spec_of(tree, "old", "drafts/"))
     messages = [event.text for event in seen if isinstance(event, progress.Message)]
     assert [text for text in messages if "leave_out" in text] == [
-        "leave_out of rows: 'drafts/' matches no file that the path matches; check it: it sees paths below the folder "
-        "before the first wildcard"
+        "leave_out of rows: 'drafts/' matches no file of the source; check it: it is compared with paths below the "
+        "folder before the first wildcard"
     ]
 
 

@@ -130,12 +130,12 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("s3://corp*/a.txt", "name each bucket in a source of its own"),
-        ("s3://*/a.txt", "name each bucket in a source of its own"),
+        ("s3://corp*/a.txt", "give each bucket a source of its own"),
+        ("s3://*/a.txt", "give each bucket a source of its own"),
         ("s3://corpora", "a folder"),
-        ("s3://corpora/a**/*.txt", r"\*\* is a part of its own"),
+        ("s3://corpora/a**/*.txt", r"\*\* must be a whole part of the path"),
         ("memory://nothing/*/*.txt", "no file matches"),
-        ("memory://nothing/a**", r"\*\* is a part of its own"),
+        ("memory://nothing/a**", r"\*\* must be a whole part of the path"),
     ],
 )
 def test_a_pattern_that_can_not_match_is_reported(pattern: str, message: str) -> None:

@@ -129,7 +129,7 @@ def test_null_text_is_a_row_without_text(tmp_path: Path) -> None:
 def test_compression_that_is_not_supported_is_refused_by_name(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(b"anything")
-    with pytest.raises(InputError, match=r"a\.jsonl.*not supported; use \.gz, \.bz2, \.zst or none"):
+    with pytest.raises(InputError, match=r"a\.jsonl.*not supported; recreate it with \.gz, \.bz2, \.zst or none"):
         read_file("jsonl", path)
 
 

@@ -143,7 +143,7 @@ def test_tables_and_plot_name_every_way(reference: str, capsys: pytest.CaptureFi
     assert lines[-1] == f"wrote {plot}"
     texts = ["".join(node.itertext()) for node in ElementTree.parse(plot).iter() if node.tag.endswith("}text")]
     assert "TokenLoader, thread" in texts
-    assert "1 process, 1 ms a step, batches of 4 x 64 tokens" in texts
+    assert "1 process, 1 ms per step, batches of 4 x 64 tokens" in texts
     assert "a step in ms: p50 (dark), p99, max (light)" in texts
     assert "MB of a process: proportional (dark), resident (light)" in texts
 

@@ -1,1 +1,1 @@
-"""The command line: arguments, one module a command, output and progress on a terminal."""
+"""The command line: arguments, one module per command, output and progress on a terminal."""

@@ -1,4 +1,4 @@
-"""Types of command line arguments, and arguments that several commands have."""
+"""Types of command-line arguments, and arguments that several commands share."""
 
 from __future__ import annotations
 

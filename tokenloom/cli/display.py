@@ -38,7 +38,7 @@ def _plain_lines() -> Iterator[None]:
     def listen(event: progress.Event) -> None:
         nonlocal last
         meter.take(event)
-        with lock:  # lines of several threads come one after the other
+        with lock:  # so that lines of different threads do not mix
             if isinstance(event, progress.Message):
                 print_status(event.text)
             elif time.monotonic() - last >= _PLAIN_SECONDS:

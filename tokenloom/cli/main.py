@@ -20,8 +20,8 @@ from tokenloom.cli.parser import make_parser
 if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
-_RESUMABLE = ("build", "demo")  # an interrupted one continues where it stopped
-_NOT_OF_THE_COMMAND = {"command", "benchmark", "module", "json", "debug"}
+_RESUMABLE = ("build", "demo")  # run again after an interruption, these continue where they stopped
+_SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def _run_reporting_errors(argv: Sequence[str]) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run the command, print its result with --json, and return the exit code."""
-    options = {name: value for name, value in vars(arguments).items() if name not in _NOT_OF_THE_COMMAND}
+    options = {name: value for name, value in vars(arguments).items() if name not in _SHARED_ARGUMENTS}
     # What a user's transform prints must not mix with the JSON.
     stdout = contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext()
     with stdout, showing_plain_warnings():

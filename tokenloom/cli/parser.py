@@ -1,4 +1,4 @@
-"""The parser of the command line: the list of commands, and the options that all of them share.
+"""The parser of the command line: the list of commands, and the options that they all share.
 
 A command's module adds its own arguments and runs it. The module is imported only if the command is given, so
 `tokenloom --help` imports none.
@@ -61,7 +61,7 @@ class UsageError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError where argparse's own prints the error and ends the program."""
+    """A parser that raises UsageError; argparse's own prints the error and ends the program."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
@@ -79,7 +79,7 @@ class _CommandParser(_Parser):
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of `tokenloom`.
 
-    What it parses has `command`, the `module` that runs it, `json`, `debug`, and the command's own arguments.
+    The parsed arguments are `command`, the `module` that runs it, `json`, `debug`, and those of the command.
     """
     parser = _Parser(
         prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
@@ -90,14 +90,14 @@ def make_parser() -> argparse.ArgumentParser:
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     for command in _COMMANDS:
-        _add(commands, command, shared)
-    bench = commands.add_parser("bench", help="measure")
-    benchmarks = bench.add_subparsers(dest="benchmark", required=True, metavar="WHAT", parser_class=_CommandParser)
+        _add_parser(commands, command, shared)
+    bench = commands.add_parser("bench", help="run a benchmark")
+    benchmarks = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=_CommandParser)
     for benchmark in _BENCHMARKS:
-        _add(benchmarks, benchmark, shared)
+        _add_parser(benchmarks, benchmark, shared)
     return parser
 
 
-def _add(parsers: Any, command: _Command, shared: argparse.ArgumentParser) -> None:
+def _add_parser(parsers: Any, command: _Command, shared: argparse.ArgumentParser) -> None:
     parser = parsers.add_parser(command.name, parents=[shared], help=command.help)
     parser.set_defaults(module=command.module)

@@ -1,4 +1,4 @@
-"""Reading a published version in training.
+"""Read a published version in training.
 
 dataset, mixture    what is read: TokenDataset, Mixture
 loader, evaluation  batches for a training process: TokenLoader, EvaluationPass; iterable: for torch's DataLoader

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack
 import numpy as np
 
 from tokenloom.errors import StoreError
-from tokenloom.reader.arguments import choice, whole
+from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int32s, Int64s, Integers
 from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat
@@ -47,12 +47,12 @@ class DatasetOptions(TypedDict, total=False):
 class TokenDataset(SplitSamples, SampleSource):
     """The samples of one split of a version, in natural order, each cut from a row of at most T + 1 tokens of a shard.
 
-    Opening reads the manifest only, and warns (UserWarning) if there are no samples. A dataset works wherever a
+    Opening reads only the manifest, and warns (UserWarning) if there are no samples. A dataset works wherever a
     map-style dataset does (torch's DataLoader and its samplers), and its pickle is small.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION, a folder or an fsspec URL; @latest by default.
-        split: "train", "validation", "test", or another name that the spec gives.
+        split: "train", "validation", "test", or another split of the spec.
         seq_len: T, the tokens in a sample, at least 1.
         packing: how rows are cut. "concat": sample i of a shard is its tokens [iT, iT + T + 1), so neighbours share
             one token, and fewer than T + 1 tokens at the end of a shard are dropped. "document": the same inside each
@@ -89,14 +89,14 @@ class TokenDataset(SplitSamples, SampleSource):
         access: str = "mmap",
         cache: ShardCache | None = None,
     ) -> None:
-        choice("packing", packing, PACKINGS)
-        choice("labels", labels, LABELS)
+        checked_choice("packing", packing, PACKINGS)
+        checked_choice("labels", labels, LABELS)
         names = _checked_fields(fields)
-        seq_len = whole("seq_len", seq_len, 1, 2**31)
+        seq_len = checked_int("seq_len", seq_len, 1, 2**31)
         options = OpenOptions(
-            whole("max_open_shards", max_open_shards, 1),
-            choice("verify", verify, ("open", "full")),
-            choice("access", access, ("mmap", "pread")),
+            checked_int("max_open_shards", max_open_shards, 1),
+            checked_choice("verify", verify, ("open", "full")),
+            checked_choice("access", access, ("mmap", "pread")),
         )
         files = _open_split(reference, split, cache)
         tokenizer = files.manifest.tokenizer
@@ -140,12 +140,12 @@ class TokenDataset(SplitSamples, SampleSource):
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples at `indices`; torch's DataLoader calls this for a batch."""
-        asked = np.array([operator.index(index) for index in indices], dtype=np.int64)
-        if outside := asked[(asked < -len(self)) | (asked >= len(self))].tolist():
+        requested = np.array([operator.index(index) for index in indices], dtype=np.int64)
+        if outside := requested[(requested < -len(self)) | (requested >= len(self))].tolist():
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(len(self), 'sample')}")
-        part = WindowPart(self.shards, np.arange(len(asked)), self.locate(asked % max(1, len(self))))
-        batch = _arrays(RowWindow([part], len(asked), self.format))
-        return [{name: values[i] for name, values in batch.items()} for i in range(len(asked))]
+        part = WindowPart(self.shards, np.arange(len(requested)), self.locate(requested % max(1, len(self))))
+        batch = _arrays(RowWindow([part], len(requested), self.format))
+        return [{name: values[i] for name, values in batch.items()} for i in range(len(requested))]
 
     def stream(self, order: str, seed: int, lanes: int | None) -> DatasetStream:
         """See SampleSource."""
@@ -174,7 +174,7 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     """Return the names of fields, sorted; raise TypeError or ValueError if they are not names of fields."""
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names, not the string {fields!r}")
-    return tuple(sorted({choice("fields", field, FIELDS) for field in fields}))
+    return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
 
 
 def _open_split(reference: str | os.PathLike[str], split: str, cache: ShardCache | None) -> ShardFiles:

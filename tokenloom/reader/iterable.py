@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenloom.reader.arguments import whole
+from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.feeding.feed import Batch
 from tokenloom.reader.feeding.host_feed import HostFeed
@@ -49,8 +49,8 @@ class SampleStream(IterableDataset[Batch]):
         drop_last: bool = True,
         num_epochs: int | None = None,
     ) -> None:
-        batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
-        start = whole("start", start, 0, 2**62)
+        batch_size = None if batch_size is None else checked_int("batch_size", batch_size, 1)
+        start = checked_int("start", start, 0, 2**62)
         self._source, self._order = source, (order, seed, lanes)
         self._start, self._batch_size = start, batch_size
         ranks = find_ranks(rank, world_size, mesh)
@@ -78,11 +78,11 @@ class SampleStream(IterableDataset[Batch]):
         """Yield the steps of one of `count` workers, in groups that double, so that the first batch comes soon."""
         num_steps = self._steps.left(self._start)
         first, group_steps = index, 1
-        most = max(1, _WINDOW_ROWS // self._steps.batch_size)
+        max_steps = max(1, _WINDOW_ROWS // self._steps.batch_size)
         while num_steps is None or first < num_steps:
             end = first + group_steps * count
             yield range(first, end if num_steps is None else min(end, num_steps), count)
-            first, group_steps = end, min(2 * group_steps, most)
+            first, group_steps = end, min(2 * group_steps, max_steps)
 
 
 def _only_sample(batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""TokenLoader: the batches of one rank, of a dataset or a mixture, exact from any step on, made ahead by a thread."""
+"""TokenLoader: the batches of one rank, of a dataset or a mixture, exact from any step, made ahead by a thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 import torch
 
 from tokenloom.errors import TokenloomError
-from tokenloom.reader.arguments import whole
+from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import DatasetOptions
 from tokenloom.reader.description import describe
 from tokenloom.reader.feeding.devices import make_feed
@@ -98,7 +98,7 @@ class TokenLoader:
         prefetch: int | None = None,
         io_threads: int = 4,
     ) -> None:
-        batch_size = whole("batch_size", batch_size, 1)
+        batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
         self.stream = make_stream(source, order, seed, lanes)
         self.device = torch.device("cpu" if device is None else device)
@@ -106,10 +106,10 @@ class TokenLoader:
             raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
         self.ranks = find_ranks(rank, world_size, mesh)
         self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
-        usual = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
-        self.prefetch = usual if prefetch is None else whole("prefetch", prefetch)
+        default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
+        self.prefetch = default if prefetch is None else checked_int("prefetch", prefetch)
         self.steps.check_from(0)
-        self._io_threads = whole("io_threads", io_threads)
+        self._io_threads = checked_int("io_threads", io_threads)
         self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
         self._finishes = self.device.type != "cpu"
         self._checked_ranks = False
@@ -214,7 +214,7 @@ class TokenLoader:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a state; the batch size and the world size may differ.
 
-        Raises TokenloomError if the state is of another stream; the message names both.
+        Raises TokenloomError if the state belongs to a different stream; the message names the differences.
         """
         position = check_state(state, self.stream.fingerprint())
         self.close()
@@ -233,15 +233,15 @@ class TokenLoader:
         """Open the version that a state names, and continue from there.
 
         Args:
-            store: where the dataset lies; for a mixture, one store or {member: store}.
+            store: the store of the dataset; for a mixture, one store or {member: store}.
             state: what state_dict() returned.
             batch_size: as in TokenLoader.
             dataset: options of TokenDataset (fields, cache, ...).
-            options: those of TokenLoader, except order, seed and lanes, which the state decides.
+            options: those of TokenLoader, except order, seed and lanes, which the state determines.
         """
         source, order = open_source(store, state, dataset or {})
-        if doubled := order.keys() & options.keys():
-            raise TypeError(f"{', '.join(sorted(doubled))}: the state decides the order; leave it out")
+        if repeated := order.keys() & options.keys():
+            raise TypeError(f"{', '.join(sorted(repeated))}: the state determines the order; omit it")
         loader = cls(source, batch_size, **options, **order)
         loader.load_state_dict(state)
         return loader

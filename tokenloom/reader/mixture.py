@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tokenloom.reader.arguments import whole
+from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.order import Schedule
 from tokenloom.reader.streams import DatasetStream, MixtureStream, SampleSource
@@ -37,7 +37,7 @@ class Mixture(SampleSource):
         for start, weights in stages:
             if set(weights) != set(members):
                 raise ValueError(f"the stage from sample {start} names {sorted(weights)}, not {sorted(members)}")
-        later = [(whole("from_sample", at), [weights[name] for name in members]) for at, weights in stages]
+        later = [(checked_int("from_sample", at), [weights[name] for name in members]) for at, weights in stages]
         self.schedule = Schedule([(0, [weight for _, weight in members.values()]), *later])
 
     def __repr__(self) -> str:

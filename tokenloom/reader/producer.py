@@ -1,4 +1,4 @@
-"""The producer: the batches of one rank in order, several at a time, on whichever thread calls it.
+"""Produce the batches of one rank in order, several at a time, on the calling thread.
 
 It looks up the rows of a whole window at once. The first window is one batch, so that the first batch comes soon; each
 window is twice as long as the one before, up to 16,384 rows.
@@ -17,11 +17,9 @@ from tokenloom.reader.order import Steps
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
 
-__all__ = ["Producer", "Steps"]
-
 _WINDOW_ROWS = 2**14  # at most
 _WINDOW_TOKENS = 2**25  # at most
-_LOOK_AHEAD = 2**14  # samples of this rank after a window whose shards are opened ahead
+_LOOK_AHEAD = 2**14  # samples of this rank, after a window, whose shards are opened ahead
 
 
 class Producer:
@@ -81,11 +79,11 @@ class Producer:
         return batches
 
     def close(self) -> None:
-        """End the threads, and cancel what they had left to do."""
+        """End the threads, and cancel their remaining work."""
         if self.is_mine:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for dataset in self._stream.datasets:
-                dataset.shards.forget_coming()
+                dataset.shards.forget_ahead()
 
     def _open_window(self) -> None:
         num_steps = min(2 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
@@ -100,13 +98,13 @@ class Producer:
         self._window_steps, self._taken_steps = num_steps, 0
 
     def _open_ahead(self, positions: Int64s, num_steps: int) -> None:
-        """Open the shards of a window in parallel, then those of what follows it, if opening shards is slow."""
+        """If opening shards is slow, open those of a window in parallel, and begin to open those that follow it."""
         if not self._stream.opens_slowly:
             return
         self._prepare(positions)
         after = self._position + num_steps * self._steps.samples
-        coming = self._steps.positions(after, max(1, _LOOK_AHEAD // self._steps.batch_size))
-        self._pool.submit(self._prepare, coming)
+        upcoming = self._steps.positions(after, max(1, _LOOK_AHEAD // self._steps.batch_size))
+        self._pool.submit(self._prepare, upcoming)
 
     def _prepare(self, positions: Int64s) -> None:
         for dataset, shards in self._stream.shards_of(positions):

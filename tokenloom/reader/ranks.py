@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Protocol, Self
 
 from tokenloom.errors import TokenloomError
-from tokenloom.reader.arguments import whole
+from tokenloom.reader.arguments import checked_int
 
 _log = logging.getLogger("tokenloom")
 
@@ -62,7 +62,7 @@ def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = Non
     """
     found = _of_mesh(mesh, rank, world_size) or _of_arguments(rank, world_size) or _of_torch() or _of_environment()
     if not 0 <= found.rank < found.world_size:
-        raise ValueError(f"rank {found.rank} of {found.world_size} ({found.origin}): a rank lies in [0, world_size)")
+        raise ValueError(f"rank {found.rank} of {found.world_size} ({found.origin}): a rank is in [0, world_size)")
     _log.info("data-parallel rank %d of %d, from %s", found.rank, found.world_size, found.origin)
     return found
 
@@ -86,7 +86,7 @@ def _of_arguments(rank: int | None, world_size: int | None) -> Ranks | None:
         raise ValueError("rank and world_size belong together: pass both or neither")
     if rank is None or world_size is None:
         return None
-    return Ranks(whole("rank", rank), whole("world_size", world_size, 1), "arguments")
+    return Ranks(checked_int("rank", rank), checked_int("world_size", world_size, 1), "arguments")
 
 
 def _process_group() -> ModuleType | None:
@@ -116,12 +116,12 @@ def _of_environment() -> Ranks:
 
 
 def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
-    """Raise TokenloomError if the ranks of the process group would read different streams; all of them must call this.
+    """Raise TokenloomError if the ranks of the process group would read different streams; they all must call this.
 
     Args:
         ranks: not checked unless they are those of the process group.
-        summary: what this rank reads; the message shows a difference.
-        place: where it reads that. The message shows it, but it may differ: each node may have its own copy.
+        summary: what this rank reads; it must be the same on all ranks.
+        place: where this rank reads it, for the message. Places may differ: each node may have its own copy.
     """
     distributed = _process_group()
     if distributed is None or ranks.world_size == 1 or not ranks.is_process_group():

@@ -1,4 +1,4 @@
-"""Opening what the state of a loader names."""
+"""Open the dataset or mixture that the state of a loader names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tokenloom.reader.streams import OrderOptions
 def open_source(
     store: str | Mapping[str, str], state: object, options: DatasetOptions
 ) -> tuple[TokenDataset | Mixture, OrderOptions]:
-    """Open what a state names.
+    """Open the dataset or mixture that a state names.
 
     Args:
-        store: where the dataset lies; for a mixture, one store or {member: store}.
+        store: the store of the dataset; for a mixture, one store or {member: store}.
         state: the state of a loader.
         options: those of TokenDataset that the state does not name.
 

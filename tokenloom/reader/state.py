@@ -12,7 +12,7 @@ _VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
 
 
 class SamplesFingerprint(TypedDict):
-    """All that decides the samples of a split, their indices, and what a model learns from them."""
+    """Everything that determines the samples of a split, their indices, and what a model learns from them."""
 
     dataset: str
     version: str
@@ -24,7 +24,7 @@ class SamplesFingerprint(TypedDict):
 
 
 class DatasetFingerprint(SamplesFingerprint):
-    """All that decides the sample at a position of the stream of a dataset."""
+    """Everything that determines the sample at a position of the stream of a dataset."""
 
     order: str
     order_version: int
@@ -33,7 +33,7 @@ class DatasetFingerprint(SamplesFingerprint):
 
 
 class MixtureFingerprint(TypedDict):
-    """All that decides the sample at a position of the stream of a mixture."""
+    """Everything that determines the sample at a position of the stream of a mixture."""
 
     members: dict[str, DatasetFingerprint]
     names: list[str]  # of the members, in order
@@ -142,7 +142,7 @@ def check_state(state: object, fingerprint: DatasetFingerprint | MixtureFingerpr
     """Return the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
     decoded = decode_state(state)
     if differences := _differences(decoded["stream"], fingerprint):
-        raise TokenloomError("the state is of another stream than this loader's: " + "; ".join(differences))
+        raise TokenloomError("the state belongs to a different stream: " + "; ".join(differences))
     return decoded["samples"]
 
 

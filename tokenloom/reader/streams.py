@@ -1,6 +1,6 @@
 """Streams: the endless global sequence of samples that the ranks of a loader share, of a dataset or of a mixture.
 
-A position of a stream is one sample, whatever the number of ranks. A window holds where its tokens lie.
+A position of a stream is one sample, whatever the number of ranks. A window says where its tokens are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from tokenloom.reader.arguments import whole
+from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
 from tokenloom.reader.ranks import Mesh
@@ -22,7 +22,7 @@ from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
 
 
 class OrderOptions(TypedDict, total=False):
-    """The arguments of TokenLoader that decide the order."""
+    """The arguments of TokenLoader that determine the order."""
 
     order: str
     seed: int
@@ -47,7 +47,7 @@ class Stream(ABC):
     Args:
         form: what a batch holds.
         num_samples: the samples of an epoch; None for a mixture, which has no epochs.
-        datasets: where the samples lie.
+        datasets: the datasets that hold the samples.
     """
 
     def __init__(self, form: BatchFormat, num_samples: int | None, datasets: list[SplitSamples]) -> None:
@@ -69,7 +69,7 @@ class Stream(ABC):
 
     @abstractmethod
     def fingerprint(self) -> DatasetFingerprint | MixtureFingerprint:
-        """Return all that decides the sample at a position, as JSON."""
+        """Return everything that determines the sample at a position, as JSON."""
 
     @abstractmethod
     def window(self, positions: Int64s, num_rows: int) -> RowWindow:
@@ -155,7 +155,7 @@ class MixtureStream(Stream):
         datasets = [member.dataset for member in members.values()]
         super().__init__(datasets[0].format, None, datasets)
         self.members, self.schedule = dict(members), schedule
-        self._lanes = None if lanes is None else whole("lanes", lanes, 1)
+        self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
 
     def fingerprint(self) -> MixtureFingerprint:
         """See Stream."""

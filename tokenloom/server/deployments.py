@@ -21,7 +21,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import POOL, page_of
 
 NAMES = ("build-dataset/build-dataset", "rebuild-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
-_OLD = "build-dataset/rebuild-nightly"  # made by releases whose schedules contained a whole spec
+_OLD = "build-dataset/rebuild-nightly"  # created by releases whose schedules contained a whole spec
 _OLD_SCHEDULE = CronSchedule(cron="0 2 * * *", timezone="UTC")  # those releases made it inactive
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
@@ -30,20 +30,20 @@ def deploy_all(url: str, heartbeat_seconds: int) -> list[str]:
     """Create the work pool if it is missing, the deployments of prefect.yaml, and the automations for dead runs.
 
     Existing deployments keep their parameters, schedules and limits. Deployments of earlier releases are removed unless
-    somebody changed them.
+    a user changed them.
 
     Args:
         url: of the server's API.
         heartbeat_seconds: interval between the heartbeats of a run.
 
     Returns:
-        The names of deployments of earlier releases that were kept because somebody changed them.
+        The names of deployments of earlier releases that were kept because a user changed them.
 
     Raises:
         TokenloomError: the server refused a request.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        _make_pool(client)
+        _ensure_pool(client)
         existing = _existing(client)
         _deploy(url)
         for deployment in existing:
@@ -63,7 +63,7 @@ def deployment_pages(url: str) -> dict[str, str]:
         return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in _existing(client)}
 
 
-def _make_pool(client: SyncPrefectClient) -> None:
+def _ensure_pool(client: SyncPrefectClient) -> None:
     try:
         client.read_work_pool(POOL)
     except ObjectNotFound:
@@ -80,7 +80,7 @@ def _existing(client: SyncPrefectClient) -> list[DeploymentResponse]:
 
 
 def _remove_old(client: SyncPrefectClient) -> list[str]:
-    """Remove the deployment of an earlier release; if somebody changed it, return its name instead."""
+    """Remove the deployment of an earlier release; if a user changed it, return its name instead."""
     try:
         old = client.read_deployment_by_name(_OLD)
     except ObjectNotFound:
@@ -101,7 +101,7 @@ def _deploy(url: str) -> None:
 
 
 def _restore(client: SyncPrefectClient, before: DeploymentResponse) -> None:
-    """Restore what a user set in a deployment and prefect.yaml has overwritten."""
+    """Restore the settings of a deployment that prefect.yaml has overwritten."""
     limit = before.global_concurrency_limit
     update = DeploymentUpdate(
         parameters=before.parameters,

@@ -38,7 +38,7 @@ def disable_telemetry() -> None:
 def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
     """Start a server, wait until it answers, and return its process and the URL of its API.
 
-    A server that Prefect starts by itself outlives a killed program, receives the terminal's Ctrl-C, and may print
+    A server that Prefect itself starts outlives a killed program, receives the terminal's Ctrl-C, and may print
     tracebacks when it stops.
 
     Args:

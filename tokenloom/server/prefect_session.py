@@ -62,7 +62,7 @@ def known_url() -> str | None:
 
 
 def heartbeat_seconds(url: str) -> int:
-    """Return the interval between the heartbeats of runs on a server, as far as it is known here.
+    """Return the interval between the heartbeats of runs on a server, as far as this process knows it.
 
     Args:
         url: of the server's API.

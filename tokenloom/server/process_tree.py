@@ -17,7 +17,7 @@ _END_SECONDS = 5.0
 
 
 def end_with_parent(seconds: float) -> None:
-    """End this process, which leads its own group, once its standard input closes, as it does when its parent ends.
+    """End this process, which leads its own group, when its standard input closes, as it does when its parent ends.
 
     Args:
         seconds: time for an orderly end after SIGTERM; then the whole group is killed.
@@ -38,31 +38,31 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def reap_children(but: Collection[int]) -> None:
-    """Reap exited children, except those that someone else waits for."""
-    for pid in children() - set(but):
+def reap_children(keep: Collection[int]) -> None:
+    """Reap exited children, except those in `keep`, which someone else waits for."""
+    for pid in children() - set(keep):
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
-def terminate_children(but: Collection[int]) -> None:
-    """Send SIGTERM to the children of this process, except `but`."""
-    for pid in children() - set(but):
+def terminate_children(keep: Collection[int]) -> None:
+    """Send SIGTERM to the children of this process, except those in `keep`."""
+    for pid in children() - set(keep):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
 
 
-def kill_children(but: Collection[int]) -> None:
-    """Kill the descendants of this process, except `but` and their descendants; wait until they are gone.
+def kill_children(keep: Collection[int]) -> None:
+    """Kill the descendants of this process, except those in `keep` and theirs; wait until they are gone.
 
     Gives up after a few seconds.
     """
     deadline = time.monotonic() + _END_SECONDS
-    while (found := children() - set(but)) and time.monotonic() < deadline:
+    while (found := children() - set(keep)) and time.monotonic() < deadline:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        reap_children(but)  # their own children become children of this process
+        reap_children(keep)  # their own children become children of this process
         time.sleep(0.01)
 
 

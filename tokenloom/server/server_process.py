@@ -88,12 +88,12 @@ def _use_waiting_sqlite() -> None:
         set_database_config(_WaitingSqlite(connection_url=url))
 
 
-def _leave_out_first_ui() -> None:
+def _disable_first_ui() -> None:
     prefect.__ui_static_path__ = Path(__file__, "none")  # a path below a file never exists, so Prefect skips this UI
 
 
 if __name__ == "__main__":
     end_with_parent(seconds=10)
     _use_waiting_sqlite()
-    _leave_out_first_ui()
+    _disable_first_ui()
     uvicorn.run(_with_policy(_with_second_ui(create_app())), fd=int(sys.argv[1]), log_level="error")

@@ -14,7 +14,7 @@ _MAX_SHORT_LIVES = 3
 
 
 class SupervisedProcess:
-    """A running process and how to start it again.
+    """A running process, and how to start it again.
 
     Args:
         name: for messages.
@@ -34,7 +34,7 @@ class SupervisedProcess:
         """Start the process again if it ended.
 
         Raises:
-            TokenloomError: it has ended three times in a row within a minute of its start.
+            TokenloomError: it ended three times in a row, each within a minute of its start.
         """
         code = self.process.poll()
         if code is None:
@@ -43,7 +43,7 @@ class SupervisedProcess:
         self._num_short_lives = self._num_short_lives + 1 if is_short else 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if self._num_short_lives >= _MAX_SHORT_LIVES:
-            raise TokenloomError(f"the {self._name} ended again and again ({how}); {self._log} says why")
-        print_status(f"the {self._name} ended ({how}; {self._log} says why) and is restarted")
+            raise TokenloomError(f"the {self._name} keeps ending ({how}); {self._log} says why")
+        print_status(f"the {self._name} ended ({how}; {self._log} says why); restarting it")
         self.process = self._start()
         self._started = time.monotonic()

@@ -61,7 +61,7 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
         on_ready: called once everything runs.
 
     Raises:
-        TokenloomError: the folder can't be made or is in use, the port is taken, or a process does not start.
+        TokenloomError: the folder can't be created or is in use, the port is taken, or a process does not start.
         KeyboardInterrupt: Ctrl-C or SIGTERM before everything ran.
     """
     _make_folder(home)
@@ -86,7 +86,7 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
         except KeyboardInterrupt:
             for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not interrupt the clean-up
                 signal.signal(number, signal.SIG_IGN)
-            print_status("stopping: worker first, then the server")
+            print_status("stopping the worker, then the server")
             if services is None:
                 raise
             return services.url
@@ -98,7 +98,7 @@ def _make_folder(home: Path) -> None:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the key of Prefect's secrets
     except OSError as error:
-        raise TokenloomError(f"{home}: can't be made ({error.strerror}); choose another --folder") from error
+        raise TokenloomError(f"{home}: can't be created ({error.strerror}); choose another --folder") from error
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, 
     """Run the server, and set the environment that its clients need."""
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home)})
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
-    print_status("starting the Prefect server; the first time takes half a minute")
+    print_status("starting the Prefect server; the first start takes half a minute")
     before = children()
     with (home / "server.log").open("ab") as log, ExitStack() as stack:
         process, url = start_server(port, log)
@@ -129,7 +129,7 @@ def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, 
         known_port = int(url.removesuffix("/api").rpartition(":")[2])
         server = SupervisedProcess("server", log.name, process, lambda: start_server(known_port, log)[0])
         stack.callback(lambda: stop_server(server.process))
-        stack.callback(lambda: kill_children(but={server.process.pid} | before))  # flow runs that the worker left
+        stack.callback(lambda: kill_children(keep={server.process.pid} | before))  # flow runs that the worker left
         yield server, url
 
 
@@ -170,7 +170,7 @@ def _stop_worker(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        print_status("the worker does not stop; it is killed")
+        print_status("the worker does not stop; killing it")
         process.kill()
         process.wait()
     end_runs(runs)
@@ -188,9 +188,9 @@ def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:
 
 
 def _supervise(*processes: SupervisedProcess) -> NoReturn:
-    """Restart processes that end; raise TokenloomError if one ends again and again."""
+    """Restart processes that end; raise TokenloomError if one keeps ending."""
     while True:
         time.sleep(1)
         for process in processes:
             process.restart_if_ended()
-        reap_children(but={process.process.pid for process in processes})
+        reap_children(keep={process.process.pid for process in processes})

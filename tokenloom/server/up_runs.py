@@ -1,7 +1,7 @@
 """End the flow runs of a `tokenloom up` that stops: each becomes Crashed at once and frees its concurrency slot.
 
 Otherwise a flow run would stay Running, and keep its slot, until a server misses its heartbeats. Its task runs, which
-have no heartbeats, would stay Running for ever.
+have no heartbeats, would stay Running forever.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def end_runs(runs: Iterable[UUID]) -> None:
     """Mark flow runs as Crashed: `runs`, and those that their worker had claimed but not started.
 
     Args:
-        runs: flow runs whose processes were killed. One that has ended by itself keeps its state.
+        runs: flow runs whose processes were killed. One that had already ended keeps its state.
     """
     try:
         with get_client(sync_client=True) as client:
             for run_id in {*runs, *_claimed(client)}:
-                with suppress(ObjectNotFound):  # it was deleted meanwhile
+                with suppress(ObjectNotFound):  # it has been deleted
                     _end(client, client.read_flow_run(run_id))
-    except httpx.HTTPError as error:  # `tokenloom up` must stop all the same
+    except httpx.HTTPError as error:  # `tokenloom up` must stop anyway
         print_status(
             f"the server did not record that its runs ended ({error}); it will once their heartbeats are missing"
         )

@@ -41,7 +41,7 @@ def kind_field(kind: str) -> Any:
 
 
 class SpecModel(BaseModel):
-    """A part of a spec: unknown keys are errors, and values are not converted.
+    """A part of a spec; unknown keys are errors, and values are not converted.
 
     `path_fields` names the fields that hold local paths or URLs. They are made absolute before a build and are not part
     of its identity: the content of the files is.

@@ -1,4 +1,4 @@
-"""The spec of a build as pydantic models, which are read from YAML and shown by Prefect as a form.
+"""The spec of a build as pydantic models: read from YAML, and shown by Prefect as a form.
 
 `BuildSpec.identity` is the part of a spec that determines the bytes of a version. It contains neither the store nor the
 paths: the content of the files enters instead.
@@ -245,7 +245,7 @@ class BuildSpec(SpecModel):
 def field_names(location: Sequence[str | int]) -> list[str]:
     """Return the keys that a spec allows at `location`, such as ("documents",) or ("sources", 0, "parquet").
 
-    A union is entered by the value of its `kind`. The list is empty for an unknown location.
+    A union is entered by the value of its `kind`. The list is empty if the location is unknown.
     """
     model = _models_at(location)[0]
     return list(model.model_fields) if model else []

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 
-_LAST = 1000  # position of a field in the form; fields without one sort as 0
+_LAST = 1000  # position of a field in the form; fields without a position sort as 0
 
 
 def as_any_of(schema: dict[str, Any]) -> None:

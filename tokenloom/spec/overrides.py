@@ -53,7 +53,7 @@ def _value(key: KeyPath, text: str, folder: Path) -> Any:
 
 
 def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:
-    """Set a key of a nested value; mappings and lists that are missing on the way are created."""
+    """Set a key of a nested value; missing mappings and lists on the way to it are created."""
     target: Any = spec
     for depth, (part, following) in enumerate(pairwise(key), start=1):
         if isinstance(target, list) and isinstance(part, int) and part < len(target):

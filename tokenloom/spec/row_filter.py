@@ -76,7 +76,7 @@ def comparisons_of(tree: Filter) -> Iterator[Comparison]:
 
 
 def holds(tree: Filter, compare: Callable[[Comparison], bool]) -> bool:
-    """Return whether a filter is true; `compare` evaluates each of its comparisons, all of which are evaluated."""
+    """Return whether a filter is true; `compare` is called for every comparison, without short circuit."""
     if isinstance(tree, Comparison):
         return compare(tree)
     parts = [holds(part, compare) for part in tree.parts]

@@ -61,5 +61,5 @@ class Credentials(SpecModel):
         title="Protocol", description="Of the URLs that need it: s3, gs, az, abfs"
     )
     block: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
-        title="Secret block", description='Name of the block, whose value is such as {"key": "...", "secret": "..."}'
+        title="Secret block", description='Name of the block; its value is like {"key": "...", "secret": "..."}'
     )

@@ -239,7 +239,7 @@ class HuggingFaceSource(_Source):
     )
     text: str = Field("text", title="Text", description="Column with the text; may be dotted: meta.body")
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
-    id: _ColumnName | None = Field(None, title="Id", description="Column that is carried to the document table")
+    id: _ColumnName | None = Field(None, title="Id", description="Column to copy to the document table")
 
     @model_validator(mode="after")
     def _files_of_a_builder(self) -> HuggingFaceSource:
@@ -248,7 +248,7 @@ class HuggingFaceSource(_Source):
         return self
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, path) for what is on this machine: a folder, or the files of a builder."""
+        """Yield (field, path) for each path on this machine: a folder, or the files of a builder."""
         if self.name.startswith(("/", "./", "../", "~")):
             yield "name", self.name
         if self.name in _BUILDERS and self.data_files:

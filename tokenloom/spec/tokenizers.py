@@ -25,7 +25,9 @@ class _WithMarks(SpecModel):
     eot: str | None = Field(
         None, title="End of text", description="Required if the tokenizer does not define it, such as <|endoftext|>"
     )
-    bos: str | None = Field(None, title="Begin of text", description="Token to put before each document; default: none")
+    bos: str | None = Field(
+        None, title="Beginning of text", description="Token to put before each document; default: none"
+    )
 
 
 class TiktokenTokenizer(_WithMarks):

@@ -17,7 +17,7 @@ _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or 
 
 
 def validate_spec(file: YamlFile) -> BuildSpec:
-    """Return the spec; raises SpecError with a line for each error."""
+    """Return the spec; raise SpecError with a line for each error."""
     try:
         return BuildSpec.model_validate(file.value)
     except ValidationError as error:
@@ -49,7 +49,7 @@ def _message(item: Any, file: YamlFile) -> str:
 
 
 def _given_value(item: Any) -> str:
-    is_whole_part = item["type"] == "value_error" and isinstance(item["input"], dict)  # such as a source: too long
+    is_whole_part = item["type"] == "value_error" and isinstance(item["input"], dict)  # a source, say: too long
     return "" if is_whole_part else f"; got {_short(item['input'])}"
 
 
@@ -59,7 +59,7 @@ def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
     skipped = False
     for part in location:
         if isinstance(value, dict) and isinstance(part, int) and part < len(value):
-            return (*written, list(value)[part])  # a list that is written as a mapping
+            return (*written, list(value)[part])  # a list written as a mapping
         if (isinstance(value, dict) and value.get("kind") == part and not skipped) or part == "[key]":
             skipped = True
             continue

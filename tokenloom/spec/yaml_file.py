@@ -33,7 +33,7 @@ class YamlFile:
     places: dict[KeyPath, str]
 
     def place(self, key: KeyPath) -> str:
-        """Return where a key was written, or else its closest parent; the name of the file if neither was."""
+        """Return where a key or else its closest parent was written; the name of the file if neither was."""
         parents = (key[:n] for n in range(len(key), 0, -1))
         return next((self.places[parent] for parent in parents if parent in self.places), self.name)
 

@@ -80,7 +80,7 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     _, offset_buffer, data = texts.buffers()
     if not len(texts):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    # A buffer from a file may be longer, and not even by a whole number of offsets.
+    # A buffer from a file may be longer, by any number of bytes.
     offsets = np.frombuffer(offset_buffer, np.int64, texts.offset + len(texts) + 1)[texts.offset :]
     flat = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
     return flat[offsets[0] : offsets[-1]], offsets - offsets[0]
@@ -91,7 +91,7 @@ def text_runs(offsets: NDArray[np.int64], run_bytes: int) -> list[tuple[int, int
 
     Args:
         offsets: (n + 1,) in bytes, as text_bytes returns them.
-        run_bytes: the largest size of a run of several texts.
+        run_bytes: the maximum size of a run of several texts.
     """
     runs, start, count = [], 0, len(offsets) - 1
     while start < count:
@@ -107,9 +107,8 @@ def with_boundary_ids(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: i
     bos, eot = np.array(bos_ids, dtype), np.array([eot_id], dtype)
     parts = [part for document in ids for part in (bos, document, eot)]
     num_tokens = np.array([len(document) for document in ids], np.uint32) + np.uint32(len(bos_ids) + 1)
-    return Encoded(
-        np.concatenate(parts, dtype=dtype, casting="unsafe"), num_tokens
-    )  # every id fits: it is < vocab_size
+    # Casting is safe: every id is below vocab_size, so it fits.
+    return Encoded(np.concatenate(parts, dtype=dtype, casting="unsafe"), num_tokens)
 
 
 def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:
@@ -120,7 +119,7 @@ def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:
 
 
 def decode_between(ids: NDArray[Any], spellings: Mapping[int, str], decode_run: Callable[[list[int]], str]) -> str:
-    """Return the text of (n,) ids: ids in `spellings` as spelled there, and the runs between them decoded."""
+    """Return the text of (n,) ids: those in `spellings` as spelled there, the runs between them decoded."""
     parts, start = [], 0
     for index in np.flatnonzero(np.isin(ids, list(spellings))).tolist():
         parts += [decode_run(ids[start:index].tolist()), spellings[int(ids[index])]]

@@ -5,7 +5,7 @@ and special tokens in a text are text. The library keeps every word with its off
 Memory per byte of text (0.23.3, one document of 3 MB): 122 to 150 bytes for prose or code in any script, 207 for a
 table of numbers, 295 for marks between letters; with WordPiece 106, 307 and 440. A document may therefore have 2 MB. It
 may have any size if long_texts finds places to cut it: it is then encoded in parts of 0.25 MB. With 100 MB of English
-and gpt-neox a process takes 417 MiB in all. `takes` refuses a longer text with a stretch of 2 MB without such a place
+and gpt-neox a process takes 417 MiB in total. `takes` refuses a longer text with a stretch of 2 MB without such a place
 (base64 in one line, a script that long_texts does not know). Speed on one core: 4.8 to 5.5 MB/s with short documents in
 runs of 0.25 MB (0.1 and 1 MB are equally fast), 2.2 to 2.9 with long ones.
 """

@@ -130,9 +130,8 @@ def _next_cut(text: NDArray[np.uint8], start: int, cut: re.Pattern[str]) -> int:
         first = window_start - 1
         while text[first] & 0xC0 == 0x80:
             first -= 1
-        window = str(
-            text[first : window_start + _WINDOW_BYTES].data, "utf-8", "ignore"
-        )  # the window may end within a character
+        end = window_start + _WINDOW_BYTES  # perhaps within a character, which is ignored
+        window = str(text[first:end].data, "utf-8", "ignore")
         if match := cut.search(window):
             return first + len(window[: match.start()].encode())
     return len(text)
@@ -157,7 +156,7 @@ def _separate(steps: list[dict[str, Any]]) -> bool:
         elif kind == "Split" and not separated:
             if not _is_known(step):
                 return False
-            separated = _takes_all(step["pattern"]["Regex"])
+            separated = _matches_all(step["pattern"]["Regex"])
         elif kind not in ("Split", "Digits", "Punctuation") and not (kind == "ByteLevel" and separated):
             return False
     return separated
@@ -178,7 +177,7 @@ def _is_known(split: dict[str, Any]) -> bool:
     return keeps_matches and re.fullmatch(rf"(?:{one})(?:\|(?:{one}))*", split["pattern"].get("Regex", "")) is not None
 
 
-def _takes_all(pattern: str) -> bool:
+def _matches_all(pattern: str) -> bool:
     """Return whether known alternatives match all whitespace and punctuation, or (BLOOM) all letters and digits."""
     marks = any(f"|{alternative}|" in pattern for alternative in _PUNCTUATION)
     return pattern == _BLOOM or (marks and pattern.endswith(r"|\s+"))

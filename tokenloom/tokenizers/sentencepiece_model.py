@@ -130,7 +130,7 @@ def _boundary_ids(
 
 
 def _piece_id(library: sentencepiece.SentencePieceProcessor, label: str, piece: str) -> int:
-    """Return the id of a piece; for a piece that the model lacks, the library returns the id of the unknown one."""
+    """Return the id of a piece. For one that the model lacks, the library returns the id of the unknown piece."""
     piece_id = library.PieceToId(piece)
     if library.IdToPiece(piece_id) != piece or library.IsUnknown(piece_id) or library.IsByte(piece_id):
         raise TokenizerError(

@@ -55,7 +55,7 @@ class TiktokenTokenizer:
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
         self._bos_ids = [self._special_id(bos)] if bos else []
-        # Tokens that can overlap (such as "<<" with itself) could be found across a seam, so then nothing is joined.
+        # Documents are not joined if tokens can overlap (such as "<<" with itself): one could be found across a seam.
         self._can_join = not any(_overlap(a, b) for a in self._allowed for b in self._allowed)
         probe_ids = [int(i) for i in self._encode_text(PROBE)]
         if encoding.decode_bytes(probe_ids) != PROBE.encode():
@@ -93,10 +93,10 @@ class TiktokenTokenizer:
         if not self._can_join:
             return None
         text = self._bos + (self._eot + self._bos).join(documents) + self._eot
-        return self._try(text, self._allowed)
+        return self._encode_or_none(text, self._allowed)
 
     def _ends(self, tokens: NDArray[Any], num_documents: int) -> NDArray[np.int64] | None:
-        """Return where each document ends; None if there are too many special ids: a document contains one as text."""
+        """Return where each document ends; None if there are too many special ids, as when a text contains one."""
         ends = np.flatnonzero(tokens == self.eot_id) + 1
         if self.eot_id in self._bos_ids:  # one token for both, as in gpt2
             return ends[1::2] if len(ends) == 2 * num_documents else None
@@ -108,13 +108,13 @@ class TiktokenTokenizer:
 
     def _encode_text(self, text: str) -> NDArray[Any]:
         """Return the ids of one text, in which special tokens are ordinary text."""
-        ids = self._try(text, set())
+        ids = self._encode_or_none(text, set())
         if ids is None:
             # The same merges, after Python's own regular expression engine, which has no limit.
             ids = np.array(self._encoding._encode_only_native_bpe(text), dtype=np.uint32)
         return ids
 
-    def _try(self, text: str, allowed_special: set[str]) -> NDArray[Any] | None:
+    def _encode_or_none(self, text: str, allowed_special: set[str]) -> NDArray[Any] | None:
         """Return the ids of `text`; None if tiktoken's regular expression engine gives up."""
         try:
             return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())

@@ -23,7 +23,7 @@ _NOT_TEXT = {
     b"ARROW1": "Arrow",
 }
 _NEXT_STEPS = {
-    **{codec: f"let its name end in {suffix}" for suffix, codec in _CODECS.items()},
+    **{codec: f"rename it to end in {suffix}" for suffix, codec in _CODECS.items()},
     **dict.fromkeys(("xz", "zip"), "decompress it"),
     **{what: f"read it with kind: {what.lower()}" for what in ("parquet", "Arrow")},
 }
@@ -32,9 +32,9 @@ _BUFFER_BYTES = 2**20
 
 
 def compression(url: str) -> str | None:
-    """Return the compression that a file's name says: gzip, bz2, zstd or None; raises InputError for any other."""
+    """Return the compression that a file's name implies: gzip, bz2, zstd or None; raises InputError for any other."""
     if url.endswith(_UNSUPPORTED):
-        raise InputError(f"{url}: this compression is not supported; use {', '.join(_CODECS)} or none: make it again")
+        raise InputError(f"{url}: this compression is not supported; recreate it with {', '.join(_CODECS)} or none")
     return next((codec for suffix, codec in _CODECS.items() if url.endswith(suffix)), None)
 
 
@@ -49,7 +49,7 @@ def _check_plain(url: str, file: IO[bytes]) -> None:
 
 @contextmanager
 def open_decompressed(url: str) -> Iterator[IO[bytes]]:
-    """Open an input file for reading forwards, decompressed if its name says so.
+    """Open an input file for reading forwards, decompressed if its name implies it.
 
     Arrow's codecs read several members and detect a truncated file; its gzip is 2.5 times as fast as Python's.
 
@@ -65,11 +65,11 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
         num_bytes = input_bytes(url)
         expect(file, [(0, num_bytes)])
         if num_bytes == 0:
-            raise InputError(f"{url}: the file is empty, so it is not a {codec} file; make it again")
+            raise InputError(f"{url}: the file is empty, so it is not a {codec} file; recreate it")
         try:
             stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
             yield cast(IO[bytes], io.BufferedReader(stream, _BUFFER_BYTES))
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
                 raise
-            raise InputError(f"{url}: broken {codec}: {said(error)}; make the file again or leave it out") from error
+            raise InputError(f"{url}: broken {codec}: {said(error)}; recreate the file or leave it out") from error

@@ -61,10 +61,10 @@ def keeps_ascii(encoding: str) -> bool:
 
     Then each newline byte is a newline of the text, so the file can be cut at newlines before it is decoded.
     """
-    return encoding == UTF8 or all(_stands_alone(encoding, byte) for byte in range(256))
+    return encoding == UTF8 or all(_is_one_character(encoding, byte) for byte in range(256))
 
 
-def _stands_alone(encoding: str, byte: int) -> bool:
+def _is_one_character(encoding: str, byte: int) -> bool:
     decoder = codecs.getincrementaldecoder(encoding)()
     try:
         text = decoder.decode(bytes([byte]))
@@ -80,7 +80,7 @@ def choose_encoding(url: str, encodings: Sequence[str]) -> str:
 
     Args:
         url: of the file.
-        encodings: Python's names; a single name is returned without a look at the file.
+        encodings: Python's names; a single name is returned without reading the file.
     """
     if len(encodings) < 2:
         return next(iter(encodings), UTF8)

@@ -32,7 +32,7 @@ class FoundFile:
         num_bytes: its length.
         fingerprint: of a remote file; None for a local one, whose content is hashed.
         options: replace those of the source when the file is read; with `stream` among them, the files of the source
-            are read as one.
+            are read as one stream.
     """
 
     path: str
@@ -62,7 +62,7 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
         return files
     if leave_out and leave_out.num_taken:
         num_files = counted(leave_out.num_taken, "file")
-        raise InputError(f"{pattern}: leave_out leaves out {num_files}, and none is left; check its patterns")
+        raise InputError(f"{pattern}: leave_out leaves out every file that matches ({num_files}); check its patterns")
     odd = "; write [[] for a [ in a name" if "[" in pattern else ""
     raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}")
 
@@ -85,7 +85,7 @@ def _is_file(name: str, info: Info, pattern: str) -> bool:
 def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tuple[str, Info]]]:
     """Return the root of a pattern, and the name and info of each file and folder that matches, sorted by name.
 
-    Files that `leave_out` takes are not among them.
+    Leaves out the files that `leave_out` matches.
     """
     filesystem, stripped = filesystem_of(pattern)
     wildcard = min((i for i in map(stripped.find, _WILDCARDS) if i >= 0), default=None)
@@ -112,7 +112,7 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
 
 
 def _listed(filesystem: Any, folder: str) -> list[Info]:
-    """Return what a folder holds, nothing if it does not exist; other errors become InputErrors that name it."""
+    """Return what a folder holds, [] if it does not exist; other errors become InputErrors that name it."""
     with naming(str(filesystem.unstrip_protocol(folder))):
         try:
             return list(filesystem.ls(folder, detail=True))
@@ -129,7 +129,7 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
         path: relative to the source's root.
         name: of the file in its file system.
         pattern: a path or URL in the same file system.
-        info: what the file system says of the file; asked for if None.
+        info: what the file system says about the file; requested if None.
     """
     if is_local(pattern):
         return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)

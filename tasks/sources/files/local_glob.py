@@ -83,13 +83,13 @@ def _info(path: str) -> Info:
 
 
 def _stat(path: str, follow: bool = True) -> os.stat_result | None:
-    """Return the status of a path, None if nothing is there; raises InputError if the system doesn't say.
+    """Return the status of a path, None if nothing is there; raises InputError if the system can't say.
 
-    (os.path.isdir returns False then.)
+    (os.path.isdir would return False.)
     """
     try:
         return os.stat(path, follow_symlinks=follow)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: of a NUL, which no name holds
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, which no name contains
         return None
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -97,5 +97,5 @@ def _stat(path: str, follow: bool = True) -> os.stat_result | None:
 
 def _unreadable(path: str, error: OSError) -> InputError:
     return InputError(
-        f"{path}: can't be read: {error.strerror}; give this user the right to read it, or leave it out of the pattern"
+        f"{path}: can't be read: {error.strerror}; give this user permission to read it, or leave it out of the pattern"
     )

@@ -17,7 +17,7 @@ from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import StoreFile, open_url
 from tokenloom.storage.stores.urls import is_object
 
-Info = dict[str, Any]  # what fsspec says of a file: "name", "type" and "size" at least
+Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least
 _opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
 
 
@@ -49,13 +49,13 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
 
 
 def info_of(url: str) -> Info:
-    """Return what the file system says of a file now; raises InputError if the file does not exist."""
+    """Return what the file system says about a file now; raises InputError if the file does not exist."""
     filesystem, name = filesystem_of(url)
     return info_in(filesystem, name, url)
 
 
 def info_in(filesystem: Any, name: str, url: str) -> Info:
-    """Return what a file system says of the file `name`; raises InputError, which names `url`, if it does not exist."""
+    """Return what a file system says about the file `name`; raises InputError, naming `url`, if it does not exist."""
     with naming(url):
         try:
             if is_object(url):
@@ -93,7 +93,7 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
 @contextmanager
 def open_input(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading; raises InputError if it is missing or can't be read."""
-    with naming(url, "the file is gone; it was there when the build was planned; build again"), open_file(url) as file:
+    with naming(url, "the file was deleted after the build was planned; build again"), open_file(url) as file:
         if (opened := _opened.get()) is not None:
             opened.append(file)
         yield file
@@ -118,7 +118,7 @@ def naming(url: str, missing: str | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         kind = kind_of(error)
-        if isinstance(error, StoreError | FormatError):  # about an input file, and already worded
+        if isinstance(error, StoreError | FormatError):  # about an input file, and already complete
             raise InputError(str(error)) from error
         if isinstance(error, TokenloomError) or (kind == "other" and not isinstance(error, OSError)):
             raise

@@ -28,7 +28,7 @@ def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
 
     Args:
         pattern: the URL, for messages.
-        path: the pattern as the file system spells it.
+        path: the pattern in the form that the file system uses.
 
     Raises InputError for an invalid pattern, StoreError if the store can't be listed.
     """
@@ -50,7 +50,7 @@ def _objects(pattern: str, path: str) -> list[Info]:
     fixed = _fixed(path)
     bucket, mark, prefix = fixed.partition("/")
     if not mark:
-        raise InputError(f"{pattern}: a wildcard in the bucket's name; name each bucket in a source of its own")
+        raise InputError(f"{pattern}: a wildcard in the bucket's name; give each bucket a source of its own")
     calls = RemoteCalls(pattern)
     try:
         if calls.scheme in S3:  # the `find` of s3fs takes a minute for 40,000 folders
@@ -86,7 +86,7 @@ def folder_glob(listing: Callable[[str], list[Info]], pattern: str, path: str) -
     Args:
         listing: returns what a folder holds, or raises. Called only for folders that may lead to a match.
         pattern: the URL, for messages.
-        path: the pattern as the file system spells it.
+        path: the pattern in the form that the file system uses.
 
     Raises InputError for an invalid pattern.
     """
@@ -140,5 +140,5 @@ def _matcher(path: str, pattern: str) -> Callable[[str], object]:
         return re.compile(glob_translate(path).replace("(?:.+/)?", "(?:.*/)?")).match
     except ValueError as error:  # "**" beside other characters
         raise InputError(
-            f"{pattern}: ** is a part of its own, for any number of folders: write a*/**/*.txt, or * within a part"
+            f"{pattern}: ** must be a whole part of the path, and matches any number of folders: write a*/**/*.txt"
         ) from error

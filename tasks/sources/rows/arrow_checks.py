@@ -1,6 +1,6 @@
 """Check the offsets and indices of record batches before any value is used, since a file may hold anything.
 
-Arrow's decoders take them from the file as they are. Used unchecked, they read foreign memory or another row's text.
+Arrow's decoders take them from the file unchecked. Used like that, they may read foreign memory or another row's text.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from tokenloom.spec.row_filter import Comparison, Filter
 from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
-_CAN_NOT_COMPARE = (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError)
+_COMPARE_ERRORS = (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError)
 
 
 def kept_rows(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
     """Return which rows of a batch the filter keeps, (n,); raises InputError if it can't compare a column."""
     try:
         mask = _mask(batch, tree)
-    except _CAN_NOT_COMPARE as error:
+    except _COMPARE_ERRORS as error:
         raise InputError(f"{url}: the filter can't compare a column: {said(error)}; check its value's type") from error
     kept: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     return kept
@@ -42,7 +42,7 @@ def check_comparable(schema: pa.Schema, comparison: Comparison, url: str) -> Non
     try:
         empty = plain(pa.array([], kind))
         pc.call_function(_KERNELS[comparison.operator], [empty, _scalar(comparison, empty.type)])
-    except _CAN_NOT_COMPARE as error:
+    except _COMPARE_ERRORS as error:
         raise InputError(
             f"{url}: the filter can't compare column {comparison.column!r}, which is {kind}, with "
             f"{comparison.value!r}; check the value's type"
@@ -58,11 +58,11 @@ def _scalar(comparison: Comparison, kind: pa.DataType) -> pa.Scalar:
     value = comparison.value
     if isinstance(value, int | float) and not isinstance(value, bool) and pa.types.is_floating(kind):
         return pa.scalar(float(value))  # otherwise Arrow casts the column to integers
-    is_passed = comparison.operator not in ("==", "!=")  # 0.5 lies between two integers, and so bounds them
+    is_order = comparison.operator not in ("==", "!=")  # 0.5 lies between two integers, and so bounds them
     if (
         isinstance(value, float)
         and pa.types.is_integer(kind)
-        and (value.is_integer() or (is_passed and isfinite(value)))
+        and (value.is_integer() or (is_order and isfinite(value)))
     ):
         value = ceil(value) if comparison.operator in ("<", ">=") else floor(value)
     if type(value) is int and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):

@@ -17,7 +17,7 @@ from tokenloom.spec.row_filter import Filter, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
-from tokenloom.tasks.sources.rows.fields import ways_out
+from tokenloom.tasks.sources.rows.fields import encoding_advice
 
 
 class Columns:
@@ -33,7 +33,7 @@ class Columns:
         self.filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
-        self._ways_out = ways_out(options)
+        self._encoding_advice = encoding_advice(options)
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
@@ -109,7 +109,7 @@ class Columns:
             except UnicodeDecodeError as error:
                 texts.append(None)
                 bad[row] = BadRow(
-                    f"{url}, row {row}: invalid UTF-8 at byte {error.start}; {self._ways_out}",
+                    f"{url}, row {row}: invalid UTF-8 at byte {error.start}; {self._encoding_advice}",
                     row,
                     "invalid_utf8",
                 )

@@ -23,19 +23,19 @@ def invalid_encoding(options: Options) -> str:
     return "invalid " + (" or ".join(options.get("encoding") or ()) or "UTF-8")
 
 
-def ways_out(options: Options, *, can_replace: bool = True) -> str:
+def encoding_advice(options: Options, *, can_replace: bool = True) -> str:
     """Return the next steps that a message offers for bytes that are not UTF-8.
 
     Args:
         options: see SourceReader; a Hugging Face source, which has a `split`, has no `encoding`.
         can_replace: whether the file can be read with U+FFFD in place of the bytes.
     """
-    ways = ["leave out bad rows (documents.on_error: skip)"]
+    steps = ["leave out bad rows (documents.on_error: skip)"]
     if can_replace:
-        ways.append("replace bad bytes (documents.encoding_errors: replace)")
+        steps.append("replace bad bytes (documents.encoding_errors: replace)")
     if options.get("kind") in _ENCODED and "split" not in options:
-        ways.append("name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])")
-    return f"repair the file, {', '.join(ways[:-1])} or {ways[-1]}"
+        steps.append("name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])")
+    return f"repair the file, {', '.join(steps[:-1])} or {steps[-1]}"
 
 
 class Fields:
@@ -54,7 +54,7 @@ class Fields:
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
         self.missing_keys = set(named)  # keys that no row has had so far
         self._replaces = options.get("encoding_errors") == "replace"
-        self._encoding, self._ways_out = invalid_encoding(options), ways_out(options)
+        self._encoding, self._encoding_advice = invalid_encoding(options), encoding_advice(options)
 
     @property
     def has_id(self) -> bool:
@@ -84,7 +84,7 @@ class Fields:
         if self._replaces:  # bytes that were not UTF-8 are surrogates, too (PEP 383)
             return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise BadRow(
-            f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._ways_out}",
+            f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._encoding_advice}",
             row,
             "invalid_utf8",
         )

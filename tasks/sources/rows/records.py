@@ -13,7 +13,7 @@ from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.rows.fields import Fields, invalid_encoding, ways_out
+from tokenloom.tasks.sources.rows.fields import Fields, encoding_advice, invalid_encoding
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
@@ -45,7 +45,7 @@ class RecordReader(ABC):
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
         self._encoding = invalid_encoding(options)
-        self.ways_out = ways_out(options)
+        self.encoding_advice = encoding_advice(options)
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files."""
@@ -76,7 +76,7 @@ class RecordReader(ABC):
         try:
             return data.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
-            message = f"{place}: {self._encoding} at byte {error.start}; {self.ways_out}"
+            message = f"{place}: {self._encoding} at byte {error.start}; {self.encoding_advice}"
             raise BadRow(message, row, "invalid_utf8") from error
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 _PLAIN = re.compile(r"[\w.-]+")
-_MOST_NAMES = 50
-_MOST_CHARS = 100
+_MAX_NAMES = 50
+_MAX_CHARS = 100
 _JSON_TYPES = {str: "a string", list: "an array", dict: "an object", bool: "a boolean", type(None): "null"}
 
 
@@ -20,14 +20,14 @@ def shown_names(names: Iterable[str]) -> str:
     Example: ["text", "a, b", ""] -> 'text, "a, b", ""'
     """
     names = iter(names)
-    shown = [_shown(str(name)) for name in islice(names, _MOST_NAMES)]
+    shown = [_shown(str(name)) for name in islice(names, _MAX_NAMES)]
     num_more = sum(1 for _ in names)
     return (", ".join(shown) or "none") + (f" and {num_more} more" if num_more else "")
 
 
 def _shown(name: str) -> str:
-    if len(name) > _MOST_CHARS:
-        name = name[:_MOST_CHARS] + "..."
+    if len(name) > _MAX_CHARS:
+        name = name[:_MAX_CHARS] + "..."
     name = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
     return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
 

@@ -1,6 +1,6 @@
 """Read the rows of text files (text, JSON, CSV) as UTF-8, whatever the encoding of the file.
 
-A file in UTF-8, or in an encoding with one byte for each character that extends ASCII, is cut as it is. Any other file
+A file in UTF-8, or in an encoding with one byte for each character that extends ASCII, is cut unchanged. Any other file
 becomes a stream of UTF-8 and is one partition; offsets then count bytes of that UTF-8.
 """
 
@@ -21,13 +21,13 @@ from tokenloom.tasks.sources.files.encodings import (
     to_utf8,
     utf8_stream,
 )
-from tokenloom.tasks.sources.rows.fields import Fields, ways_out
+from tokenloom.tasks.sources.rows.fields import Fields, encoding_advice
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _NEED_MARK = {
-    "utf-16": ("UTF-16", "UTF-32"),
+    "utf-16": ("UTF-16", "UTF-32"),  # the mark of UTF-32 may also be that of UTF-16 and a NUL
     "utf-32": ("UTF-32",),
-}  # the mark of UTF-32 may also be that of UTF-16 and a NUL
+}
 
 
 class TextFileReader(RecordReader):
@@ -44,7 +44,7 @@ class TextFileReader(RecordReader):
         super().__init__(options, fields)
         self._encodings: list[str] = options.get("encoding") or []
         self._chosen: dict[str, str] = {}
-        self._file_ways_out = ways_out(options, can_replace=self.is_any_text)
+        self._file_encoding_advice = encoding_advice(options, can_replace=self.is_any_text)
 
     def encoding_of(self, url: str) -> str:
         """Return Python's name of the encoding to read a file in."""
@@ -85,5 +85,5 @@ class TextFileReader(RecordReader):
             return BadRow(f"{url}: {message}", 0, "invalid_utf8")
         if mark and not encoding.startswith(("utf-16", "utf-32")) and not (self._replaces and self.is_any_text):
             message = f"{url}: its first bytes are those of {mark}, not of {encoding.upper()}"
-            return BadRow(f"{message}; {self._file_ways_out}", 0, "invalid_utf8")
+            return BadRow(f"{message}; {self._file_encoding_advice}", 0, "invalid_utf8")
         return None

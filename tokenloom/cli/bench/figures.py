@@ -23,7 +23,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class PerNode:
-    """What the ranks of each node used together, up to the last step; None downloaded from a local folder."""
+    """What the ranks of each node used, up to the last step; `bytes_downloaded` is None for a local folder."""
 
     nodes: int
     shards: list[int]
@@ -76,7 +76,7 @@ def way_figures(way: Task, num_nodes: int, ranks: Sequence[Measured], node_count
         way: what each rank did.
         num_nodes: nodes with a cache of their own.
         ranks: what the ranks measured, by rank.
-        node_counts: numbers of nodes to say for what each node used.
+        node_counts: numbers of nodes for which to report what each node used.
     """
     tokens = way.batch_size * way.seq_len
     rates = [tokens / rank.walls.mean() for rank in ranks]
@@ -107,8 +107,8 @@ def _quantiles(seconds: Any) -> Quantiles:
 
 
 def _per_node(ranks: Sequence[Measured], num_nodes: int) -> PerNode:
-    size = len(ranks) // num_nodes
-    nodes = [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    node_ranks = len(ranks) // num_nodes
+    nodes = [ranks[first : first + node_ranks] for first in range(0, len(ranks), node_ranks)]
     shards = [len(set().union(*(rank.shards for rank in node))) for node in nodes]
     downloaded = [max(rank.downloaded or 0 for rank in node) for node in nodes] if ranks[0].downloaded else None
     return PerNode(num_nodes, shards, downloaded)

@@ -37,7 +37,7 @@ def draw(result: BenchResult) -> str:
     ]
     band = _ROW_HEIGHT * len(ways) + _GAP
     width, height = _LABELS + 2 * (_PANEL + _NUMBERS), _TOP + 2 * band - _GAP + 16
-    title = f"{counted(result.processes, 'process')}, {result.step_ms:g} ms a step, "
+    title = f"{counted(result.processes, 'process')}, {result.step_ms:g} ms per step, "
     title += f"batches of {result.batch_size} x {result.seq_len} tokens"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -49,7 +49,7 @@ def draw(result: BenchResult) -> str:
         left, top = _LABELS + number % 2 * (_PANEL + _NUMBERS), _TOP + number // 2 * band
         if number % 2 == 0:
             parts += [_text(_LABELS - 12, _middle(top, row), name, anchor="end") for row, name in enumerate(names)]
-        parts += _drawn(panel, left, top)
+        parts += _draw_panel(panel, left, top)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -68,7 +68,7 @@ def _memory(way: WayFigures) -> tuple[list[float], str]:
     return sizes, " / ".join(f"{size:.0f}" for size in sizes) or "unknown"
 
 
-def _drawn(panel: _Panel, left: int, top: int) -> list[str]:
+def _draw_panel(panel: _Panel, left: int, top: int) -> list[str]:
     bottom = top + _ROW_HEIGHT * len(panel.rows)
     line = f'<line x1="{left}" y1="{top - 8}" x2="{left}" y2="{bottom}" stroke="{_FAINT}"/>'
     parts = [_text(left, top - 18, panel.title), line]
@@ -76,9 +76,8 @@ def _drawn(panel: _Panel, left: int, top: int) -> list[str]:
     for row, (values, text) in enumerate(panel.rows):
         y = top + row * _ROW_HEIGHT
         lengths = [_PANEL * value / full for value in values]
-        for length, shade in reversed(
-            list(zip(lengths, _SHADES, strict=False))
-        ):  # draw the longest first, behind the others
+        longest_first = reversed(list(zip(lengths, _SHADES, strict=False)))  # the others are drawn over it
+        for length, shade in longest_first:
             parts.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="{_BAR_HEIGHT}" fill="{shade}"/>')
         parts.append(_text(left + max(lengths, default=0.0) + 6, _middle(top, row), text))
     return parts

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from tokenloom.reader import TokenDataset
 
-_SECONDS = 3.0  # duration of the steps that count, unless their number is given
+_SECONDS = 3.0  # duration of the measured steps, unless their number is given
 _FLAT_SECONDS = 1.0
 _BARE_SECONDS = 0.5
 _MIN_STEPS = 20
-_WARM_SHARE = 5  # one fifth as many warm-up steps run before the steps that count
+_WARM_SHARE = 5  # one fifth as many warm-up steps run before the measured steps
 _BARE_BATCHES = 2048
-_BARE_TOKENS = 2**26  # the bare loop reads rows from these, more than a processor's cache can hold
+_BARE_TOKENS = 2**26  # the bare loop reads rows from these; a processor's cache holds fewer
 
 _barrier: Barrier | None = None  # shared by the ranks; set in each rank's process
 
@@ -66,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank measured. Times are in seconds, rates in tokens per second; warm-up steps are left out."""
+    """What one rank measured, without warm-up steps. Times are in seconds, rates in tokens per second."""
 
     waits: Any  # (num_steps,) time spent waiting for a batch
     walls: Any  # (num_steps,) time of the whole step
@@ -102,13 +102,13 @@ def run_rank(task: Task) -> Measured:
     barrier = _barrier
     assert barrier is not None  # _join sets it in each process
     try:
-        return _rank(task, barrier.wait)
+        return _measure_rank(task, barrier.wait)
     except BaseException:
         barrier.abort()  # the others must not wait for this rank
         raise
 
 
-def _rank(task: Task, meet: Callable[[], object]) -> Measured:
+def _measure_rank(task: Task, meet: Callable[[], object]) -> Measured:
     import tokenloom.reader.loader  # noqa: F401  # imports torch too, which must not count in the time to the first batch
     from tokenloom.storage.cache.cache_files import CacheFiles
 
@@ -205,7 +205,7 @@ def _bare_rate(data: TokenDataset, task: Task) -> float:
 
 def _shards(data: TokenDataset, task: Task, num_batches: int) -> list[int]:
     """Return the shards of a rank's first batches, in the order in which they are needed."""
-    from tokenloom.reader.producer import Steps
+    from tokenloom.reader.order import Steps
     from tokenloom.reader.ranks import find_ranks
     from tokenloom.reader.streams import make_stream
 

@@ -1,8 +1,8 @@
 """`tokenloom bench read`: measure how the training processes of a node get their batches, for each way of feeding.
 
 Each way runs in new spawned processes, one per rank, which start together. A rank takes a first batch, then alternates
-between a batch and a sleep of the step's length, then takes batches without a pause ("flat out"), and at last, for
-comparison, copies and widens rows in the simplest loop ("bare"). All ranks do each of these at the same time.
+between a batch and a sleep of the step's length, then takes batches without a pause ("flat out"), and finally, for
+comparison, copies and widens rows in the simplest loop ("bare"). All ranks do each of these simultaneously.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(
     plot: str | None,
     out: Output,
 ) -> BenchResult:
-    """Measure every way of feeding; print tables, and draw a plot if asked for.
+    """Measure every way of feeding; print tables, and draw a plot if `plot` is given.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
@@ -93,12 +93,12 @@ def run(
         order: as in TokenLoader.
         batch_size: samples of a batch on one rank.
         step_ms: how long a rank computes, at least 0.
-        steps: steps that count; None for as many as take 3 seconds, and at least 20.
+        steps: steps to measure; None for as many as take 3 seconds, and at least 20.
         workers: numbers of workers of a torch DataLoader to compare with; 0 loads in the process itself.
         processes: ranks.
         nodes: numbers of nodes that the ranks are divided into; each divides `processes`.
         plot: an .svg file to write.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
         SpecError: an argument is out of range.

@@ -19,7 +19,7 @@ _FEEDING = {
 _MEMORY = {
     "resident": "memory of a process and its workers; shared memory counts in each",
     "imports": "resident memory after the imports (torch among them), before anything is opened",
-    "proportional": "resident memory, but memory that n processes share counts as one nth in each",
+    "proportional": "resident memory, except that memory shared by n processes counts as one nth in each",
     "shared": "the part of the resident memory that more than one process maps",
     "processor": "processor time of a process and its workers, as a share of one core",
 }
@@ -35,7 +35,7 @@ def show(result: BenchResult, out: Output) -> None:
     what = f"{result.packing}, order {result.order}, seq_len {result.seq_len}, batch {result.batch_size}"
     out.line(f"{result.reference} {result.split}: {what}")
     out.line(
-        f"{counted(result.processes, 'process')}, {result.step_ms:g} ms of computing a step; "
+        f"{counted(result.processes, 'process')}, {result.step_ms:g} ms of computing per step; "
         f"the split has {counted(result.shards, 'shard')}\n"
     )
     out.table(["way of feeding", *_FEEDING], [[way_name(result, way), *_speeds(way)] for way in ways])

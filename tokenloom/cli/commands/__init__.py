@@ -1,1 +1,1 @@
-"""A module a command: its arguments, what it does, and what it prints."""
+"""One module per command: its arguments, what it does, and what it prints."""

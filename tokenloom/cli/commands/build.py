@@ -48,10 +48,10 @@ def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
     """
     spec = spec.with_workers(workers)
     if direct:
-        from tokenloom.flows.direct import build_as_spec_says
+        from tokenloom.flows.direct import build_from_spec
 
         with showing_progress():
-            return build_as_spec_says(spec).to_json()
+            return build_from_spec(spec).to_json()
     from tokenloom.server.prefect_session import run_flow
 
     with showing_progress():

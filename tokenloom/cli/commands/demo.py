@@ -84,23 +84,22 @@ def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], pri
     print_line(f"3. {data!r}\n   the first sample, decoded:\n")
     print_line("\n".join("     | " + line for line in sample.splitlines()[:8]))
     losses = _train(reference, updates, print_line)
-    print_line(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\nlook in    tokenloom inspect {reference}")
+    print_line(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\ninspect    tokenloom inspect {reference}")
     print_line(f"           tokenloom peek {reference}")
-    print_line(f"again      tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
+    print_line(f"rebuild    tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
     return result | {"sample": sample, "losses": losses, "spec": str(folder / "demo.yaml")}
 
 
 def _train(reference: str, updates: int, print_line: Callable[[str], None]) -> Json:
     from tokenloom.examples.train_small import BATCH_SIZE, SEQ_LEN, train
 
-    print_line(
-        f"\n4. training a small model, {counted(updates, 'update')} of 8 x 512 bytes, 10 a batch (loss in nats a byte)"
-    )
+    steps = f"{counted(updates, 'update')} of 8 x 512 bytes, 10 per batch"
+    print_line(f"\n4. training a small model: {steps} (loss in nats per byte)")
     with showing_progress():
         return train(
             reference,
             updates=updates,
-            tell=lambda text: print_line("     " + text),
+            print_line=lambda text: print_line("     " + text),
             track=lambda numbers: _tracked(numbers, BATCH_SIZE * SEQ_LEN),
         )
 

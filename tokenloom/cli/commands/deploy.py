@@ -34,7 +34,7 @@ def run(out: Output) -> DeployResult:
 
     url = known_url()
     if url is None:
-        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which deploys by itself")
+        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which also deploys")
     from tokenloom.server.deployments import NAMES, deploy_all
 
     heartbeat = heartbeat_seconds(url)
@@ -49,5 +49,5 @@ def run(out: Output) -> DeployResult:
 def print_kept(out: Output, kept: list[str]) -> None:
     """Print which deployments of earlier releases were kept, and what to do with them."""
     for name in kept:
-        out.line(f"kept            {name} of an earlier release, since its parameters or schedules were changed:")
+        out.line(f"kept            {name} of an earlier release, because its parameters or schedules were changed:")
         out.line("                schedule rebuild-dataset/rebuild-nightly with a spec file, then delete it")

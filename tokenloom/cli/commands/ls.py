@@ -19,7 +19,7 @@ from tokenloom.storage.versions.references import dataset_store
 
 @dataclass(frozen=True)
 class ListedDataset:
-    """A dataset of a store; `damage` says what is wrong with its tag `latest`."""
+    """A dataset of a store; `damage` describes the damage to its tag `latest`."""
 
     dataset: str
     versions: int
@@ -112,7 +112,7 @@ def _cells(version: ListedVersion) -> list[object]:
 
 
 def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
-    """Return the version that a tag names, and what is wrong with the tag."""
+    """Return the version that a tag names, and a description of the tag's damage; either may be None."""
     try:
         newest = tags.newest(store, tag)
     except (FormatError, StoreError) as error:

@@ -27,7 +27,7 @@ _HEADER = ["split", "packing", "seq_len", "samples", "padding", "cut documents",
 
 @dataclass(frozen=True)
 class PackedSplit:
-    """What one packing makes of one split; `kept` says whether its counts were kept for later readers."""
+    """The samples of one split under one packing; `kept` says whether their counts were kept for later readers."""
 
     split: str
     packing: str
@@ -71,7 +71,7 @@ def run(reference: str, seq_len: int, packing: list[str], split: list[str], out:
         seq_len: T, in [1, 2**31).
         packing: some of PACKINGS; none for all.
         split: some of the version's splits; none for all.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
         SpecError: packing or seq_len is out of range.

@@ -54,7 +54,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     """Show what a build would read and make, and what of it is cached.
 
     Raises:
-        TokenloomError: the build would fail at once; also if it needs more space than the disk has.
+        TokenloomError: the build would fail at once, for example because the disk is too small.
     """
     from tokenloom.flows.direct import check_direct, plan_directly
     from tokenloom.tasks.estimate import check_disk

@@ -42,11 +42,11 @@ def run(folder: str | None, port: int, runs: int, out: Output) -> UpResult:
         folder: of the database, storage and logs; None for default_home().
         port: of 127.0.0.1; 0 for a free one.
         runs: flow runs at a time.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
-        TokenloomError: the folder can't be made or is in use, the port is taken, or a process does not start.
-        KeyboardInterrupt: Ctrl-C before all of it was running.
+        TokenloomError: the folder can't be created or is in use, the port is taken, or a process does not start.
+        KeyboardInterrupt: Ctrl-C before everything was running.
     """
     home = Path(folder).expanduser().absolute() if folder else default_home()
     url = run_services(home, port, runs, lambda services: _print(out, home, services))

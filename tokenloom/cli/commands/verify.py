@@ -28,7 +28,7 @@ class VerifyResult(JsonResult):
 
     @property
     def exit_code(self) -> int:
-        """3 if files are damaged; 1 if no document could be encoded again although that was asked for."""
+        """3 if files are damaged; 1 if no document could be encoded again although `deep` was set."""
         if self.value["damages"]:
             return _DAMAGED
         return _FAILED if self.deep and not self.value["documents_encoded_again"] else 0
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser)
     parser.add_argument("--deep", action="store_true", help="encode 1,000 documents again from their sources")
     parser.add_argument(
-        "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: as build.json says)"
+        "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
     )
     parser.add_argument(
         "--workers", type=count_up_to(512), metavar="N", help="worker processes (default: one per core)"
@@ -52,9 +52,9 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
         deep: encode 1,000 documents again from their sources.
-        spec: a YAML file that says where the sources are; None for what build.json says.
+        spec: a YAML file that says where the sources are; None for those in build.json.
         workers: processes; None for one per core.
-        out: gets what is printed.
+        out: prints the result.
 
     Raises:
         StoreError: there is no such version, or the store can't be read.

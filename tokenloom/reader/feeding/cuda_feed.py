@@ -104,7 +104,7 @@ class CudaFeed:
     def _free_slot(self) -> _Slot:
         place = self._next % len(self._slots)
         self._next += 1
-        if self._slots[place].batches_left:  # the consumer still needs it: leave it and make another
+        if self._slots[place].batches_left:  # the consumer still needs it: replace it
             self._slots[place] = self._make_slot(len(self._slots[place].host["tokens"]))
         return self._slots[place]
 

@@ -41,8 +41,8 @@ class ArrayPool(Generic[Number]):
 class HostFeed:
     """Makes batches in host memory; batches for a device other than CUDA are copied there when they are taken.
 
-    Each tensor is made from an array and not cut from another tensor: otherwise torch would take a change of the labels
-    of one batch for a change of all batches that wait for their backward pass.
+    Each tensor is made from an array and not cut from another tensor: otherwise torch would treat a change to the
+    labels of one batch as a change to every batch whose backward pass is pending.
 
     Args:
         form: what a batch holds.

@@ -28,8 +28,8 @@ _TIGHT_SECONDS = 50e-6  # a consumer that takes less time for an item does not c
 _KEPT_SHARE = 0.5  # of the lock's switch interval
 _KEPT_TIMES = 2  # a busy machine may be slow once in a while
 _NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
-_REST_SECONDS = 20.0  # after which the thread tries again
-_STOP = 0  # sent in place of the number of items that there is room for
+_REST_SECONDS = 20.0  # then the thread is tried again
+_STOP = 0  # sent instead of a number of items
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Prefetcher(Generic[Item]):
         self._make, self._ahead = make, ahead
         self._made: _Queue[Item] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
-        self._num_asked = ahead  # requested of the thread and not taken yet; the thread rests at 0
-        self._num_taken, self._left = 0, 0.0  # of the last call: how many items it returned, and when
+        self._num_requested = ahead  # requested of the thread and not taken yet; the thread rests at 0
+        self._num_taken, self._returned_at = 0, 0.0  # of the last call: how many items it returned, and when
         self._num_kept = 0  # how many times in a row the thread found the lock kept
         self._rests_until = 0.0
         self._room.put(ahead)
@@ -82,16 +82,18 @@ class Prefetcher(Generic[Item]):
         Raises what the thread raised.
         """
         now = time.perf_counter()
-        computes = now - self._left > self._num_taken * _TIGHT_SECONDS
-        if self._num_asked:
+        computes = now - self._returned_at > self._num_taken * _TIGHT_SECONDS
+        if self._num_requested:
             items = self._take_made(now)
-        else:  # a consumer that computes had better wait briefly and often than long and seldom
+        else:  # for a consumer that computes, short and frequent waits are better than long and rare ones
             items = self._make(max(1, self._ahead // 8) if computes else self._ahead)
-        room = self._ahead - self._num_asked
-        if computes and now >= self._rests_until and 2 * room >= self._ahead:  # so that it makes several at a time
-            self._num_asked = self._ahead
+        room = self._ahead - self._num_requested
+        if (
+            computes and now >= self._rests_until and 2 * room >= self._ahead
+        ):  # so that the thread makes several at a time
+            self._num_requested = self._ahead
             self._room.put(room)
-        self._num_taken, self._left = len(items), time.perf_counter()
+        self._num_taken, self._returned_at = len(items), time.perf_counter()
         return items
 
     def _take_made(self, now: float) -> list[Item]:
@@ -103,7 +105,7 @@ class Prefetcher(Generic[Item]):
         self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
         if self._num_kept == _KEPT_TIMES:
             self._num_kept, self._rests_until = 0, now + _REST_SECONDS
-        self._num_asked -= len(made.items)
+        self._num_requested -= len(made.items)
         return made.items
 
 
@@ -149,4 +151,4 @@ def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
         return
     room.put(_STOP)
     if thread.ident is not None and thread is not threading.current_thread():  # an interrupt may come before its start
-        thread.join(_JOIN_SECONDS)  # past this time, it ends by itself after the items that it is making
+        thread.join(_JOIN_SECONDS)  # after a timeout, it ends once its current items are made

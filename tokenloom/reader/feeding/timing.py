@@ -1,4 +1,4 @@
-"""Where the time of a loader goes: seconds in each phase of making batches, and how long the consumer waited."""
+"""Where a loader spends its time: seconds in each phase of making batches, and how long the consumer waited."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tokenloom.reader.arguments import choice, whole
+from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.order.permutation import permute
 from tokenloom.storage.formats.keys import Purpose, UInt64s, mix64
@@ -63,8 +63,8 @@ class Order:
     """
 
     def __init__(self, name: str, counts: Int64s, seed: int, lanes: int | None = None) -> None:
-        self.name, self.seed = choice("order", name, ORDERS), whole("seed", seed, 0, 2**56)
-        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else whole("lanes", lanes, 1)
+        self.name, self.seed = checked_choice("order", name, ORDERS), checked_int("seed", seed, 0, 2**56)
+        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else checked_int("lanes", lanes, 1)
         self.num_samples = int(counts.sum())
         if self.num_samples > MAX_SAMPLES:
             raise ValueError(f"{self.num_samples} samples are too many: an order has at most 2**48")

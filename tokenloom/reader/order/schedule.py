@@ -48,19 +48,19 @@ def turn_table(weights: Sequence[int]) -> Int32s:
     """
     period = sum(weights)
     # (start of the next turn's interval, member)
-    coming = [(0, member) for member, weight in enumerate(weights) if weight]
-    heapq.heapify(coming)
+    pending = [(0, member) for member, weight in enumerate(weights) if weight]
+    heapq.heapify(pending)
     ready: list[tuple[int, int]] = []  # (end of the turn's interval, member)
     taken = [0] * len(weights)
     table = np.empty(period, dtype=np.int32)
     for position in range(period):
-        while coming and coming[0][0] <= position:
-            _, member = heapq.heappop(coming)
+        while pending and pending[0][0] <= position:
+            _, member = heapq.heappop(pending)
             heapq.heappush(ready, (-(-period * (taken[member] + 1) // weights[member]), member))
         _, member = heapq.heappop(ready)
         table[position] = member
         taken[member] += 1
-        heapq.heappush(coming, (period * taken[member] // weights[member], member))
+        heapq.heappush(pending, (period * taken[member] // weights[member], member))
     return table
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenloom.reader.arguments import whole
+from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.ranks import Ranks
 from tokenloom.wording import counted
@@ -67,4 +67,4 @@ def stream_end(num_samples: int | None, num_epochs: int | None) -> int | None:
         return None
     if num_samples is None:
         raise ValueError("a mixture has no epochs: leave out num_epochs, and stop after as many steps as you want")
-    return num_samples * whole("num_epochs", num_epochs, 1)
+    return num_samples * checked_int("num_epochs", num_epochs, 1)

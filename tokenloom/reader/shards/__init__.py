@@ -1,9 +1,9 @@
 """The shards of a split, and the rows that samples are cut from.
 
-split_samples   how many samples a split has, and where their tokens lie
+split_samples   how many samples a split has, and where their tokens are
 shard_files     where the files of shards are: in a folder, or in the cache of a remote store
 open_shards     which shards are mapped
-rows            where the pieces of rows lie: pure arithmetic
+rows            where the pieces of rows are: pure arithmetic
 window          the tokens of consecutive rows
 boundaries      where documents begin in rows
 batch_format    what a batch holds

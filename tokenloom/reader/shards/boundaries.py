@@ -34,7 +34,7 @@ class Boundaries:
         #: (num_rows + 1,) the number of runs before each row
         self._row_runs = offsets_of(counts)
         self._runs = row_of_run * form.seq_len + firsts
-        self._shifts = -firsts.astype(np.int32)  # added to a position in a row, gives that in the document
+        self._shifts = -firsts.astype(np.int32)  # added to a position in a row: the position in the document
         self._run_lengths = np.diff(self._runs, append=len(lengths) * form.seq_len)
         self._added = {"document_ids": np.zeros(1, np.int32), "position_ids": np.arange(form.seq_len, dtype=np.int32)}
         ids = np.arange(len(row_of_run)) - self._row_runs[row_of_run]

@@ -1,7 +1,7 @@
 """The open shards of a split: a shard is mapped when it is first used, and the least recently used one is closed.
 
 A view of a closed shard stays valid: its map is released with the last view. An open map holds a file descriptor, so a
-process that has none left closes half of its shards and retries.
+process that runs out of them closes half of its shards and retries.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OpenShard:
         shard = open_shard(path, verify)
         self.header, self.path = shard.header, path
         self._packing, self._seq_len = packing, seq_len
-        # Without mmap access no map may stay: a truncated file would raise a signal, or read as zeros.
+        # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access == "mmap" else None
         self._file: _File | None = None
         self.bytes: TokenBytes = (
@@ -90,7 +90,7 @@ class OpenShard:
 
     @property
     def plan(self) -> ShardPlan:
-        """The samples of the shard, which the first use works out."""
+        """The samples of the shard, computed on first use."""
         if self._plan is None:
             offsets = None if self._packing == "concat" else self.document_offsets
             self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens, offsets)
@@ -112,7 +112,7 @@ class OpenShards:
         self._max_open = max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files // 3))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
-        self._coming: dict[int, Future[OpenShard]] = {}
+        self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
         self._pid = os.getpid()
         #: token bytes of the shards that are open; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
@@ -122,20 +122,20 @@ class OpenShards:
 
     def __getitem__(self, index: int) -> OpenShard:
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
-        shard = self._open.pop(index, None) or self._opened(index)
+        shard = self._open.pop(index, None) or self._take_or_open(index)
         self._make_room()
-        self.bytes[index] = shard.bytes  # first: whoever closes an open shard removes its bytes too
+        self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self._open[index] = shard
         return shard
 
     def bytes_of(self, index: int) -> TokenBytes:
-        """Return the token bytes of a shard, which is opened if need be."""
+        """Return the token bytes of a shard, which is opened if necessary."""
         return self.bytes.get(index) or self[index].bytes
 
     @property
     def room_ahead(self) -> int:
         """How many more shards may be opened ahead of use; at most half of the open ones."""
-        return max(0, self._max_open // 2 - len(self._coming))
+        return max(0, self._max_open // 2 - len(self._ahead))
 
     @property
     def num_bytes(self) -> int:
@@ -143,7 +143,7 @@ class OpenShards:
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
 
     def read_ahead(self, index: int, start: int, end: int) -> None:
-        """Read token bytes of a shard ahead if it is open; to open it could mean to wait for the calling thread."""
+        """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
         if shard := self._open.get(index):
             shard.read_ahead(start, end)
 
@@ -153,9 +153,9 @@ class OpenShards:
             if (shard := self._open.pop(index, None)) is not None:
                 self._open[index] = shard
 
-    def forget_coming(self) -> None:
+    def forget_ahead(self) -> None:
         """Forget the shards that were opened ahead and not used yet."""
-        self._coming = {}
+        self._ahead = {}
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
@@ -164,34 +164,34 @@ class OpenShards:
 
     def is_known(self, index: int) -> bool:
         """Return whether a shard is open or being opened."""
-        return index in self._open or index in self._coming
+        return index in self._open or index in self._ahead
 
     def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor) -> None:
-        """Open shards and work out their samples on the threads of `pool`; errors are raised where a shard is used."""
+        """Open shards and compute their samples on the threads of `pool`; errors are raised when a shard is used."""
         for index in indices:
             if not self.is_known(index):
                 self._make_room()
-                self._coming[index] = pool.submit(self._open_and_plan, index)
+                self._ahead[index] = pool.submit(self._open_and_plan, index)
 
     def _open_and_plan(self, index: int) -> OpenShard:
         shard = self._open_one(index)
         _ = shard.plan
         return shard
 
-    def _opened(self, index: int) -> OpenShard:
-        if self._pid != os.getpid():  # the threads that would finish these exist only in the parent
-            self._coming, self._pid = {}, os.getpid()
-        if coming := self._coming.pop(index, None):
+    def _take_or_open(self, index: int) -> OpenShard:
+        if self._pid != os.getpid():  # the threads that open these exist only in the parent
+            self._ahead, self._pid = {}, os.getpid()
+        if future := self._ahead.pop(index, None):
             # Cancelled with the loader that requested it; or failed, perhaps for a transient reason.
             with suppress(CancelledError, StoreError, FormatError):
-                return coming.result()
+                return future.result()
         try:
             return self._open_one(index)
         except StoreError as error:
             cause = error.__cause__
             if not (isinstance(cause, OSError) and cause.errno == errno.EMFILE):
                 raise
-            ahead, self._coming = list(self._coming.values()), {}
+            ahead, self._ahead = list(self._ahead.values()), {}
             wait([future for future in ahead if not future.cancel()])
             ahead.clear()
             for _ in range(len(self._open) // 2):
@@ -200,7 +200,7 @@ class OpenShards:
 
     def _make_room(self) -> None:
         """Close shards until there is room for one more that is open or being opened."""
-        while self._open and len(self._open) + len(self._coming) >= self._max_open:
+        while self._open and len(self._open) + len(self._ahead) >= self._max_open:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows: where the tokens of samples lie, and where documents begin in them. This module reads no token.
+"""Rows: where the tokens of samples are, and where documents begin in them. This module reads no tokens.
 
 A sample is cut from a row of at most T + 1 tokens: its inputs are row[:-1], its labels row[1:].
 """

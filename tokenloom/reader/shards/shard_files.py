@@ -1,4 +1,4 @@
-"""Where the shards of a split lie: in a local store, or in the cache of a remote store."""
+"""Where the shards of a split are: in a local store, or in the cache of a remote store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ShardFiles:
         return not self.store.is_local
 
     def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
-        """Open a shard. A copy in the cache that is damaged, or was removed meanwhile, is downloaded once more.
+        """Open a shard. A copy in the cache that is damaged or has been removed is downloaded again, once.
 
         Raises:
             StoreError: the shard is missing, or can't be read or downloaded.

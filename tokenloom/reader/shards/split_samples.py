@@ -1,4 +1,4 @@
-"""The samples of a split under a packing: how many there are, and where their tokens lie."""
+"""The samples of a split under a packing: how many there are, and where their tokens are."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class SplitSamples:
 
     @property
     def manifest(self) -> Json:
-        """The manifest of the version, as its JSON says it."""
+        """The JSON of the version's manifest."""
         return self.files.manifest.raw
 
     @property
     def reference(self) -> str:
-        """STORE/DATASET@VERSION, which names this version for ever, whatever its tags."""
+        """STORE/DATASET@VERSION, which always names this version, whatever its tags."""
         return f"{self.files.store.root}@{self.files.manifest.version}"
 
     def fingerprint(self) -> SamplesFingerprint:
-        """Return all that decides the samples, their indices, and what a model learns from them, as JSON."""
+        """Return everything that determines the samples, their indices, and what a model learns from them, as JSON."""
         return {
             "dataset": self.files.manifest.dataset,
             "version": self.files.manifest.version,
@@ -88,7 +88,7 @@ class SplitSamples:
         return np.searchsorted(self._ends, indices, side="right")
 
     def locate(self, indices: Int64s) -> Rows:
-        """Return where the tokens of (n,) samples lie; each index is in [0, len)."""
+        """Return where the tokens of (n,) samples are; each index is in [0, len)."""
         shards = self.shards_of(indices)
         local = indices - (self._ends[shards] - self.counts[shards])
         lengths = np.full(len(indices), self.seq_len + 1, dtype=np.int64)
@@ -123,12 +123,12 @@ class SplitSamples:
 
     def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor) -> None:
         """Begin to download shards that will be used, in this order, and to open those that are on this machine."""
-        coming = [index for index in indices if not self.shards.is_known(index)]
+        unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
-            self.files.fetch_ahead(coming)
-            coming = [index for index in coming if self.files.is_here(index)]
+            self.files.fetch_ahead(unopened)
+            unopened = [index for index in unopened if self.files.is_here(index)]
         if self.packing != "concat":
-            self.shards.prepare(coming[: self.shards.room_ahead], pool)
+            self.shards.prepare(unopened[: self.shards.room_ahead], pool)
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
@@ -139,7 +139,7 @@ class SplitSamples:
         return total
 
     def _open_shards(self) -> OpenShards:
-        # The function holds no reference to self: in a cycle, maps would stay until the garbage collector runs.
+        # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
         files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
         needs_offsets = packing != "concat" or self.format.needs_marks
 

@@ -1,7 +1,7 @@
 """From rows to tokens: a window of consecutive rows, whose tokens are copied in their stored type and then widened.
 
-A copy joins memoryviews. For some kilobytes each, that is faster than an array operation, which would also release
-Python's lock, and wait 5 ms to get it back where another thread computes in Python.
+A copy joins memoryviews. For a few kilobytes each, that is faster than an array operation, which would also release
+Python's lock, and wait 5 ms to get it back if another thread computes in Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PieceSource(Protocol):
         """The token bytes of the shards that are open."""
 
     def bytes_of(self, shard: int) -> TokenBytes:
-        """Return the token bytes of a shard, which is opened if need be."""
+        """Return the token bytes of a shard, which is opened if necessary."""
 
     def read_ahead(self, shard: int, start: int, end: int) -> None:
         """Read token bytes [start, end) of a shard into the system's cache."""
@@ -66,12 +66,12 @@ class _Pieces:
 
 
 class RowWindow:
-    """Consecutive rows of a stream, from one or several splits; rows that no part holds are padding.
+    """Consecutive rows of a stream, from one or several splits; rows in no part are padding.
 
     Args:
         parts: the rows; each is in at most one part.
         num_rows: how many rows the window has, with padding.
-        form: what becomes of the rows.
+        form: what a batch holds.
     """
 
     def __init__(self, parts: Sequence[WindowPart], num_rows: int, form: BatchFormat) -> None:
@@ -100,7 +100,7 @@ class RowWindow:
             columns.append(self._padding())  # last: the sort is stable, and padding follows the tokens of its row
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
-        # np.array would take an OpenShards for a sequence.
+        # np.array would treat an OpenShards as a sequence.
         sources = np.fromiter([*(part.shards for part in self.parts), _Padding(self.form)], dtype=object)
         shards, starts, ends = (column[order].tolist() for column in bounds)
         row_starts = offsets_of(np.bincount(place, minlength=self.num_rows))
@@ -156,7 +156,7 @@ def _read_one_by_one(pieces: Iterable[Piece]) -> list[memoryview | bytes]:
 
 
 class _Padding:
-    """A source of pieces that consist of end-of-text alone."""
+    """A source of pieces that consist only of end-of-text."""
 
     def __init__(self, form: BatchFormat) -> None:
         self.bytes: dict[int, TokenBytes] = {0: np.full(form.row_tokens, form.eot_id, form.dtype).data.cast("B")}
