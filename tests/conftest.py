@@ -152,11 +152,26 @@ TOGETHER = {
 FIRST = ("up", "flows/test_up_faults.py", "prefect_server", "builds/test_kills.py", "builds/test_round_trip.py")
 
 
-def _group(item: pytest.Item) -> tuple[str, int]:
-    """Return the group that an item runs in (a key of TOGETHER, or else its file), and its place in the group."""
-    path = item.path.relative_to(Path(__file__).parent).as_posix()
+def _group(path: str) -> tuple[str, int]:
+    """Return the group of a file (a key of TOGETHER, or else itself), and its place in the group.
+
+    Args:
+        path: below tests/, such as "flows/test_up.py".
+    """
     found = ((name, files.index(path)) for name, files in TOGETHER.items() if path in files)
     return next(found, (path, 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler that runs a group in one process; xdist's own `loadgroup` has no effect with pytest 9."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.split("::")[0].removeprefix("tests/"))[0]
+
+    return GroupScheduling(config, log)
 
 
 #: Folders of tests that are all slow: whole builds, walks through the pages, programs.
@@ -167,17 +182,18 @@ SERVERS = {"azurite_url", "browser", "migrated", "postgres", "prefect_server", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark slow tests, run the longest first, and group tests that pytest-xdist must run in one process."""
+    """Mark slow tests, and run the longest groups first."""
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in SLOW_FOLDERS or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
-    places = {id(item): _group(item) for item in items}
     order = dict(zip(FIRST, range(len(FIRST)), strict=True))
-    items.sort(key=lambda item: (order.get(places[id(item)][0], len(FIRST)), places[id(item)][1]))
-    if config.getoption("dist", "no") == "loadgroup":
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(places[id(item)][0]))
+
+    def rank(item: pytest.Item) -> tuple[int, int]:
+        group, place = _group(item.path.relative_to(Path(__file__).parent).as_posix())
+        return order.get(group, len(FIRST)), place
+
+    items.sort(key=rank)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
