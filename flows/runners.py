@@ -170,6 +170,6 @@ def _result_of(label: str, future: PrefectFuture[Any]) -> Any:
     except Exception as error:
         if type(error).__name__ in _DEATHS:
             raise WorkerLost(
-                f"{label}: it killed the cluster's workers repeatedly; give them more memory, or exclude it"
+                f"{label}: it killed the cluster's workers repeatedly; give them more memory, or leave it out"
             ) from error
         raise

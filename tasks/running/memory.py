@@ -71,7 +71,7 @@ def no_memory(max_bytes: int) -> str:
         return "not enough memory to read it; build again with fewer --workers"
     return (
         f"reading it needs more than {_BASE_BYTES + 4 * max_bytes:,} bytes of memory: a page, batch or line is too "
-        "large, or claims to hold more than it does; repair or exclude the file, or raise documents.max_bytes"
+        "large, or claims to hold more than it does; repair the file or leave it out, or raise documents.max_bytes"
     )
 
 

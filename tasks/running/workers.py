@@ -118,7 +118,7 @@ class _Worker:
             return "killed (SIGKILL), often by the system because memory ran out; use fewer --workers"
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
             name = signal.Signals(-code).name
-            return f"crashed in native code ({name}); if that happens again, repair or exclude the input"
+            return f"crashed in native code ({name}); if that happens again, repair the input or leave it out"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def is_alive(self) -> bool:

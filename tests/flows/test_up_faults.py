@@ -241,7 +241,7 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
     run = started(waiting_parameters(folder, "died"))
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would report to the server
     for pid in processes_with(mark):  # everything it started, at once
-        if not re.search(r" up |tokenloom\.server_process", command_line(pid)):
+        if not re.search(r" up |tokenloom\.server\.server_process", command_line(pid)):
             os.kill(pid, signal.SIGKILL)
     assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # the server does not know yet
     ended = wait_until_final(run.id)

@@ -146,7 +146,7 @@ def test_a_page_of_more_than_the_limit_is_refused_and_one_of_less_is_read(
             found = outcome(children, tmp_path / "a.parquet", data)
             assert found.texts == [str(num_rows), str(num_rows * MILLION)], found
         else:
-            refused(children, tmp_path / "a.parquet", data, "row group 0", "more memory", "max_bytes")
+            refused(children, tmp_path / "a.parquet", data, "row group 0", "bytes of memory", "max_bytes")
 
 
 # Arrow
@@ -166,7 +166,7 @@ def test_a_batch_of_more_than_the_limit_is_refused(is_file: bool, tmp_path: Path
     table = _large(1100)
     with (pa.ipc.new_file if is_file else pa.ipc.new_stream)(sink, table.schema, options=options) as writer:
         writer.write_table(table)
-    refused(children, tmp_path / "a.arrow", sink.getvalue(), "more memory", "max_bytes")
+    refused(children, tmp_path / "a.arrow", sink.getvalue(), "bytes of memory", "max_bytes")
 
 
 @pytest.mark.parametrize("claimed", [2**31, 2**40, 2**62, -2])

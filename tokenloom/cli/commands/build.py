@@ -78,7 +78,7 @@ def _print(out: Output, result: Json) -> None:
 def _print_left_out_rows(out: Output, result: Json) -> None:
     fates = ordered_rows(result["rows"]).items()
     if left := {fate: count for fate, count in fates if count and fate not in ("read", "kept")}:
-        listed = "; quarantine.jsonl lists the quarantined" if "quarantined" in left else ""
+        listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""
         counts = ", ".join(f"{count:,} {fate}" for fate, count in left.items())
         out.line(f"of {counted(result['rows']['read'], 'row')} left out: {counts}{listed}")
     for source, reasons in result["quarantined"].items():
