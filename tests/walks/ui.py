@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import sys
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+)
 from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from selenium.webdriver.common.by import By
@@ -134,8 +140,10 @@ def switch_off(page: Page) -> None:
     page.toggle(f"toggle Every {_SCHEDULE_SECONDS} seconds")
 
     def is_idle() -> bool:
+        soon = datetime.now(UTC) + timedelta(minutes=1)  # runs of the night may be scheduled already
+        due = FlowRunFilter(expected_start_time=FlowRunFilterExpectedStartTime(before_=soon))
         with get_client(sync_client=True) as client:
-            runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, limit=200)
+            runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, flow_run_filter=due, limit=200)
         return all(run.state is not None and run.state.is_final() for run in runs)
 
     wait_until(is_idle, _PATIENCE_SECONDS)
