@@ -167,7 +167,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler that runs a group in one process; xdist's own `loadgroup` has no effect with pytest 9."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class GroupScheduling(LoadScopeScheduling):
+    class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             return _group(nodeid.split("::")[0].removeprefix("tests/"))[0]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import (
@@ -41,6 +42,7 @@ class Page:
 
     def __init__(self, driver: webdriver.Chrome, url: str) -> None:
         self.driver, self.url = driver, url
+        self._earlier: set[str] = set()  # runs before the last form was submitted
 
     def open(self, path: str) -> None:
         """Load a page."""
@@ -173,6 +175,7 @@ class Page:
 
         The form of a run that was started gives way to the page of its deployment, whose note of it soon vanishes.
         """
+        self._earlier = self._started_runs()
         answers = ("scheduled to start", "Error creating flow run", "Error validating")
         form = self.driver.current_url
 
@@ -188,9 +191,15 @@ class Page:
         raise AssertionError(f"no answer to Submit: {self.text()}")
 
     def view_run(self) -> None:
-        """Open the run that a form has started, by the first link of the runs of its deployment: the newest one."""
-        self.follow("/deployments/deployment/")
-        self.follow("/runs/flow-run/")
+        """Open the run that the last `submit` started; a slow page of its deployment may still link an earlier one."""
+        (started,) = self.wait("new run", lambda: self._started_runs() - self._earlier)
+        self.open(f"/runs/flow-run/{started}")
+
+    def _started_runs(self) -> set[str]:
+        """Return the ids of the newest flow runs that no schedule has made."""
+        newest = {"sort": "EXPECTED_START_TIME_DESC", "limit": 200}
+        runs = httpx.post(f"{self.url}/api/flow_runs/filter", json=newest, trust_env=False, timeout=60).json()
+        return {run["id"] for run in runs if not run["auto_scheduled"]}
 
     def tabs(self, field: WebElement) -> list[str]:
         """Return the names of the first row of tabs in a field."""
