@@ -6,7 +6,6 @@ Prefect caches nothing. Only the store decides what exists: a step that finds it
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -18,7 +17,7 @@ from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.hooks import BUILD_HOOKS, begin, completed
 from tokenloom.flows.runs.progress_log import logging_progress
-from tokenloom.spec.base import is_absolute
+from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publish import BuildResult
 
@@ -58,14 +57,13 @@ def _build(spec: BuildSpec) -> BuildResult:
 
 
 def with_absolute_paths(spec: BuildSpec) -> BuildSpec:
-    """Return the spec with relative paths resolved from TOKENLOOM_HOME; a worker's current folder is arbitrary.
+    """Return the spec with absolute paths; relative ones start from TOKENLOOM_HOME, as a worker's folder is arbitrary.
 
     Raises SpecError if a path is relative and TOKENLOOM_HOME is not set.
     """
     for key, path in spec.paths():
         absolute_path(key, path)
-    home = os.environ.get("TOKENLOOM_HOME")
-    return spec.resolve(Path(home)) if home else spec
+    return spec.resolve(os.environ.get("TOKENLOOM_HOME") or "/")
 
 
 def absolute_path(key: str, path: str) -> str:
@@ -73,14 +71,10 @@ def absolute_path(key: str, path: str) -> str:
 
     Raises SpecError, which names `key`, if the path is relative and TOKENLOOM_HOME is not set.
     """
-    if path.startswith("~"):
-        return str(Path(path).expanduser())
-    if is_absolute(path):
-        return path
     home = os.environ.get("TOKENLOOM_HOME")
-    if not home:
+    if not (home or is_absolute(path) or path.startswith("~")):
         raise SpecError(
             f"{key}: {path!r} is relative, which has no meaning in a deployment; write an absolute path or a URL, or "
             "set TOKENLOOM_HOME where the worker runs"
         )
-    return str((Path(home) / path).absolute())
+    return join_path(home or "/", path)

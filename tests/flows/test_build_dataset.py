@@ -221,6 +221,18 @@ def test_a_relative_path_needs_tokenloom_home(tmp_path: Path, monkeypatch: pytes
     assert build_dataset(spec.with_workers(0))["reference"].startswith(f"{tmp_path}/store/data@")
 
 
+def test_the_home_folder_in_a_path_needs_no_tokenloom_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = {"kind": "sentencepiece", "path": "~/tokenizer.model"}
+    spec = make_spec(Path("~/store"), [{"kind": "jsonl", "path": "~/data/*.jsonl"}], tokenizer=tokenizer)
+    monkeypatch.delenv("TOKENLOOM_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert dict(module.with_absolute_paths(spec).paths()) == {
+        "store": "/home/someone/store",
+        "sources.0.path": "/home/someone/data/*.jsonl",
+        "tokenizer.path": "/home/someone/tokenizer.model",
+    }
+
+
 def test_the_parameter_of_the_flow_is_the_spec() -> None:
     schema = build_dataset.parameters.model_dump()
     assert schema["required"] == ["spec"]
