@@ -6,8 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 from tokenloom.errors import BadRow, StoreError, WorkError
 from tokenloom.flows.source_lines import naming_source_lines
@@ -16,6 +14,7 @@ from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.estimate import (
     Estimate,
+    PartitionProbe,
     check_disk,
     estimate_build,
     probe_jobs,
@@ -34,7 +33,7 @@ from tokenloom.tasks.messages.same_problem import with_file_count
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import run_batch
+from tokenloom.tasks.running.batching import run_batches
 from tokenloom.tasks.running.retries import MAX_REPAIRS
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffle import shuffle_shard
@@ -127,7 +126,7 @@ def _report_messages(messages: Iterable[str]) -> None:
 
 def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[list[PartitionRange]]:
     """Return the partitions of every input."""
-    return _flat(run_each("cut", partial(run_batch, cut_file), cut_batches(plan, num_workers)))
+    return run_batches(run_each, "cut", cut_file, cut_batches(plan, num_workers))
 
 
 def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
@@ -140,8 +139,8 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
     """Estimate the result of a build from a sample of its partitions."""
     jobs = probe_jobs(plan)
     with _counting_bad_files(plan, num_workers):
-        samples = _flat(run_each("sample", partial(run_batch, probe_partition), jobs))
-    return estimate_build(plan, list(zip(_flat([batch for _, batch in jobs]), samples, strict=True)), num_workers)
+        samples: list[PartitionProbe] = run_each("sample", probe_partition, jobs)
+    return estimate_build(plan, list(zip([job for _, job in jobs], samples, strict=True)), num_workers)
 
 
 def _encode_and_publish(
@@ -160,11 +159,11 @@ def _encode_and_publish(
     num_tokens = sum(total.tokens for total in assignment.totals.values())
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         jobs = shuffle_batches(plan, assignment, num_workers)
-        records = _flat(run_each("shuffle", partial(run_batch, shuffle_shard), jobs))
+        records = run_batches(run_each, "shuffle", shuffle_shard, jobs)
     checks = check_batches(plan, records, num_workers)
     num_chosen = sum(len(job.documents) for _, batch in checks for job in batch)
     with _step("validate", seconds, num_chosen):
-        num_checked = sum(_flat(run_each("check", partial(run_batch, check_encoding), checks)))
+        num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
@@ -178,12 +177,8 @@ def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
     missing = plan.missing
     reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
     progress.report(progress.Reused(len(plan.partitions) - len(missing), reused_bytes))
-    run_each("tokenize", partial(run_batch, tokenize_partition), tokenize_batches(plan, num_workers))
+    run_batches(run_each, "tokenize", tokenize_partition, tokenize_batches(plan, num_workers))
     return plan
-
-
-def _flat(batches: list[list[Any]]) -> list[Any]:
-    return [item for batch in batches for item in batch]
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
+from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.verification.results import DamagedFile, VerificationResult
-from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_files
+from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_file
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
@@ -80,7 +80,7 @@ def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Fi
     progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
     weighted = [WeightedJob(_label(job), job, _weight(job)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
-    return [report for batch in run_each("read", verify_files, batches) for report in batch]
+    return run_batches(run_each, "read", verify_file, batches)
 
 
 def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
@@ -90,7 +90,7 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
     progress.report(progress.StepStarted("encode", sum(len(job.reencode.documents) for job in jobs)))
     weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
-    return [report for batch in run_each("encode", verify_encoding, batches) for report in batch]
+    return run_batches(run_each, "encode", verify_encoding, batches)
 
 
 def _weight(job: VerifyJob) -> int:

@@ -75,15 +75,15 @@ class Estimate:
         return self.spill_bytes + self.shard_bytes
 
 
-def probe_jobs(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
-    """Return partitions for probe_partition: some of each source, evenly spaced."""
+def probe_jobs(plan: BuildPlan) -> list[tuple[str, TokenizeJob]]:
+    """Return (label, partition) for probe_partition: some of each source, evenly spaced."""
     missing = set(plan.missing)
     sources = [parts for all_parts in partitions_by_source(plan) if (parts := [p for p in all_parts if p in missing])]
     jobs = []
     for parts in sources:
         count = min(len(parts), max(1, _NUM_PROBES // len(sources)))
         chosen = [parts[i * len(parts) // count] for i in range(count)]
-        jobs += [(plan.inputs[part.input_index].path, [tokenize_job(plan, part)]) for part in chosen]
+        jobs += [(plan.inputs[part.input_index].path, tokenize_job(plan, part)) for part in chosen]
     return jobs
 
 

@@ -1,10 +1,13 @@
-"""Group the jobs of a step into batches, one for each task. Batching changes no byte of a version."""
+"""Group the jobs of a step into batches, one for each task, and run them. Batching changes no byte of a version."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
+
+from tokenloom.tasks.running.steps import RunEach
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -51,7 +54,22 @@ def batch_jobs(
     return [(_label([job.label for job in batch]), [job.job for job in batch]) for batch in batches]
 
 
-def run_batch(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
+def run_batches(
+    run_each: RunEach, name: str, step: Callable[[Job], Result], batches: Sequence[tuple[str, list[Job]]]
+) -> list[Result]:
+    """Run a step for each job of each batch; return the results in the order of the jobs.
+
+    Args:
+        run_each: runs the batches, several at once.
+        name: of the step.
+        step: runs in a worker, once for each job.
+        batches: (label, jobs), see batch_jobs.
+    """
+    results: list[list[Result]] = run_each(name, partial(_run_batch, step), batches)
+    return [result for batch in results for result in batch]
+
+
+def _run_batch(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
     """Run a step for each job of a batch, one after the other."""
     return [step(job) for job in jobs]
 

@@ -6,7 +6,6 @@ reports it, so that one verification names all damaged files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -182,12 +181,7 @@ def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[Inp
     return inputs
 
 
-def verify_files(jobs: Sequence[VerifyJob]) -> list[FileReport]:
-    """Read the files of some jobs; runs in a worker."""
-    return [_verify(job) for job in jobs]
-
-
-def _verify(job: VerifyJob) -> FileReport:
+def verify_file(job: VerifyJob) -> FileReport:
     """Read the files of a job; read a remote file again before it counts as damaged, because a network changes bits."""
     found = _verify_once(job)
     return _verify_once(job) if found.damages and not job.store.is_local else found

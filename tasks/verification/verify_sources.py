@@ -7,7 +7,7 @@ changed or is gone since then is reported as a warning: it says nothing about th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -92,12 +92,8 @@ def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[S
     return make_job
 
 
-def verify_encoding(jobs: Sequence[DeepJob]) -> list[EncodingReport]:
-    """Run some jobs, one after the other, in a worker."""
-    return [_verify_encoding(job) for job in jobs]
-
-
-def _verify_encoding(job: DeepJob) -> EncodingReport:
+def verify_encoding(job: DeepJob) -> EncodingReport:
+    """Encode the documents of a job again and compare them with their shards; runs in a worker."""
     reencode = job.reencode
     try:
         found = compare_with_source(reencode, _stored_hash(job))
