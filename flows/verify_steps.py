@@ -16,7 +16,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.verification.results import DamagedFile, VerificationResult
-from tokenloom.tasks.verification.verify import FileReport, ShardJob, Subject, VerifyJob, open_version, verify_file
+from tokenloom.tasks.verification.verify import FileReport, Subject, VerifyJob, open_version, verify_file
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
@@ -71,14 +71,14 @@ def run_verification(
 
 
 def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
-    weights = [("read", float(max(1, sum(_weight(job) for job in jobs))))]
+    weights = [("read", float(max(1, sum(job.weight for job in jobs))))]
     return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
 
 
 def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[FileReport]:
     """Read all files."""
-    progress.report(progress.StepStarted("read", sum(_weight(job) for job in jobs)))
-    weighted = [WeightedJob(_label(job), job, _weight(job)) for job in jobs]
+    progress.report(progress.StepStarted("read", sum(job.weight for job in jobs)))
+    weighted = [WeightedJob(job.label, job, job.weight) for job in jobs]
     batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
     return run_batches(run_each, "read", verify_file, batches)
 
@@ -91,14 +91,6 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
     weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
     return run_batches(run_each, "encode", verify_encoding, batches)
-
-
-def _weight(job: VerifyJob) -> int:
-    return job.claim.entry.bytes if isinstance(job, ShardJob) else 0
-
-
-def _label(job: VerifyJob) -> str:
-    return job.claim.entry.name if isinstance(job, ShardJob) else job.path.rpartition("/")[2]
 
 
 def _by_file(damages: list[Damage]) -> list[DamagedFile]:

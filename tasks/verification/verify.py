@@ -43,12 +43,48 @@ _REPORT_BYTES = 2**25
 
 
 @dataclass(frozen=True)
+class FileReport:
+    """What a job found."""
+
+    num_files: int
+    num_bytes: int
+    damages: list[Damage]
+    proposed: list[SampledDocument] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class ShardJob:
     """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again."""
 
     store: Store
     claim: ShardClaim
     num_samples: int
+
+    @property
+    def label(self) -> str:
+        """The name of the shard."""
+        return self.claim.entry.name
+
+    @property
+    def weight(self) -> int:
+        """The bytes of the shard."""
+        return self.claim.entry.bytes
+
+    def read(self) -> FileReport:
+        """Read both files and compare them with the manifest and with each other."""
+        claim, counter = self.claim, _ByteCounter()
+        sampler = Sampler(self.num_samples) if self.num_samples else None
+        progress.report(progress.Working(f"reading {claim.path}"))
+        header, problems = check_tokens(self.store, claim, counter.take)
+        counter.report(claim.entry.documents, claim.entry.tokens)
+        progress.report(progress.Working(f"reading {claim.docs_path}"))
+        table_problems = check_documents(
+            self.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
+        )
+        damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
+        rows = sampler.rows() if sampler and not damages else []
+        proposed = [SampledDocument.from_row(row, claim.entry.name) for row in rows]
+        return FileReport(2, counter.num_bytes, damages, proposed)
 
 
 @dataclass(frozen=True)
@@ -60,18 +96,29 @@ class FileJob:
     sha256: str
     num_rows: int | None
 
+    @property
+    def label(self) -> str:
+        """The name of the file."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def weight(self) -> int:
+        """0: these files are small beside shards, and the manifest does not list their lengths."""
+        return 0
+
+    def read(self) -> FileReport:
+        """Read the file and compare it with the manifest."""
+        counter = _ByteCounter()
+        progress.report(progress.Working(f"reading {self.path}"))
+        if self.num_rows is None:
+            problems = check_file(self.store, self.path, self.sha256, counter.take)
+        else:
+            problems = check_quarantine(self.store, self.path, self.sha256, self.num_rows, counter.take)
+        counter.report(0, 0)
+        return FileReport(1, counter.num_bytes, _damages(self.path, problems))
+
 
 VerifyJob = ShardJob | FileJob
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """What a job found."""
-
-    num_files: int
-    num_bytes: int
-    damages: list[Damage]
-    proposed: list[SampledDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -182,40 +229,9 @@ def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[Inp
 
 
 def verify_file(job: VerifyJob) -> FileReport:
-    """Read the files of a job; read a remote file again before it counts as damaged, because a network changes bits."""
-    found = _verify_once(job)
-    return _verify_once(job) if found.damages and not job.store.is_local else found
-
-
-def _verify_once(job: VerifyJob) -> FileReport:
-    return _verify_shard(job) if isinstance(job, ShardJob) else _verify_file(job)
-
-
-def _verify_shard(job: ShardJob) -> FileReport:
-    claim, counter = job.claim, _ByteCounter()
-    sampler = Sampler(job.num_samples) if job.num_samples else None
-    progress.report(progress.Working(f"reading {claim.path}"))
-    header, problems = check_tokens(job.store, claim, counter.take)
-    counter.report(claim.entry.documents, claim.entry.tokens)
-    progress.report(progress.Working(f"reading {claim.docs_path}"))
-    table_problems = check_documents(
-        job.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
-    )
-    damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
-    rows = sampler.rows() if sampler and not damages else []
-    proposed = [SampledDocument.from_row(row, claim.entry.name) for row in rows]
-    return FileReport(2, counter.num_bytes, damages, proposed)
-
-
-def _verify_file(job: FileJob) -> FileReport:
-    counter = _ByteCounter()
-    progress.report(progress.Working(f"reading {job.path}"))
-    if job.num_rows is None:
-        problems = check_file(job.store, job.path, job.sha256, counter.take)
-    else:
-        problems = check_quarantine(job.store, job.path, job.sha256, job.num_rows, counter.take)
-    counter.report(0, 0)
-    return FileReport(1, counter.num_bytes, _damages(job.path, problems))
+    """Read the files of a job; read remote files again before they count as damaged, because a network changes bits."""
+    found = job.read()
+    return job.read() if found.damages and not job.store.is_local else found
 
 
 def _damages(path: str, problems: list[str]) -> list[Damage]:
