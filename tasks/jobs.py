@@ -55,7 +55,7 @@ def tryout_batches(plan: BuildPlan) -> list[tuple[str, list[TokenizeJob]]]:
 def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
     """Return the job that encodes a partition."""
     return TokenizeJob(
-        store=str(plan.store.root),
+        store=plan.store,
         spill=partition.spill,
         file=plan.inputs[partition.input_index],
         part=partition,
@@ -102,7 +102,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         "vocab_size": plan.tokenizer.vocab_size,
     }
     return ShuffleJob(
-        store=str(plan.store.root),
+        store=plan.store,
         version=plan.version,
         position=position,
         deduplicate=plan.spec.documents.deduplicate,

@@ -17,7 +17,6 @@ from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.shard import open_shard, token_dtype
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.packing.plans import num_samples, sample_key
-from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry, read_assignment
@@ -39,7 +38,7 @@ class ShuffleJob:
     of packing and seq_len whose samples are counted.
     """
 
-    store: str
+    store: Store
     version: str
     position: int  # in the assignment's shards
     deduplicate: bool
@@ -59,20 +58,19 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the shard can't be written.
     """
-    store = open_store(job.store)
-    assignment = read_assignment(store, job.version)
+    assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
-    if record := find_shard_record(store, job.version, shard.name):
+    if record := find_shard_record(job.store, job.version, shard.name):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(store, job, assignment, shard)
-    write_shard_record(store, job.version, record)
+    record = _write_shard(job, assignment, shard)
+    write_shard_record(job.store, job.version, record)
     return record
 
 
-def _write_shard(store: Store, job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
-    path = version_path(job.version, shard.name)
+def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
+    store, path = job.store, version_path(job.version, shard.name)
     measured = _Measured(job)
     excluded = load_exclusions(store, job.version) if job.excludes else None
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)

@@ -17,7 +17,6 @@ from tokenloom.storage.formats.keys import content_hashes, order_keys, order_key
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
-from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
@@ -41,7 +40,7 @@ class TokenizeJob:
     With a `limit`, only the first documents of the partition are read.
     """
 
-    store: str
+    store: Store
     spill: str
     file: InputFile
     part: PartitionRange
@@ -83,23 +82,20 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
         StoreError: a spill can't be written.
     """
-    store = open_store(job.store)
-    if record := find_partition_record(store, job.spill):
+    if record := find_partition_record(job.store, job.spill):
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
     tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     with of_source(job.file.source):
-        with QuarantineWriter(store, job.spill) as quarantine, sharing_files():
-            record = _encode_partition(store, job, tokenizer, quarantine)
+        with QuarantineWriter(job.store, job.spill) as quarantine, sharing_files():
+            record = _encode_partition(job, tokenizer, quarantine)
         check_unchanged(job.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
-    write_partition_record(store, job.spill, record)
+    write_partition_record(job.store, job.spill, record)
     return record
 
 
-def _encode_partition(
-    store: Store, job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter
-) -> PartitionRecord:
+def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:
     pending, tally = _Pending(), _Tally(job.part.num_bytes)
     num_read = num_filtered = num_not_read = 0
     unseen: tuple[str, ...] = ()
@@ -112,9 +108,9 @@ def _encode_partition(
             pending.add(*_encode(rows, job, tokenizer), tally)
         del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
-            spills.append(_spill(store, job, tokenizer, len(spills), pending.take()))
+            spills.append(_spill(job, tokenizer, len(spills), pending.take()))
     if pending.parts:
-        spills.append(_spill(store, job, tokenizer, len(spills), pending.take()))
+        spills.append(_spill(job, tokenizer, len(spills), pending.take()))
     tally.finish()
     return PartitionRecord(num_read, num_filtered, num_not_read, list(unseen), spills, quarantine.summary())
 
@@ -155,7 +151,7 @@ def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     left = jobs[0].limit or 0
     for job in jobs:
         name = f"{job.spill}-{left}"
-        spills.append((name, find_partition_record(open_store(job.store), name) is not None))
+        spills.append((name, find_partition_record(job.store, name) is not None))
         record = tokenize_partition(replace(job, limit=left, spill=name))
         left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
@@ -198,6 +194,6 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
     return SpillDocuments(split, key, content, rows.rows, encoded.num_tokens, encoded.tokens, id_bytes, ids), len(data)
 
 
-def _spill(store: Store, job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
+def _spill(job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
     info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
-    return write_spill(store, job.spill, index, documents, len(job.rules.shares), info)
+    return write_spill(job.store, job.spill, index, documents, len(job.rules.shares), info)

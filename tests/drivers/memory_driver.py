@@ -19,6 +19,7 @@ import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from tokenloom.errors import TokenloomError
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.fingerprints import stamp
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.rows.rules import RulesJob
@@ -92,7 +93,7 @@ def main() -> None:
     totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
     try:
         for i, part in enumerate(make_reader(options).partitions(url)):
-            job = TokenizeJob(case["store"], f"part{i}", file, part, rules, tokenizer, fingerprint)
+            job = TokenizeJob(LocalStore(case["store"]), f"part{i}", file, part, rules, tokenizer, fingerprint)
             record = tokenize_partition(job)
             totals["read"] += record.read
             totals["filtered"] += record.filtered

@@ -31,6 +31,7 @@ from tests.builders.mutations import mutate
 from tests.builders.plain_reading import plain_rows
 from tests.drivers.memory_driver import peak_bytes
 from tokenloom.errors import InputError, WorkerLost
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import cut_file
 from tokenloom.tasks.rows.rules import RulesJob
@@ -97,7 +98,7 @@ def _batches(case: Case) -> Iterator[Rows]:
     file = InputFile("source", Path(case.path).name, case.path, 1, "xxh3_128:0", options, {})
     rules = RulesJob(0, None, options["max_bytes"], options["on_error"], None, True, 0, [("train", 1.0)])
     for part in cut_file(file):
-        job = TokenizeJob("", "", file, part, rules, {"kind": "byte"}, "")
+        job = TokenizeJob(LocalStore(""), "", file, part, rules, {"kind": "byte"}, "")
         yield from read_documents(job, load_tokenizer({"kind": "byte"}))
 
 

@@ -149,7 +149,7 @@ def test_other_flows_in_the_same_process_keep_their_logs(tmp_path: Path) -> None
 
 def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
     """Encode, but kill this worker process the first time."""
-    mark = Path(job.store).parent / "killed"
+    mark = Path(job.store.root).parent / "killed"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:

@@ -125,7 +125,7 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, shared_
 def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
     """Encode, but kill this worker of the cluster the first time."""
     try:
-        (Path(job.store).parent / "killed").touch(exist_ok=False)
+        (Path(job.store.root).parent / "killed").touch(exist_ok=False)
     except FileExistsError:
         return tokenize_partition(job)
     os.kill(os.getpid(), signal.SIGKILL)
