@@ -13,7 +13,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.fingerprints import FingerprintMemory, Stamp, remote_fingerprint, stamp
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
-from tokenloom.tasks.sources.files.finding import PINNED
+from tokenloom.tasks.sources.files.finding import PINNED, FoundFile
 from tokenloom.tasks.sources.files.opening import info_of
 from tokenloom.wording import counted
 
@@ -21,7 +21,6 @@ LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> fil
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.spec.sources import Source
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,31 @@ class InputFile:
     stamps: dict[str, Stamp]
 
 
+@dataclass(frozen=True)
+class _Listing:
+    """How the files of a source are found, and the options with which they are read."""
+
+    source: str
+    pattern: str
+    options: dict[str, Any]
+    leave_out: LeaveOut
+
+    def files(self) -> list[FoundFile]:
+        """Return the files; `leave_out` counts those that are left out."""
+        return make_reader(self.options).files(self.pattern, self.leave_out)
+
+
+def _listings(spec: BuildSpec) -> Iterator[_Listing]:
+    documents = spec.documents
+    rules = {
+        "max_bytes": documents.max_bytes,
+        "on_error": documents.on_error,
+        "encoding_errors": documents.encoding_errors,
+    }
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        yield _Listing(name, source.pattern(), source.reading_options() | rules, LeaveOut(source.left_out()))
+
+
 def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:
     """Return the input files of all sources, in the order of the sources, then of paths; and what was left out.
 
@@ -54,11 +78,10 @@ def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut
     memory = FingerprintMemory(store)
     inputs: list[InputFile] = []
     left_out: LeftOut = {}
-    for name, source in zip(spec.source_names(), spec.sources, strict=True):
-        leave_out = LeaveOut(source.left_out())
-        inputs += _source_inputs(name, source, _options(spec, source), leave_out, memory)
-        if leave_out.num_files:
-            left_out[name] = dict(leave_out.num_files)
+    for listing in _listings(spec):
+        inputs += _inputs_of(listing, memory)
+        if listing.leave_out.num_files:
+            left_out[listing.source] = dict(listing.leave_out.num_files)
     memory.save()
     return inputs, left_out
 
@@ -83,10 +106,6 @@ def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
             yield warning
 
 
-def _options(spec: BuildSpec, source: Source) -> dict[str, Any]:
-    return source.reading_options() | reading_rules(spec)
-
-
 def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[str]]:
     """Return the input files like list_inputs, and why those of a source could not be found; writes nothing.
 
@@ -97,19 +116,18 @@ def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[st
     memory = FingerprintMemory(store)
     found: list[InputFile] = []
     problems = []
-    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+    for listing in _listings(spec):
         try:
-            found += _source_inputs(name, source, _options(spec, source), LeaveOut(source.left_out()), memory)
+            found += _inputs_of(listing, memory)
         except InputError as error:
-            problems.append(f"source {name}: {error}")
+            problems.append(f"source {listing.source}: {error}")
     return found, problems
 
 
-def _source_inputs(
-    name: str, source: Source, options: dict[str, Any], leave_out: LeaveOut, memory: FingerprintMemory
-) -> list[InputFile]:
-    with of_source(name):
-        found = make_reader(options).files(source.pattern(), leave_out)
+def _inputs_of(listing: _Listing, memory: FingerprintMemory) -> list[InputFile]:
+    source, options = listing.source, listing.options
+    with of_source(source):
+        found = listing.files()
         known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
     stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
     stream: dict[str, str] = {}
@@ -118,19 +136,9 @@ def _source_inputs(
         stream = {"stream": digest}
         stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
     return [
-        InputFile(name, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
+        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
         for file, (fingerprint, _), seen in zip(found, known, stamps, strict=True)
     ]
-
-
-def reading_rules(spec: BuildSpec) -> dict[str, Any]:
-    """Return the document rules that readers follow."""
-    rules = spec.documents
-    return {
-        "max_bytes": rules.max_bytes,
-        "on_error": rules.on_error,
-        "encoding_errors": rules.encoding_errors,
-    }
 
 
 def check_unchanged(file: InputFile) -> None:
@@ -149,10 +157,9 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     """Raise InputError if an input of a build has changed; objects of a store are listed together, not one by one."""
     listed: dict[str, str | None] = {}
     remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
-    for name, source in zip(spec.source_names(), spec.sources, strict=True):
-        if name in remote:
-            found = make_reader(_options(spec, source)).files(source.pattern(), LeaveOut(source.left_out()))
-            listed |= {file.url: file.fingerprint for file in found}
+    for listing in _listings(spec):
+        if listing.source in remote:
+            listed |= {file.url: file.fingerprint for file in listing.files()}
     for file in files:
         if file.source not in remote:
             check_unchanged(file)
