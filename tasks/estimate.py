@@ -6,7 +6,6 @@ A probe reads the head of a partition and encodes the start of it. What an earli
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,14 +14,13 @@ from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.storage.work.assignment import SplitTotals
-from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary, find_partition_records
+from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.tasks.assign import cut_split
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.rows.quarantine import first_message
-from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.sources.files.opening import following_position
 from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tokenizers.base import text_bytes
@@ -90,14 +88,14 @@ def probe_jobs(plan: BuildPlan) -> list[tuple[str, TokenizeJob]]:
 def probe_partition(job: TokenizeJob) -> PartitionProbe:
     """Read the head of a partition and encode the start of it; errors as tokenize_partition."""
     tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    num_bytes = num_documents = id_bytes = num_rows = encoded_bytes = num_tokens = 0
+    num_bytes = num_documents = id_bytes = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
-    row_counts = _RowCounts()
+    tally = PartitionTally()
     with of_source(job.file.source), following_position() as position:
         for rows in read_documents(job, tokenizer):
-            row_counts.add(rows)
+            tally.add(rows)
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])
-            num_bytes, num_documents, num_rows = num_bytes + count, num_documents + len(texts), num_rows + rows.num_read
+            num_bytes, num_documents = num_bytes + count, num_documents + len(texts)
             id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])
             if encoded_bytes < _ENCODE_BYTES and len(texts):
                 texts = texts.slice(0, max(1, len(texts) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
@@ -106,41 +104,14 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
-                share, is_whole = _share(job, num_rows, position() or job.part.start + num_bytes), False
+                share, is_whole = _share(job, tally.num_read, position() or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
-    record = row_counts.record(num_documents) if is_whole else None
+    spills = [SpillCounts(0, [num_documents], [])] if num_documents else []
+    record = tally.record(spills) if is_whole else None
     return PartitionProbe(
         share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record
     )
-
-
-class _RowCounts:
-    """Counts the rows of a partition, and its bad rows by reason."""
-
-    def __init__(self) -> None:
-        self._num_read = self._num_filtered = 0
-        self._unseen: tuple[str, ...] = ()
-        self._reasons: Counter[str] = Counter()
-        self._first = ""
-
-    def add(self, rows: Rows) -> None:
-        self._num_read, self._num_filtered = self._num_read + rows.num_read, self._num_filtered + rows.num_filtered
-        self._unseen = rows.missing_keys
-        for bad in rows.bad:
-            self._reasons[bad.reason] += bad.num_rows
-            self._first = self._first or first_message(bad)
-
-    def record(self, num_documents: int) -> PartitionRecord:
-        """Return what the partition's record would say, its spills and the list of its skipped rows without lengths."""
-        return PartitionRecord(
-            read=self._num_read,
-            filtered=self._num_filtered,
-            not_read=0,
-            unseen=list(self._unseen),
-            spills=[SpillCounts(0, [num_documents], [])] if num_documents else [],
-            quarantine=QuarantineSummary(0, self._reasons.total(), "", dict(self._reasons), self._first),
-        )
 
 
 def _share(job: TokenizeJob, num_rows: int, position: int) -> float:

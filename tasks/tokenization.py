@@ -24,6 +24,7 @@ from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
+from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
@@ -57,10 +58,10 @@ class _Pending:
     parts: list[SpillDocuments] = field(default_factory=list)
     text_bytes: int = 0
 
-    def add(self, documents: SpillDocuments, num_bytes: int, tally: _Tally) -> None:
+    def add(self, documents: SpillDocuments, num_bytes: int, text_read: _TextRead) -> None:
         self.parts.append(documents)
         self.text_bytes += num_bytes + len(documents.ids)
-        tally.report(len(documents.key), num_bytes, len(documents.tokens))
+        text_read.report(len(documents.key), num_bytes, len(documents.tokens))
 
     def take(self) -> SpillDocuments:
         parts, self.parts, self.text_bytes = self.parts, [], 0
@@ -96,23 +97,20 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
 
 
 def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:
-    pending, tally = _Pending(), _Tally(job.part.num_bytes)
-    num_read = num_filtered = num_not_read = 0
-    unseen: tuple[str, ...] = ()
+    pending, tally, text_read = _Pending(), PartitionTally(), _TextRead(job.part.num_bytes)
     spills: list[SpillCounts] = []
     for rows in read_documents(job, tokenizer):
-        num_read, num_filtered = num_read + rows.num_read, num_filtered + rows.num_filtered
-        num_not_read, unseen = num_not_read + rows.num_not_read, rows.missing_keys
+        tally.add(rows)
         quarantine.add(rows.bad)
         if len(rows.rows):
-            pending.add(*_encode(rows, job, tokenizer), tally)
+            pending.add(*_encode(rows, job, tokenizer), text_read)
         del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
             spills.append(_spill(job, tokenizer, len(spills), pending.take()))
     if pending.parts:
         spills.append(_spill(job, tokenizer, len(spills), pending.take()))
-    tally.finish()
-    return PartitionRecord(num_read, num_filtered, num_not_read, list(unseen), spills, quarantine.summary())
+    text_read.finish()
+    return tally.record(spills, quarantine.num_bytes, quarantine.xxh3_128())
 
 
 def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
@@ -159,7 +157,7 @@ def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     return spills
 
 
-class _Tally:
+class _TextRead:
     """Reports progress through a partition: the bytes of text read, as a share of the bytes in the plan.
 
     A compressed file holds more text than bytes, JSON lines hold less; `finish` reports the difference.

@@ -24,13 +24,11 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import QuarantineSummary, quarantine_path
 
 
-def first_message(row: BadRow) -> str:
-    """Return the first 500 characters of a bad row's message, for a message about many bad rows."""
-    return str(row)[:500]
-
-
 class QuarantineWriter:
     """Lists the skipped rows of a partition in a work file, which is created with the first of them.
+
+    Attributes:
+        num_bytes: length of the list so far.
 
     Args:
         store: the dataset's store.
@@ -42,9 +40,7 @@ class QuarantineWriter:
         self._stack = ExitStack()
         self._file: IO[bytes] | None = None
         self._hash = xxhash.xxh3_128()
-        self.num_rows = self._num_bytes = 0
-        self._reasons: Counter[str] = Counter()
-        self._first = ""
+        self.num_bytes = 0
 
     def __enter__(self) -> QuarantineWriter:
         return self
@@ -62,19 +58,11 @@ class QuarantineWriter:
             line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
             write_all(self._file, line)
             self._hash.update(line)
-            self._reasons[row.reason] += row.num_rows
-            self._first = self._first or first_message(row)
-            self.num_rows, self._num_bytes = self.num_rows + row.num_rows, self._num_bytes + len(line)
+            self.num_bytes += len(line)
 
-    def summary(self) -> QuarantineSummary:
-        """Return what the partition's record says about the list."""
-        return QuarantineSummary(
-            bytes=self._num_bytes,
-            rows=self.num_rows,
-            xxh3_128=self._hash.hexdigest(),
-            reasons=dict(sorted(self._reasons.items())),
-            first=self._first,
-        )
+    def xxh3_128(self) -> str:
+        """Return the checksum of the list."""
+        return self._hash.hexdigest()
 
 
 def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, QuarantineSummary]]) -> str:
