@@ -12,6 +12,7 @@ from tokenloom.flows.source_lines import naming_source_lines
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
+from tokenloom.tasks.bad_files import with_file_count
 from tokenloom.tasks.estimate import (
     Estimate,
     PartitionProbe,
@@ -29,7 +30,6 @@ from tokenloom.tasks.jobs import (
     tokenize_batches,
     tryout_batches,
 )
-from tokenloom.tasks.messages.same_problem import with_file_count
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.running import progress

@@ -13,7 +13,7 @@ from tokenloom.storage.work.assignment import (
     write_assignment,
 )
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
-from tokenloom.tasks.messages.no_documents import check_documents_found
+from tokenloom.tasks.documents_found import check_documents_found
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rows.exclusion import write_exclusions
 

@@ -16,9 +16,9 @@ from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.storage.work.assignment import SplitTotals
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.tasks.assign import cut_split
+from tokenloom.tasks.documents_found import check_documents_found
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.jobs import tokenize_job
-from tokenloom.tasks.messages.no_documents import check_documents_found
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.sources.files.opening import following_position

@@ -25,7 +25,7 @@ from tokenloom.flows.runs import log_filter
 from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, write_last_line
 from tokenloom.spec.messages import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
-from tokenloom.tasks.messages.outcome import crash_message, joined_problems, outcome
+from tokenloom.tasks.outcome import crash_message, joined_problems, outcome
 
 _BAD_PARAMETERS = {kind.__name__ for kind in log_filter.BAD_PARAMETERS}
 _MISTAKES = {*vars(errors), *_BAD_PARAMETERS}  # names of exceptions that the user can fix

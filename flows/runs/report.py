@@ -17,7 +17,7 @@ from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import InputEntry, decode_build
 from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.messages.outcome import outcome_line, reading_lines
+from tokenloom.tasks.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running.reading import step_label
 from tokenloom.tasks.verification.results import VerificationResult

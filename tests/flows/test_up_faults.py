@@ -47,7 +47,7 @@ from tokenloom.examples.train_on_publish import install
 from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
-from tokenloom.tasks.messages.outcome import CONTINUES
+from tokenloom.tasks.outcome import CONTINUES
 from tokenloom.tasks.running.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file

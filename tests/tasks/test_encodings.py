@@ -118,9 +118,9 @@ def test_the_error_names_the_file_the_number_of_such_files_and_three_remedies(tm
 
 def test_only_the_first_thousand_files_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
-    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 6)
+    monkeypatch.setattr("tokenloom.tasks.bad_files._MAX_FILES", 6)
     assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this problem")
-    monkeypatch.setattr("tokenloom.tasks.messages.same_problem._MAX_FILES", 5)
+    monkeypatch.setattr("tokenloom.tasks.bad_files._MAX_FILES", 5)
     assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this problem")
 
 

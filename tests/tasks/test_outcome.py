@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.messages.outcome import (
+from tokenloom.tasks.outcome import (
     CONTINUES,
     crash_message,
     joined_problems,

@@ -59,7 +59,7 @@ def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
 
 
 def _print(out: Output, result: Json) -> None:
-    from tokenloom.tasks.messages.outcome import outcome_lines, reading_lines
+    from tokenloom.tasks.outcome import outcome_lines, reading_lines
 
     for line in outcome_lines(result):
         out.line(line)

@@ -1,1 +1,0 @@
-"""Messages of builds: what one did, and why one could not succeed."""
