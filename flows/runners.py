@@ -26,7 +26,7 @@ from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.runs import log_filter  # noqa: F401  (forks of this process; the log of a cluster's worker)
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.reading import step_label
+from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import RunEach, run_each_with
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers

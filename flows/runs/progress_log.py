@@ -26,7 +26,7 @@ from tokenloom.flows.runs import report
 from tokenloom.flows.runs.progress_page import progress_page, summary_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
-from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label
+from tokenloom.tasks.running.meter_reading import FinishedStep, Reading, step_label
 from tokenloom.wording import clock
 
 _SECONDS = 5.0

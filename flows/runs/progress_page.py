@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenloom.tasks.running.reading import Reading, step_label
+from tokenloom.tasks.running.meter_reading import Reading, step_label
 from tokenloom.wording import clock, percent
 
 _BAR_CHARS = 30

@@ -19,7 +19,7 @@ from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.running.reading import step_label
+from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 

@@ -11,8 +11,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from tokenloom.tasks.running.meter_reading import CurrentStep, FinishedStep, Reading
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
-from tokenloom.tasks.running.reading import CurrentStep, FinishedStep, Reading
 from tokenloom.wording import counted
 
 _MIN_SHARE = 0.02  # of a step or of the work; less says nothing about its pace

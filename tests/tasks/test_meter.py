@@ -12,8 +12,8 @@ from tokenloom.errors import CheckError
 from tokenloom.tasks.running import meter as module
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
+from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
-from tokenloom.tasks.running.reading import step_label
 
 _WORK = WorkKnown((("tokenize", 0.8), ("assign", 0.0), ("shuffle", 0.2)))
 

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from tokenloom.tasks.running.meter import Meter
+from tokenloom.tasks.running.meter_reading import FinishedStep, Reading, step_label
 from tokenloom.tasks.running.progress import Event, Message
-from tokenloom.tasks.running.reading import FinishedStep, Reading, step_label
 from tokenloom.wording import clock, percent
 
 _LABEL_WIDTH = 20
