@@ -74,7 +74,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     repairs: Counter[str | None] = Counter()
     encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
-    refuse_too_large(plan, num_workers, run_each)
+    _refuse_too_large(plan, num_workers, run_each)
     while True:
         try:
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)
@@ -129,7 +129,7 @@ def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[lis
     return run_batches(run_each, "cut", cut_file, cut_batches(plan, num_workers))
 
 
-def refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
+def _refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
     """Raise StoreError if the disk is too small for the build; sample the input unless the result surely fits."""
     if plan.spec.limit is None and not surely_fits(plan):
         check_disk(plan, sample_build(plan, num_workers, run_each))

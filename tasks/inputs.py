@@ -148,7 +148,7 @@ def check_unchanged(file: InputFile) -> None:
     if file.stamps:
         changed = next((url for url, seen in file.stamps.items() if stamp(url) != seen), None)
     else:
-        changed = file.url if _remote_fingerprint(file.url) != file.fingerprint else None
+        changed = file.url if remote_fingerprint(info_of(file.url), file.url) != file.fingerprint else None
     if changed:
         raise _changed(changed)
 
@@ -169,7 +169,3 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
 
 def _changed(url: str) -> InputError:
     return InputError(f"{url}: it changed while it was read; build again when it is complete")
-
-
-def _remote_fingerprint(url: str) -> str:
-    return remote_fingerprint(info_of(url), url)

@@ -48,8 +48,9 @@ class BuildPlan:
     """What the steps of a build need to know.
 
     `tokenizer` is its entry in the manifest; `definition` is its part of the spec. `identity` is the identity part of
-    the spec; `excluded` (m, 2) are contents to drop, or None. `seen_tag_number` is the number of the newest entry of
-    `tag` when the plan was made. `left_out` counts the files that each pattern of a source's `leave_out` matches.
+    the spec; `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or
+    another one for a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out`
+    counts the files that each pattern of a source's `leave_out` matches.
     """
 
     spec: BuildSpec
@@ -58,6 +59,7 @@ class BuildPlan:
     store: Store
     version: str
     published: bool
+    tag: str
     seen_tag_number: int
     tokenizer: TokenizerEntry
     definition: dict[str, Any]
@@ -66,11 +68,6 @@ class BuildPlan:
     left_out: LeftOut
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
-
-    @property
-    def tag(self) -> str:
-        """The tag that the build moves: `latest`, or another one for a try-out."""
-        return tag_of(self.spec)
 
     @property
     def missing(self) -> list[Partition]:
@@ -104,6 +101,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         excluded = None  # an empty list excludes nothing
     identity = _identity(spec, excluded)
     version = version_name(identity, identities, tokenizer.fingerprint)
+    tag = LATEST if spec.limit is None else TRYOUT
     return BuildPlan(
         spec=spec,
         identity=identity,
@@ -111,18 +109,14 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         store=store,
         version=version,
         published=is_published(store, version),
-        seen_tag_number=tags.newest_number(store, tag_of(spec)),
-        tokenizer=describe_tokenizer(tokenizer),
+        tag=tag,
+        seen_tag_number=tags.newest_number(store, tag),
+        tokenizer=_tokenizer_entry(tokenizer),
         definition=definition,
         tokenizer_files=tokenizer.files,
         inputs=inputs,
         left_out=left_out,
     )
-
-
-def tag_of(spec: BuildSpec) -> str:
-    """Return the tag that a build of `spec` moves."""
-    return LATEST if spec.limit is None else TRYOUT
 
 
 def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str, Any]:
@@ -134,8 +128,7 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str,
     return identity
 
 
-def describe_tokenizer(tokenizer: Tokenizer) -> TokenizerEntry:
-    """Return the entry of a tokenizer in a manifest."""
+def _tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
     return TokenizerEntry(
         kind=tokenizer.kind,
         name=tokenizer.name,

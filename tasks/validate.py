@@ -93,17 +93,35 @@ def validate_build(
         InputError: an input changed while the build ran.
     """
     check_all_unchanged(plan.spec, plan.inputs)
+    rows = row_counts(assignment, records)
+    _check_totals(plan, assignment, records, rows)
+    _check_files(plan, assignment, records)
+    _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
+    if not rows.kept:
+        raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
+    return {
+        "documents_encoded_again": num_checked,
+        "largest_id": max(record.max_id for record in records),
+        "rows_not_read": assignment.rows.not_read,
+    }
+
+
+def _check_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: Rows) -> None:
+    """Compare what the inputs claim, what was read, what the spills hold, and what the shards hold."""
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record.split == split]
         documents = sum(record.documents + record.duplicates + record.excluded for record in mine)
         tokens = sum(record.tokens + record.left_tokens for record in mine)
         _check_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
         _check_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
-    rows = row_counts(assignment, records)
     _check_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
         _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows.read)
+
+
+def _check_files(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> None:
+    """Check the measured values of each shard, and that it is complete in the store."""
     folder = version_path(plan.version)
     lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
     for record in records:
@@ -115,14 +133,6 @@ def validate_build(
                 f"{place}: deleted since it was written; nothing was published; run the same command again"
             )
         _check_shard(plan, record, num_bytes)
-    _check_equal("documents chosen to be encoded again, and encoded", num_chosen, num_checked)
-    if not rows.kept:
-        raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
-    return {
-        "documents_encoded_again": num_checked,
-        "largest_id": max(record.max_id for record in records),
-        "rows_not_read": assignment.rows.not_read,
-    }
 
 
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> Rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,7 +69,7 @@ def compare_with_source(job: ReencodeJob, stored_hash: Callable[[SampledDocument
     tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint, job.tokenizer_files)
     wanted = {document.row: document for document in job.documents}
     found: list[Comparison] = []
-    with _sharing_blocks(job.file, len(wanted)):
+    with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):
         for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
             found += _compare(tokenizer, texts, [wanted[row] for row in rows], place, stored_hash)
             progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
@@ -116,11 +115,6 @@ def read_rows(
         num_found += len(here)
         if num_found == len(wanted):
             return  # a file that is one partition need not be read to its end
-
-
-def _sharing_blocks(file: InputFile, num_rows: int) -> AbstractContextManager[None]:
-    """Return a block in which `read_rows` of `num_rows` rows requests no part of a remote file twice."""
-    return sharing_files(_block_bytes(file.num_bytes, num_rows))
 
 
 def _located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:
