@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, take_documents
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
@@ -203,16 +204,6 @@ def gather_tokens(
         filled, num_elements = filled + run.end - run.start, num_elements + len(run.lengths)
     lengths = np.concatenate([run.lengths for run in runs])
     num_tokens = piece.rows["num_tokens"]
-    for start, end in _cut_by_tokens(num_tokens, _WRITE_TOKENS):
+    offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)])
+    for start, end in runs_of(offsets, _WRITE_TOKENS):
         yield take_documents(source, lengths, element[start:end]), num_tokens[start:end]
-
-
-def _cut_by_tokens(num_tokens: NDArray[np.uint32], max_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield runs [start, end) of documents of about `max_tokens` tokens; a longer document is a run of its own."""
-    ends = np.cumsum(num_tokens, dtype=np.int64)
-    start = 0
-    while start < len(ends):
-        base = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, base + max_tokens, side="right")))
-        yield start, end
-        start = end

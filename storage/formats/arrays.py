@@ -1,4 +1,7 @@
-"""Types of arrays; AnyArray is for items of varying type, as token ids are stored as uint8, uint16 or uint32."""
+"""Types of arrays, and runs of neighbouring items.
+
+AnyArray is for items of varying type, as token ids are stored as uint8, uint16 or uint32.
+"""
 
 from __future__ import annotations
 
@@ -11,3 +14,21 @@ AnyArray = NDArray[Any]
 AnyDtype = np.dtype[Any]
 Int64s = NDArray[np.int64]
 AnyBuffer = Any  # numpy's arrays are buffers to a type checker from Python 3.12 on
+
+
+def runs_of(offsets: Int64s, max_size: int) -> list[tuple[int, int]]:
+    """Return n neighbouring items grouped into runs [start, end) of at most `max_size`; a larger item is a run alone.
+
+    Example: runs_of([0, 2, 4, 9, 10], 4) -> [(0, 2), (2, 3), (3, 4)]
+
+    Args:
+        offsets: (n + 1,), where each item starts and, last, where the last one ends.
+        max_size: the maximum size of a run of several items.
+    """
+    runs, start, count = [], 0, len(offsets) - 1
+    while start < count:
+        limit = offsets[start] + max_size
+        end = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+        runs.append((start, end))
+        start = end
+    return runs

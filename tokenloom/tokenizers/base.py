@@ -1,4 +1,4 @@
-"""The protocol of tokenizers, and what the kinds share: fingerprints, runs of texts, ids around documents."""
+"""The protocol of tokenizers, and what the kinds share: fingerprints, bytes of texts, ids around documents."""
 
 from __future__ import annotations
 
@@ -84,22 +84,6 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     offsets = np.frombuffer(offset_buffer, np.int64, texts.offset + len(texts) + 1)[texts.offset :]
     flat = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
     return flat[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
-def text_runs(offsets: NDArray[np.int64], run_bytes: int) -> list[tuple[int, int]]:
-    """Return texts grouped into runs [start, end) of at most `run_bytes` bytes; a longer text is a run of its own.
-
-    Args:
-        offsets: (n + 1,) in bytes, as text_bytes returns them.
-        run_bytes: the maximum size of a run of several texts.
-    """
-    runs, start, count = [], 0, len(offsets) - 1
-    while start < count:
-        limit = offsets[start] + run_bytes
-        end = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
-        runs.append((start, end))
-        start = end
-    return runs
 
 
 def with_boundary_ids(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: int, dtype: np.dtype[Any]) -> Encoded:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tokenizers import models
 
 from tokenloom.errors import TokenizerError
+from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
@@ -34,7 +35,6 @@ from tokenloom.tokenizers.base import (
     fingerprint,
     read_file,
     text_bytes,
-    text_runs,
     with_boundary_ids,
 )
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
@@ -85,7 +85,7 @@ class HuggingFaceTokenizer:
         """See Tokenizer.encode."""
         data, offsets = text_bytes(texts)
         parts = []
-        for start, end in text_runs(offsets, _RUN_BYTES):
+        for start, end in runs_of(offsets, _RUN_BYTES):
             if self._cut is not None and end - start == 1:
                 ids = [self._encode_long(data[offsets[start] : offsets[end]], self._cut, dtype)]
             else:

@@ -20,6 +20,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
+from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
@@ -29,7 +30,6 @@ from tokenloom.tokenizers.base import (
     fingerprint,
     read_file,
     text_bytes,
-    text_runs,
     with_boundary_ids,
 )
 
@@ -74,7 +74,7 @@ class SentencePieceTokenizer:
         data, offsets = text_bytes(texts)
         bounds = offsets.tolist()
         parts = []
-        for start, end in text_runs(offsets, _RUN_BYTES):
+        for start, end in runs_of(offsets, _RUN_BYTES):
             run = [data[bounds[i] : bounds[i + 1]].tobytes() for i in range(start, end)]
             parts.append(with_boundary_ids(self._encode_texts(run), self._bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)

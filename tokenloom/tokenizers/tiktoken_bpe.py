@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from tiktoken_ext import openai_public
 
 from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes, text_runs
+from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes
 
 _RUN_BYTES = 250_000  # 0.1 to 0.5 MB are equally fast; 2 MB is slower
 RANKS, VOCAB_BPE, ENCODER = "ranks.tiktoken", "vocab.bpe", "encoder.json"
@@ -75,7 +76,7 @@ class TiktokenTokenizer:
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
         parts = []
-        for start, end in text_runs(text_bytes(texts)[1], _RUN_BYTES):
+        for start, end in runs_of(text_bytes(texts)[1], _RUN_BYTES):
             documents = texts[start:end].to_pylist()
             tokens = self._encode_joined(documents)
             ends = None if tokens is None else self._ends(tokens, len(documents))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import Filter, comparisons_of, parse_filter
+from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
@@ -64,7 +65,8 @@ class Columns:
             first_row: the number of its first row in the file.
             url: for messages.
         """
-        for start, end in _slices(pick(batch, self.text)):
+        offsets = np.concatenate([[0], np.cumsum(_text_lengths(pick(batch, self.text)), dtype=np.int64)])
+        for start, end in runs_of(offsets, BATCH_BYTES):
             yield self._rows(batch.slice(start, end - start), first_row + start, url)
 
     def _rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Rows:
@@ -158,14 +160,3 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
     lengths = pc.binary_length(values.cast(pa.large_binary()))
     found: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
     return found
-
-
-def _slices(values: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield runs [start, end) of rows with about BATCH_BYTES of text; a longer text is a run of its own."""
-    ends = np.cumsum(_text_lengths(values), dtype=np.int64)
-    start = 0
-    while start < len(ends):
-        base = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, base + BATCH_BYTES, side="right")))
-        yield start, end
-        start = end
