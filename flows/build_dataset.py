@@ -15,6 +15,7 @@ from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
+from tokenloom.flows.runs.events import emit_published
 from tokenloom.flows.runs.hooks import BUILD_HOOKS, begin, completed
 from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
@@ -40,7 +41,7 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
     begin(spec.dataset)
     result = _build(spec)
     if result.published:
-        report.emit_published(spec.dataset, result)
+        emit_published(spec.dataset, result.to_json())
         with using_credentials(spec.credentials):
             report.show_result(result)
     return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data

@@ -1,24 +1,42 @@
-"""Write the last line of a run's log, and emit the event of its failure.
+"""The events of a run, and the last line of its log if it failed.
 
-Both are sent synchronously: a process that got SIGTERM, or a server that stops, does not wait for queues to empty.
+A failure's event and last line are sent synchronously: a process that got SIGTERM, or a server that stops, does not
+wait for queues to empty.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
-from prefect.events import Event
+from prefect.events import Event, emit_event
+from prefect.runtime import flow_run
 
 from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.tasks.outcome import outcome_line, reading_lines
 
 DATASET_LABEL = "tokenloom.dataset"  # a label of flow runs
 BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build datasets
 FLOWS = (*BUILDS, "verify-dataset")
 _UNKNOWN = "unknown"  # the run ended before it knew its dataset
+# Fields of a build's result that the event `tokenloom.dataset.published` contains.
+_PUBLISHED = (
+    "version",
+    "reference",
+    "tag",
+    "tag_moved",
+    "tokens",
+    "documents",
+    "shards",
+    "seconds",
+    "partitions",
+    "partitions_reused",
+    "tokenizer",
+)
 
 Ending = Literal["failed", "cancelled", "crashed"]
 
@@ -27,6 +45,27 @@ def write_last_line(client: SyncPrefectClient, run: FlowRun, ending: Ending, mes
     """Write how a run ended, and why, to its log."""
     line = {"level": logging.ERROR, "message": f"{ending}: {message}", "timestamp": datetime.now(UTC).isoformat()}
     client.create_logs([{"name": "prefect.flow_runs", "flow_run_id": str(run.id)} | line])
+
+
+def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
+    """Emit the event `tokenloom.dataset.published`.
+
+    Args:
+        dataset: its name.
+        result: see BuildResult.to_json.
+    """
+    tag = result["tag"] if result["tag_moved"] else "none"
+    emit_event(
+        "tokenloom.dataset.published",
+        resource=_resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
+        payload={
+            "dataset": dataset,
+            **{name: result[name] for name in _PUBLISHED},
+            "flow_run_id": flow_run.get_id(),
+            "message": outcome_line(result),
+            "read": reading_lines(result["reference"]),
+        },
+    )
 
 
 def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: str | None, message: str) -> None:
@@ -42,7 +81,7 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
     dataset = dataset_of(run)
     event = Event(
         event="tokenloom.dataset.failed",
-        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset},
+        resource=_resource(dataset),
         payload={
             "dataset": dataset,
             "state": ending,
@@ -52,6 +91,10 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
         },
     )
     client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+
+def _resource(dataset: str) -> dict[str, str]:
+    return {"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset}
 
 
 def dataset_of(run: FlowRun) -> str:

@@ -20,15 +20,12 @@ from prefect.flows import Flow
 from prefect.runtime import flow_run as this_run
 from prefect.states import Completed, Crashed, Failed
 
-from tokenloom import errors
 from tokenloom.flows.runs import log_filter
 from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, write_last_line
 from tokenloom.spec.messages import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.outcome import crash_message, joined_problems, outcome
 
-_BAD_PARAMETERS = {kind.__name__ for kind in log_filter.BAD_PARAMETERS}
-_MISTAKES = {*vars(errors), *_BAD_PARAMETERS}  # names of exceptions that the user can fix
 # The message of a Failed state, which names the exception.
 _FAILURE = re.compile(
     r"^(?:Flow run encountered an exception|Validation of flow parameters failed with error):\s*(\w+): (.*)", re.DOTALL
@@ -97,9 +94,9 @@ def _reason(
     message = redacted(state.message or "")
     if state.is_failed():
         error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
-        if error in _BAD_PARAMETERS:
+        if error in log_filter.BAD_PARAMETERS:
             text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
-        is_plain = error is None or error in _MISTAKES
+        is_plain = error is None or error in log_filter.MISTAKES
         return "failed", error, joined_problems(text if is_plain else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"
     if is_resumable and message.startswith("Flow run was cancelled"):  # Prefect's default message, which adds nothing

@@ -18,8 +18,11 @@ from tokenloom.errors import TokenloomError, WorkerLost, WorkError
 from tokenloom.flows.runs.events import FLOWS
 from tokenloom.tasks.running.workers import STOPPED
 
-BAD_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
-_MISTAKES = (TokenloomError, *BAD_PARAMETERS)  # errors that the user can fix
+_OURS = tuple(kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TokenloomError))
+_OF_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
+_MISTAKES = (*_OURS, *_OF_PARAMETERS)  # errors that the user can fix
+MISTAKES = {kind.__name__ for kind in _MISTAKES}
+BAD_PARAMETERS = {kind.__name__ for kind in _OF_PARAMETERS}
 # Errors of a task after which its run can continue: their lines are kept.
 _SURVIVABLE = {kind.__name__ for kind in (WorkerLost, WorkError)}
 _FINISHED = re.compile(
@@ -54,7 +57,7 @@ def _is_redundant_end(record: logging.LogRecord) -> bool:
     found = _FINISHED.match(text)
     if not found or found[1] is None:
         return found is not None
-    return STOPPED in found[2] or (found[1] in vars(errors) and found[1] not in _SURVIVABLE)
+    return STOPPED in found[2] or found[1] in MISTAKES - _SURVIVABLE
 
 
 def _survive_broken_pipe(handler: PrefectConsoleHandler) -> None:

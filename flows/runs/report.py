@@ -1,4 +1,4 @@
-"""Show a run in Prefect: its name, artifacts, and an event when a build publishes."""
+"""Show a run in Prefect: its name and its artifacts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
-from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from tokenloom.console import printable
@@ -24,20 +23,6 @@ from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
 _MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
-# Fields of a build's result that the event `tokenloom.dataset.published` contains.
-_PUBLISHED = (
-    "version",
-    "reference",
-    "tag",
-    "tag_moved",
-    "tokens",
-    "documents",
-    "shards",
-    "seconds",
-    "partitions",
-    "partitions_reused",
-    "tokenizer",
-)
 _STEPS = {
     "tokenize": "text to spills of token ids",
     "assign": "where each document goes",
@@ -179,20 +164,3 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
 
 def _cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("\n", " ")
-
-
-def emit_published(dataset: str, result: BuildResult) -> None:
-    """Emit the event `tokenloom.dataset.published`."""
-    fields = result.to_json()
-    payload = {name: fields[name] for name in _PUBLISHED}
-    payload |= {
-        "flow_run_id": flow_run.get_id(),
-        "message": outcome_line(fields),
-        "read": reading_lines(result.reference),
-    }
-    labels = {"tokenloom.version": result.version, "tokenloom.tag": result.tag if result.tag_moved else "none"}
-    emit_event(
-        "tokenloom.dataset.published",
-        resource={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset} | labels,
-        payload={"dataset": dataset} | payload,
-    )
