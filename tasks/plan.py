@@ -146,7 +146,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
     progress.report(progress.Working(f"cutting {file.url} into partitions"))
     with of_source(file.source), sharing_files(), bounded(file.options["max_bytes"], file.url):
         ranges = make_reader(file.options).partitions(file.url)
-    progress.report(progress.Advanced(0, 0, 0, 1))
+    progress.report(progress.Advanced(done=1))
     return ranges
 
 

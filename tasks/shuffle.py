@@ -82,11 +82,15 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
         for start_key, end_key in _pieces(shard, job.vocab_size, job.has_ids):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, assignment.spills, table)
-            progress.report(progress.Advanced(0, 0, 0, piece.duplicates.num_tokens + piece.excluded.num_tokens))
+            progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
             for part, num_tokens in gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size)):
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
-                progress.report(progress.Advanced(len(num_tokens), part.nbytes, len(part), len(part)))
+                progress.report(
+                    progress.Advanced(
+                        num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
+                    )
+                )
         tokens.finish()
         measured.read_samples(token_file.name)
     assert tokens.record is not None  # finished

@@ -169,10 +169,12 @@ class _TextRead:
     def report(self, num_documents: int, text_bytes: int, num_tokens: int) -> None:
         done = min(text_bytes, self._left)
         self._left -= done
-        progress.report(progress.Advanced(num_documents, text_bytes, num_tokens, done))
+        progress.report(
+            progress.Advanced(num_documents=num_documents, num_bytes=text_bytes, num_tokens=num_tokens, done=done)
+        )
 
     def finish(self) -> None:
-        progress.report(progress.Advanced(0, 0, 0, self._left))
+        progress.report(progress.Advanced(done=self._left))
 
 
 def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDocuments, int]:

@@ -64,14 +64,14 @@ class Reused:
     done: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Advanced:
     """Work was done since the last report: what went through, and `done` of the step's total."""
 
-    num_documents: int
-    num_bytes: int
-    num_tokens: int
-    done: int
+    num_documents: int = 0
+    num_bytes: int = 0
+    num_tokens: int = 0
+    done: int = 0
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def compare_with_source(job: ReencodeJob, stored_hash: Callable[[SampledDocument
     with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):
         for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
             found += _compare(tokenizer, texts, [wanted[row] for row in rows], place, stored_hash)
-            progress.report(progress.Advanced(len(rows), 0, 0, len(rows)))
+            progress.report(progress.Advanced(num_documents=len(rows), done=len(rows)))
     return found
 
 

@@ -254,7 +254,7 @@ class _ByteCounter:
         """Report the bytes read since the last report."""
         new = self.num_bytes - self._reported_bytes
         self._reported_bytes = self.num_bytes
-        progress.report(progress.Advanced(num_documents, new, num_tokens, new))
+        progress.report(progress.Advanced(num_documents=num_documents, num_bytes=new, num_tokens=num_tokens, done=new))
 
 
 def _propose(sampler: Sampler, batch: pa.RecordBatch) -> None:

@@ -130,7 +130,12 @@ _WORK = WorkKnown((("tokenize", 0.8), ("shuffle", 0.2)))
 
 @pytest.mark.usefixtures("no_time_passes")
 def test_the_artifact_names_the_step_and_the_whole_build_and_what_is_reused() -> None:
-    events = _WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1200), Advanced(5, 10, 10, 150)
+    events = (
+        _WORK,
+        StepStarted("tokenize", 2700, "partitions", 27),
+        Reused(12, 1200),
+        Advanced(num_documents=5, num_bytes=10, num_tokens=10, done=150),
+    )
     page, line = _page(StepStarted("cut", 0), *events)
     assert page.splitlines()[:5] == ["## news 0123", "", f"`{'█' * 12}{'░' * 18}`", "", line]
     assert line == "40% of the build, 0:00 elapsed"
@@ -147,7 +152,7 @@ def test_the_artifact_names_no_percentage_before_the_work_is_known() -> None:
 
 @pytest.mark.usefixtures("no_time_passes")
 def test_the_artifact_shows_where_a_build_stopped_or_that_it_is_done() -> None:
-    page, line = _page(_WORK, StepStarted("tokenize", 100), Advanced(1, 1, 1, 50), ended="stopped")
+    page, line = _page(_WORK, StepStarted("tokenize", 100), Advanced(done=50), ended="stopped")
     assert line == "40% of the build, stopped here: a retry continues from what is done, 0:00 elapsed"
     assert "| ✗ | **tokenize** |" in page
     assert _page(_WORK, ended="done")[1] == "100% of the build, 0:00 elapsed"

@@ -58,7 +58,7 @@ def test_after_a_retry_the_percentage_starts_with_the_finished_work(time: _Clock
 def test_the_step_and_the_whole_build_are_both_named_with_elapsed_and_remaining_time(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000))
     time.now += 100
-    meter.take(Advanced(1234, 50_000_000, 9_000_000, 500))
+    meter.take(Advanced(num_documents=1234, num_bytes=50_000_000, num_tokens=9_000_000, done=500))
     assert meter.read().text() == (
         "tokenize 50%, overall 40%, 1,234 documents, 0.5 MB/s, 0.09 M tokens/s, 1:40 elapsed, about 2 min left"
     )
@@ -69,14 +69,14 @@ def test_reused_work_does_not_affect_the_time_left(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000, "partitions", 10), Reused(8, 800))
     time.now += 50
     assert meter.read().seconds_left is None
-    meter.take(Advanced(1, 1, 1, 100))
+    meter.take(Advanced(done=100))
     assert meter.read().seconds_left == pytest.approx(50 + 0.2 * 50 / 0.08)
 
 
 def test_the_time_left_for_later_steps_follows_the_pace_of_finished_ones(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000))
     time.now += 80
-    meter.take(Advanced(1, 1, 1, 1000))
+    meter.take(Advanced(done=1000))
     meter.take(StepStarted("assign", 0))
     assert meter.read().seconds_left == pytest.approx(20)
     assert [(step.step, step.seconds) for step in meter.read().finished] == [("tokenize", 80)]
@@ -84,7 +84,7 @@ def test_the_time_left_for_later_steps_follows_the_pace_of_finished_ones(time: _
 
 
 def test_the_overall_share_never_falls_when_a_build_returns_to_an_earlier_step(time: _Clock) -> None:
-    meter = _meter(_WORK, StepStarted("tokenize", 100), Advanced(1, 1, 1, 100), StepStarted("shuffle", 100))
+    meter = _meter(_WORK, StepStarted("tokenize", 100), Advanced(done=100), StepStarted("shuffle", 100))
     assert meter.read().share == pytest.approx(0.8)
     meter.take(StepStarted("tokenize", 100, "partitions", 4))
     meter.take(Reused(3, 75))
@@ -95,9 +95,7 @@ def test_the_overall_share_never_falls_when_a_build_returns_to_an_earlier_step(t
 def test_no_line_shows_0_percent(time: _Clock) -> None:
     assert _meter(StepStarted("plan", 0)).read().text() == "plan, 0:00 elapsed"
     assert _meter(_WORK, StepStarted("tokenize", 1000)).read().text() == "tokenize, 0:00 elapsed"
-    assert (
-        _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(0, 0, 0, 9)).read().text() == "tokenize, 0:00 elapsed"
-    )
+    assert _meter(_WORK, StepStarted("tokenize", 10_000), Advanced(done=9)).read().text() == "tokenize, 0:00 elapsed"
 
 
 def test_steps_have_readable_labels() -> None:

@@ -77,7 +77,7 @@ def loaded_modules(_: None) -> set[str]:
 def print_and_report(number: int) -> int:
     print("printed in a worker", flush=True)
     os.write(1, b"written in a worker\n")
-    progress.report(progress.Advanced(1, number, 2 * number, 0))
+    progress.report(progress.Advanced(num_documents=1, num_bytes=number, num_tokens=2 * number))
     return number
 
 
@@ -252,7 +252,7 @@ def test_events_of_a_child_reach_the_listeners_here(pool: WorkerPool) -> None:
     events: list[progress.Event] = []
     with progress.listening(events.append):
         assert pool.call(print_and_report, 3) == 3
-    assert events == [progress.Advanced(1, 3, 6, 0)]
+    assert events == [progress.Advanced(num_documents=1, num_bytes=3, num_tokens=6)]
 
 
 def test_output_of_children_goes_only_to_stderr() -> None:

@@ -171,7 +171,7 @@ def test_the_whole_build_shows_the_time_left(no_time_passes: SimpleNamespace) ->
     display.take(_WORK)
     display.take(StepStarted("tokenize", 100))
     no_time_passes.now = 60.0
-    display.take(Advanced(1, 1, 1, 50))
+    display.take(Advanced(num_documents=1, num_bytes=1, num_tokens=1, done=50))
     console = Console(file=io.StringIO(), width=120)
     console.print(*display.get_renderables())
     assert isinstance(console.file, io.StringIO)
@@ -188,7 +188,7 @@ def test_a_narrow_terminal_leaves_room_for_the_echo_of_ctrl_c(monkeypatch: pytes
 
 @pytest.mark.usefixtures("no_time_passes")
 def test_work_with_one_step_has_one_bar() -> None:
-    (bar,) = _drawn(WorkKnown((("train", 1.0),)), StepStarted("train", 300), Advanced(0, 0, 40960, 150))
+    (bar,) = _drawn(WorkKnown((("train", 1.0),)), StepStarted("train", 300), Advanced(num_tokens=40960, done=150))
     assert re.fullmatch(r"  train +━+╸?━* +50% .*0:00 elapsed", bar)
 
 

@@ -140,7 +140,7 @@ def _tracked(numbers: range, num_tokens: int) -> Iterator[int]:
     _begin("train", len(numbers))
     for number in numbers:
         yield number
-        progress.report(progress.Advanced(0, 0, num_tokens, 1))
+        progress.report(progress.Advanced(num_tokens=num_tokens, done=1))
 
 
 def _begin(step: str, total: int) -> None:
@@ -161,7 +161,7 @@ def _write_sources(path: Path) -> tuple[int, int]:
             text = None
         if text is not None:
             lines.append(json.dumps({"path": name, "text": text}) + "\n")
-        progress.report(progress.Advanced(1, len(text or ""), 0, 1))
+        progress.report(progress.Advanced(num_documents=1, num_bytes=len(text or ""), done=1))
     data = "".join(lines)
     if not path.exists() or path.read_text(encoding="utf-8") != data:
         path.write_text(data, encoding="utf-8")
