@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tokenloom.errors import BadRow, StoreError, WorkError
-from tokenloom.flows.source_lines import naming_source_lines
+from tokenloom.flows.source_lines import add_source_line
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
@@ -60,7 +60,7 @@ def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunE
         TokenloomError: the build failed and nothing was published. The message has the problem, its place and the next
             step.
     """
-    with naming_source_lines(spec):
+    with add_source_line(spec):
         return _run_steps(spec, num_workers, run_one, run_each)
 
 

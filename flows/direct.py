@@ -74,10 +74,10 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         TokenloomError: as run_build: the store can't be written, a column is missing, and so on.
     """
     from tokenloom.flows.build_steps import cut_inputs, sample_build
-    from tokenloom.flows.source_lines import naming_source_lines
+    from tokenloom.flows.source_lines import add_source_line
     from tokenloom.tasks.plan import plan_build, with_partitions
 
-    with naming_source_lines(spec), _open_workers(num_workers) as run_each:
+    with add_source_line(spec), _open_workers(num_workers) as run_each:
         plan = plan_build(spec)
         if not plan.published:
             plan.store.check_writable()

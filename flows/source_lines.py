@@ -10,7 +10,7 @@ from tokenloom.spec.build_spec import BuildSpec
 
 
 @contextmanager
-def naming_source_lines(spec: BuildSpec) -> Iterator[None]:
+def add_source_line(spec: BuildSpec) -> Iterator[None]:
     """Prefix the message of an InputError with the file, line and name of its source, if the spec came from a file.
 
     Example: "news.yaml:7: source wiki: /data/wiki.parquet: no column 'body'; ..."

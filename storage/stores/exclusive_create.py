@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store import TMP
-from tokenloom.storage.stores.uploads import naming_bucket, uploading
+from tokenloom.storage.stores.uploads import translate_missing_bucket, uploading
 from tokenloom.storage.stores.urls import AZURE, OBJECT_STORES, S3
 
 _MARK = "writer"  # in an object's metadata
@@ -26,7 +26,7 @@ def create_exclusively(calls: RemoteCalls, place: str, data: bytes) -> None:
         return
     mark = uuid.uuid4().hex
     options: dict[str, Any] = {"mode": "create", **_mark_options(calls.scheme, mark)}
-    with naming_bucket(place):
+    with translate_missing_bucket(place):
         try:
             calls.call(place, "pipe_file", place, data, doing="written", num_bytes=len(data), **options)
             return

@@ -67,7 +67,7 @@ def _upload(calls: RemoteCalls, place: str, path: str) -> None:
     Raises StoreError if it cannot be written, or repeatedly arrives corrupted, FileNotFoundError if `path` is missing.
     """
     for _ in range(_MAX_UPLOADS):
-        with naming_bucket(place, path):
+        with translate_missing_bucket(place, path):
             etag = _put(calls, place, path)
         if etag and etag == s3.etag(path):
             return
@@ -80,7 +80,7 @@ def _upload(calls: RemoteCalls, place: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def naming_bucket(place: str, path: str | None = None) -> Iterator[None]:
+def translate_missing_bucket(place: str, path: str | None = None) -> Iterator[None]:
     """Raise a FileNotFoundError of a write as "no such bucket", unless the local file `path` is missing."""
     try:
         yield

@@ -164,7 +164,7 @@ def _file_batches(source: Any, url: str, part: FileRange, columns: Columns, max_
     open_narrow = partial(_open_reader, pa.ipc.open_file, source, url, included)
     reader = whole if _is_mapped(source, whole, part.start) else open_narrow()
     for index in range(part.start, whole.num_record_batches):
-        with _naming_batch(url, index, max_bytes):
+        with _translate_batch_errors(url, index, max_bytes):
             try:
                 batch = reader.get_batch(index)
             except (pa.ArrowException, OSError):
@@ -210,7 +210,7 @@ def _stream_batches(source: Any, url: str, part: FileRange, columns: Columns, ma
         index = part.start
     while True:
         first_byte = source.tell() if can_begin_anywhere else None
-        with _naming_batch(url, index, max_bytes):
+        with _translate_batch_errors(url, index, max_bytes):
             try:
                 batch = reader.read_next_batch()
             except StopIteration:
@@ -229,7 +229,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 @contextmanager
-def _naming_batch(url: str, index: int, max_bytes: int) -> Iterator[None]:
+def _translate_batch_errors(url: str, index: int, max_bytes: int) -> Iterator[None]:
     """Translate errors of pyarrow in the block into InputErrors that name the record batch."""
     try:
         yield

@@ -13,7 +13,14 @@ from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.files.local_glob import local_glob
-from tokenloom.tasks.sources.files.opening import Info, filesystem_of, info_in, input_bytes, is_local, naming
+from tokenloom.tasks.sources.files.opening import (
+    Info,
+    filesystem_of,
+    info_in,
+    input_bytes,
+    is_local,
+    translate_input_errors,
+)
 from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob
 from tokenloom.wording import counted
 
@@ -94,7 +101,7 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
     if wildcard is None or is_query:
         found = [(stripped, info_in(filesystem, stripped, pattern))]
         return root, leave_out.kept(found, root) if leave_out else found
-    with naming(pattern):
+    with translate_input_errors(pattern):
         if is_object(pattern):
             found = object_glob(pattern, stripped)
         elif is_local(pattern):
@@ -113,7 +120,7 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
 
 def _listed(filesystem: Any, folder: str) -> list[Info]:
     """Return what a folder holds, [] if it does not exist; other errors become InputErrors that name it."""
-    with naming(str(filesystem.unstrip_protocol(folder))):
+    with translate_input_errors(str(filesystem.unstrip_protocol(folder))):
         try:
             return list(filesystem.ls(folder, detail=True))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -135,7 +142,7 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
         return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
     filesystem = filesystem_of(pattern)[0]
     url = _object_url(pattern, name) if is_object(pattern) else str(filesystem.unstrip_protocol(name))
-    with naming(url):
+    with translate_input_errors(url):
         info = info or info_in(filesystem, name, url)
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 

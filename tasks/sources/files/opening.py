@@ -56,7 +56,7 @@ def info_of(url: str) -> Info:
 
 def info_in(filesystem: Any, name: str, url: str) -> Info:
     """Return what a file system says about the file `name`; raises InputError, naming `url`, if it does not exist."""
-    with naming(url):
+    with translate_input_errors(url):
         try:
             if is_object(url):
                 return dict(RemoteCalls(url).call(url, "info", name))
@@ -70,7 +70,7 @@ def info_in(filesystem: Any, name: str, url: str) -> Info:
 
 def input_bytes(url: str) -> int:
     """Return the length of an input file in bytes; raises InputError if it can't be read."""
-    with naming(url):
+    with translate_input_errors(url):
         if "://" not in url:
             return os.stat(url).st_size
         if is_object(url):
@@ -93,7 +93,8 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
 @contextmanager
 def open_input(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading; raises InputError if it is missing or can't be read."""
-    with naming(url, "the file was deleted after the build was planned; build again"), open_file(url) as file:
+    deleted = "the file was deleted after the build was planned; build again"
+    with translate_input_errors(url, deleted), open_file(url) as file:
         if (opened := _opened.get()) is not None:
             opened.append(file)
         yield file
@@ -107,7 +108,7 @@ def expect(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
 
 
 @contextmanager
-def naming(url: str, missing: str | None = None) -> Iterator[None]:
+def translate_input_errors(url: str, missing: str | None = None) -> Iterator[None]:
     """Translate file system errors in the block into InputErrors that name the file.
 
     Args:
