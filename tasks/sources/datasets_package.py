@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +21,6 @@ _HARMLESS = {"name", "version", "data_dir", "data_files", "description", "featur
 _EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # or nested
 _STREAM_ROWS = 16  # rows that the package gives at a time: few, since each may be a large text
 _HUB_SECONDS = 30
-_Item = TypeVar("_Item")
 
 
 class Dataset:
@@ -55,7 +54,7 @@ class Dataset:
             return 0
 
     def tables(self, url: str, index: int | None, take: int | None) -> Iterator[pa.Table]:
-        """Return the rows as tables of a few rows.
+        """Yield the rows as tables of a few rows.
 
         Args:
             url: of the file, or of the first one, for messages.
@@ -65,8 +64,9 @@ class Dataset:
         rows = self._stream(url)
         if index is not None:
             rows = rows.shard(num_shards=len(self.urls), index=index)
-        tables = iter((rows if take is None else rows.take(take)).with_format("arrow").iter(batch_size=_STREAM_ROWS))
-        return translating_errors(url if index is not None else f"{url} or a file after it", tables)
+        tables = (rows if take is None else rows.take(take)).with_format("arrow").iter(batch_size=_STREAM_ROWS)
+        with translate_package_errors(url if index is not None else f"{url} or a file after it"):
+            yield from tables
 
     def _stream(self, url: str) -> Any:
         if is_local(url) and not input_bytes(url):  # the package fails on an empty file
@@ -173,15 +173,12 @@ def _read_error(url: str, error: Exception) -> InputError:
     return InputError(f"{url}: can't be read: {_said(error)}; {step}")
 
 
-def translating_errors(place: str, items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yield items; errors of the package or the network become InputErrors."""
-    while True:
-        try:
-            item = next(items, None)
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:  # of builders and of the HTTP library, without a common base class
-            raise _read_error(place, error) from error
-        if item is None:
-            return
-        yield item
+@contextmanager
+def translate_package_errors(place: str) -> Iterator[None]:
+    """Translate errors of the package or the network in the block into InputErrors that name the place."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # of builders and of the HTTP library, without a common base class
+        raise _read_error(place, error) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ from tokenloom.tasks.sources.datasets_package import (
     is_on_hub,
     load,
     load_pinned,
-    translating_errors,
+    translate_package_errors,
 )
-from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, found_file, match
-from tokenloom.tasks.sources.files.opening import input_bytes, is_local
+from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, check_names, found_file, root_of
+from tokenloom.tasks.sources.files.opening import filesystem_of, input_bytes, is_local
 from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.take import read_first
 
@@ -61,10 +62,12 @@ class Reader:
         if is_on_hub(name):
             commit = current_commit(name, self._options.get("revision"))
             dataset = self._dataset(commit)
-            found = list(translating_errors(name, (_pinned(url, commit) for url in dataset.urls)))
+            with translate_package_errors(name):
+                found = [_pinned(url, commit) for url in dataset.urls]
         else:
             dataset = self._dataset(None)
-            root = _root(str(data_files)) if name in BUILDERS else f"{Path(name).resolve()}/"
+            check_names(dataset.urls)
+            root = root_of(filesystem_of(str(data_files))[1]) if name in BUILDERS else f"{Path(name).resolve()}/"
             found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
         options = self._reading(dataset)
         return [replace(file, options=options) for file in found]
@@ -96,14 +99,16 @@ class Reader:
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions: one for each file; if all are one stream, one for the first file."""
         dataset, index = self._opened(url)
-        if not self._is_stream:
-            return list(translating_errors(url, (PartitionRange(0, 1, input_bytes(one), None) for one in [url])))
-        sizes = list(translating_errors(url, map(input_bytes, dataset.urls))) if index == 0 else []
-        return [PartitionRange(0, 1, sum(sizes), None)] if sizes else []
+        if self._is_stream and index > 0:
+            return []
+        with translate_package_errors(url):
+            num_bytes = sum(map(input_bytes, dataset.urls if self._is_stream else [url]))
+        return [PartitionRange(0, 1, num_bytes, None)]
 
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read."""
-        yield from self._read(url) if is_local(url) else translating_errors(url, self._read(url))
+        with nullcontext() if is_local(url) else translate_package_errors(url):
+            yield from self._read(url)
 
     def _read(self, url: str) -> Iterator[Rows]:
         dataset, index = self._opened(url)
@@ -135,11 +140,6 @@ def _pinned(url: str, commit: str) -> FoundFile:
             f"{url}: a data file outside of the dataset's commit {commit}; download the dataset, and give its folder"
         )
     return FoundFile(url[found.end() :], url, input_bytes(url), PINNED + commit)
-
-
-def _root(data_files: str) -> str:
-    """Return the root of a builder's files: up to the last "/" before the first wildcard."""
-    return match(data_files)[0]
 
 
 def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -198,6 +199,14 @@ def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     Path(url).unlink()
     with pytest.raises(InputError, match=f"{url}: no longer a data file"):
         reader.partitions(url)
+
+
+def test_a_file_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    write_jsonl(tmp_path / os.fsdecode(b"\xff.jsonl"), ["two"])
+    for reader in (reader_of("json", data_files=f"{tmp_path}/*.jsonl"), reader_of(tmp_path)):
+        with pytest.raises(InputError, match=r"udcff\.jsonl': its name is not UTF-8"):
+            reader.files("")
 
 
 def test_an_error_of_the_package_is_reported_with_its_cause(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -95,10 +96,9 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
     Leaves out the files that `leave_out` matches.
     """
     filesystem, stripped = filesystem_of(pattern)
-    wildcard = min((i for i in map(stripped.find, _WILDCARDS) if i >= 0), default=None)
-    root = stripped[: stripped.rfind("/", 0, wildcard) + 1]
+    root = root_of(stripped)
     is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # "?name=", no wildcard
-    if wildcard is None or is_query:
+    if is_query or _first_wildcard(stripped) is None:
         found = [(stripped, info_in(filesystem, stripped, pattern))]
         return root, leave_out.kept(found, root) if leave_out else found
     with translate_input_errors(pattern):
@@ -111,11 +111,25 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
             found = folder_glob(partial(_listed, filesystem), pattern, stripped)
     if leave_out is not None:
         found = leave_out.kept(found, root)
-    if odd := next((name for name, _ in found if _SURROGATES.search(name)), None):
+    check_names(name for name, _ in found)
+    return root, found
+
+
+def root_of(name: str) -> str:
+    """Return the root of a pattern, which has no protocol: up to the last "/" before the first wildcard."""
+    return name[: name.rfind("/", 0, _first_wildcard(name)) + 1]
+
+
+def _first_wildcard(name: str) -> int | None:
+    return min((i for i in map(name.find, _WILDCARDS) if i >= 0), default=None)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise InputError if a name of a file is not UTF-8."""
+    if odd := next((name for name in names if _SURROGATES.search(name)), None):
         raise InputError(
             f"{odd!a}: its name is not UTF-8, so the inputs of a version can't name it; rename it, or set leave_out"
         )
-    return root, found
 
 
 def _listed(filesystem: Any, folder: str) -> list[Info]:
