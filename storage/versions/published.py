@@ -40,6 +40,12 @@ def load_manifest(store: Store, version: str) -> Manifest:
     return manifest
 
 
+def check_split(reference: str, manifest: Manifest, split: str) -> None:
+    """Raise StoreError if the version that `reference` names has no such split."""
+    if split not in manifest.splits:
+        raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest.splits)}")
+
+
 def check_header(header: ShardHeader, entry: ShardEntry, place: str) -> None:
     """Raise FormatError if a header is not that of the shard that a manifest lists.
 

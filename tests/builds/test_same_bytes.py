@@ -17,7 +17,6 @@ from tests.builders.datasets import build, listed_files, make_spec, write_parque
 from tests.counts import FULL, full_only
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
-from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 
 pytestmark = pytest.mark.timeout(400)
@@ -71,13 +70,6 @@ def test_the_reference_build_covers_every_case(reference: _Reference) -> None:
 def test_the_number_of_workers_changes_no_bytes(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
     spec = reference.elsewhere(tmp_path)
     assert listed_files(spec, build(spec, num_workers).version) == reference.hashes
-
-
-@pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
-def test_prefect_changes_no_bytes(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
-    spec = reference.elsewhere(tmp_path)
-    assert listed_files(spec, build_dataset(spec.with_workers(num_workers))["version"]) == reference.hashes
 
 
 # The same documents in other files

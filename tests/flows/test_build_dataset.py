@@ -24,6 +24,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
 from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.counts import full_only
 from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import send_all, use_migrated
 from tests.servers.running import log_lines
@@ -67,7 +68,7 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
 
 
 @pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
 def test_the_flow_publishes_the_same_version_as_a_direct_build(tmp_path: Path, workers: int) -> None:
     spec = _spec(tmp_path, shard_tokens=3000)
     result = build_dataset(spec.with_workers(workers))
@@ -78,6 +79,18 @@ def test_the_flow_publishes_the_same_version_as_a_direct_build(tmp_path: Path, w
     again = build_dataset(spec.with_workers(workers))
     assert again["published"] is False
     assert again["version"] == result["version"]
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_build_of_many_tiny_partitions_needs_few_task_runs(tmp_path: Path) -> None:
+    """own_servers/test_many_builds.py has 10,000 partitions, and the memory they take."""
+    for number in range(300):
+        write_jsonl(tmp_path / "input" / f"{number}.jsonl", [f"text {row} of file {number}" for row in range(4)])
+    sources = [{"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}]
+    result = build_dataset(make_spec(tmp_path / "store", sources).with_workers(0))
+    assert sum(split["documents"] for split in result["splits"].values()) == 1200
+    _, task_runs = _task_runs()
+    assert 10 < len(task_runs) <= 100  # a task for each checked file would be too many
 
 
 @pytest.mark.usefixtures("prefect_server")

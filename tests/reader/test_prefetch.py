@@ -19,9 +19,11 @@ from tests.counts import count
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.feeding import prefetch
 from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.producer import Producer
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -154,15 +156,18 @@ def test_a_loader_continues_after_an_interrupt_during_close(reference: str, monk
     again = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     assert [next(again)["labels"].tolist() for _ in range(3)] == expected[:3]
 
-    def interrupted() -> None:
+    running: list[Prefetcher[Any]] = []
+
+    def interrupted(prefetcher: Prefetcher[Any]) -> None:
+        running.append(prefetcher)
         raise KeyboardInterrupt
 
-    assert again._prefetcher is not None
-    stop = again._prefetcher.close
-    monkeypatch.setattr(again._prefetcher, "close", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        again.close()
-    stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(Prefetcher, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            again.close()
+    for prefetcher in running:
+        prefetcher.close()
     assert [next(again)["labels"].tolist() for _ in range(37)] == expected[3:]
 
 
@@ -190,6 +195,7 @@ import os, sys, threading
 from tokenloom.reader.shards import boundaries
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.producer import Producer
 reference, parent = sys.argv[1], os.getpid()
 inside, proceed = threading.Event(), threading.Event()
 make = boundaries.Boundaries.__init__
@@ -268,7 +274,8 @@ def test_a_consumer_that_never_releases_the_gil_makes_items_itself(compute: Call
     assert numbers.makers[100:].count(maker) > 150, numbers.makers  # not all: other processes use the machine too
 
 
-def test_the_thread_resumes_once_the_consumer_releases_the_gil() -> None:
+def test_the_thread_resumes_once_the_consumer_releases_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "REST_SECONDS", 0.5)
     numbers = Numbers()
     prefetcher = Prefetcher(numbers.make, 16)
     taken = take(prefetcher, 100, spin)
@@ -298,19 +305,21 @@ def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch
     data = TokenDataset(reference, seq_len=8, fields=FIELDS)
     gc.collect()
     gc.disable()
+
+    def makers() -> set[int]:
+        return {id(each) for each in gc.get_objects() if type(each) in (Producer, HostFeed)}
+
     try:
+        before = makers()
         loader = TokenLoader(data, 2, prefetch=prefetch)
         batch = next(loader)
         tensor = weakref.ref(batch["input_ids"])
         del batch
         assert tensor() is None
-        producer = loader._producer
-        assert producer is not None
-        kept: list[Any] = [weakref.ref(producer), weakref.ref(loader._feed)]
-        del producer
+        assert len(makers() - before) == 2
         loader.close()
         del loader
-        assert [ref() for ref in kept] == [None, None]
+        assert makers() <= before
     finally:
         gc.enable()
 
@@ -321,6 +330,7 @@ _EXITS = """
 import gc, os, signal, sys, time
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.producer import Producer
 
 reference, first, starts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 packings = ("concat", "best_fit")
@@ -417,6 +427,7 @@ _WHOLE = """
 import sys
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.producer import Producer
 
 loader = TokenLoader(TokenDataset(sys.argv[1], seq_len=8, packing="best_fit"), 2)
 for step, batch in enumerate(loader):

@@ -62,16 +62,13 @@ def command_line(pid: int) -> str:
 
 
 @contextmanager
-def running_up(
-    folder: Path, mark: str, migrated: Path, stop: signal.Signals = signal.SIGINT
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C.
+def running_up(folder: Path, mark: str, migrated: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C if it still runs.
 
     Args:
         folder: where it runs; its data are in `up` below.
         mark: is set in the environment of all its processes.
         migrated: the PREFECT_HOME whose database it starts with, if it has none of an earlier one.
-        stop: the signal that ends it.
     """
     if not (folder / "up").exists():
         use_migrated(migrated, folder / "up")
@@ -96,7 +93,7 @@ def running_up(
         assert found, "".join(printed)
         yield up, found[0] + "/api"
     finally:
-        up.send_signal(stop)
+        up.send_signal(signal.SIGINT)
         rest, _ = up.communicate(timeout=180)
     assert up.returncode == 0, rest
     assert "stopping" in rest

@@ -54,8 +54,9 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 def test_spawned_ranks_with_workers_are_measured(
     reference: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = bench_read._ways
-    monkeypatch.setattr(bench_read, "_ways", lambda task, workers: ways(task, workers)[-1:])  # the rest is in threads
+    ways = bench_read.feeding_ways
+    # the others are measured in threads, below
+    monkeypatch.setattr(bench_read, "feeding_ways", lambda task, workers: ways(task, workers)[-1:])
     value = _json(capsys, reference, *_SMALL, "--workers", "1", "--processes", "2")
     (way,) = value["ways"]
     assert way["way"] == "DataLoader, 1 worker"

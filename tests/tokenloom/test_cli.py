@@ -399,7 +399,8 @@ def test_ctrl_c_leaves_nothing_visible_and_the_same_command_continues(
 
 
 @pytest.mark.slow
-def test_build_through_prefect_prints_one_json_object_and_says_which_server(project: Path) -> None:
+def test_build_through_prefect_prints_one_json_object_and_says_which_server(project: Path, migrated: Path) -> None:
+    use_migrated(migrated, project / "prefect")
     home = {"PREFECT_HOME": str(project / "prefect")}
     done = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
-from tokenloom.errors import StoreError
 from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int32s, Int64s, Integers
 from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
@@ -22,6 +21,7 @@ from tokenloom.reader.streams import DatasetStream, SampleSource, StreamOptions
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.plans import PACKINGS
+from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
@@ -181,9 +181,7 @@ def _open_split(reference: str | os.PathLike[str], split: str, cache: ShardCache
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
     store, manifest = resolve(parse_reference(reference))
-    if split not in manifest.splits:
-        names = ", ".join(manifest.splits)
-        raise StoreError(f"{reference}: no split {split!r}; it has: {names}")
+    check_split(reference, manifest, split)
     return ShardFiles(store, manifest, split, cache)
 
 

@@ -130,7 +130,7 @@ def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: floa
         ways = [
             _measure(way, num_nodes, node_counts, folder if data.files.is_remote else "")
             for num_nodes, node_counts in runs
-            for way in _ways(task, workers)
+            for way in feeding_ways(task, workers)
         ]
     return BenchResult(
         reference=data.reference,
@@ -161,7 +161,8 @@ def _opened(task: Task) -> TokenDataset:
     return data
 
 
-def _ways(task: Task, workers: Sequence[int]) -> list[Task]:
+def feeding_ways(task: Task, workers: Sequence[int]) -> list[Task]:
+    """Return a task for each way of feeding: two TokenLoaders, and DataLoaders with these numbers of workers."""
     loaders = [replace(task, way="TokenLoader, prefetch=0", prefetch=0), replace(task, way="TokenLoader, thread")]
     names = {0: "DataLoader in process", 1: "DataLoader, 1 worker"}
     return loaders + [

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenloom.cli.argument_types import add_reference, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.errors import SpecError, StoreError
+from tokenloom.errors import SpecError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
@@ -19,6 +19,7 @@ from tokenloom.storage.packing.plans import PACKINGS, check_packing
 from tokenloom.storage.packing.sample_counts import keep_counts, read_offsets
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 
 _NUM_READERS = 8  # shards read at the same time
@@ -81,8 +82,8 @@ def run(reference: str, seq_len: int, packing: list[str], split: list[str], out:
     packings = _checked(packing, seq_len)
     store, manifest = resolve(parse_reference(reference))
     splits = list(dict.fromkeys(split)) or list(manifest.splits)
-    if unknown := [name for name in splits if name not in manifest.splits]:
-        raise StoreError(f"{reference}: no split {unknown[0]!r}; it has: {', '.join(manifest.splits)}")
+    for name in splits:
+        check_split(reference, manifest, name)
     folder = default_cache_folder()
     packed = [each for name in splits for each in _pack_split(store, manifest, name, packings, seq_len, folder)]
     out.table(_HEADER, [_cells(each) for each in packed])

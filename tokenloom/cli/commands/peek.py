@@ -21,7 +21,7 @@ from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import StoreFile
-from tokenloom.storage.versions.published import check_header, read_inputs, version_path
+from tokenloom.storage.versions.published import check_header, check_split, read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
@@ -60,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(reference: str, split: str, count: int, chars: int, out: Output) -> PeekResult:
     """Show the first documents of a split, decoded, with the source row of each."""
     store, manifest = resolve(parse_reference(reference))
-    if split not in manifest.splits:
-        raise StoreError(f"{reference}: no split {split!r}; it has: {', '.join(manifest.splits)}")
+    check_split(reference, manifest, split)
     documents = list(islice(_documents(store, manifest, split, count, chars), count))
     for document in documents:
         out.line(printable(_title(document)))

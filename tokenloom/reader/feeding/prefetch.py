@@ -28,7 +28,7 @@ _TIGHT_SECONDS = 50e-6  # a consumer that takes less time for an item does not c
 _KEPT_SHARE = 0.5  # of the lock's switch interval
 _KEPT_TIMES = 2  # a busy machine may be slow once in a while
 _NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
-_REST_SECONDS = 20.0  # then the thread is tried again
+REST_SECONDS = 20.0  # then the thread is tried again
 _STOP = 0  # sent instead of a number of items
 
 
@@ -104,7 +104,7 @@ class Prefetcher(Generic[Item]):
             raise made.error
         self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
         if self._num_kept == _KEPT_TIMES:
-            self._num_kept, self._rests_until = 0, now + _REST_SECONDS
+            self._num_kept, self._rests_until = 0, now + REST_SECONDS
         self._num_requested -= len(made.items)
         return made.items
 

@@ -24,11 +24,11 @@ _TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool
 
 
 @pytest.fixture(scope="module")
-def ui(shared_up: Up, browser: Page) -> tuple[Path, Page]:
+def ui(up: Up, browser: Page) -> tuple[Path, Page]:
     """A running `tokenloom up` with a parquet file in its folder, and a browser on its UI."""
-    write_parquet(shared_up.folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
-    browser.url = shared_up.url.removesuffix("/api")
-    return shared_up.folder, browser
+    write_parquet(up.folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
+    browser.url = up.url.removesuffix("/api")
+    return up.folder, browser
 
 
 def open_form(page: Page) -> None:

@@ -1,6 +1,6 @@
 """A newcomer's walk: README.md's sections Build and Train, then docs/training.md, from top to bottom.
 
-    python -m tests.walks.pages FOLDER [--readme-only]
+    python -m tests.docs.walk FOLDER [--readme-only]
 
 Commands run in FOLDER as a shell would run them; all Python blocks of both pages run in this one process, one after the
 other. FOLDER/data holds the Parquet files of the pages. Raises AssertionError where a page shows other output.

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -64,16 +66,39 @@ def wait(text):
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
+class RestartedUp:
+    """A `tokenloom up` that a test may stop and start again; this process speaks to its API."""
+
+    def __init__(self, folder: Path, migrated: Path) -> None:
+        self.folder = folder
+        self.mark = f"mark-{uuid.uuid4()}"  # in the environment of its processes
+        self.migrated = migrated
+        self.running = ExitStack()
+
+    def start(self) -> None:
+        """Start it."""
+        self.process, url = self.running.enter_context(running_up(self.folder, self.mark, self.migrated))
+        self.running.enter_context(temporary_settings({PREFECT_API_URL: url}))
+
+    def stop(self, by: signal.Signals = signal.SIGINT) -> None:
+        """End it by a signal; none of its processes is left."""
+        self.process.send_signal(by)
+        self.process.wait(180)
+        self.running.close()
+        assert wait_until_gone(self.mark) == []
+
+
 @pytest.fixture(scope="module")
-def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A running `tokenloom up`: (its folder, the mark of its processes)."""
-    folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
+def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedUp]:
+    """A running `tokenloom up` whose runs can import the module _WAITING."""
+    folder = tmp_path_factory.mktemp("up")
     (folder / f"{_WAITING}.py").write_text(_TRANSFORM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-        with running_up(folder, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
-            yield folder, mark
-    assert wait_until_gone(mark) == []
+        up = RestartedUp(folder, migrated)
+        up.start()
+        yield up
+        up.stop()
 
 
 def waiting_parameters(folder: Path, name: str) -> dict[str, Any]:
@@ -117,9 +142,9 @@ def assert_equal_to_an_undisturbed_build(asked: dict[str, Any], folder: Path, mo
 
 
 def test_a_killed_prefect_worker_is_replaced_and_the_retry_continues_from_the_spills(
-    up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    up: RestartedUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, mark = up
+    folder, mark = up.folder, up.mark
     asked = waiting_parameters(folder, "killed")
     run = started(asked)
     (record,) = local_store(asked["spec"]["store"], "killed").local("work/spills").glob("*.json")
@@ -150,8 +175,8 @@ def assert_crash_is_reported(run: FlowRun, dataset: str, reason: str) -> None:
     assert_log_ends_with(run, f"crashed: {message}")
 
 
-def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: tuple[Path, str]) -> None:
-    folder, mark = up
+def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: RestartedUp) -> None:
+    folder, mark = up.folder, up.mark
     run = started(waiting_parameters(folder, "oom"))
     os.kill(process_named(mark, "prefect.engine"), signal.SIGKILL)
     reason = (
@@ -161,39 +186,32 @@ def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: tupl
     assert_crash_is_reported(wait_until_final(run.id), "oom", reason)
 
 
-def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(
-    migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / f"{_WAITING}.py").write_text(_TRANSFORM)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    asked = waiting_parameters(tmp_path, "stopped")
-    mark = f"mark-{uuid.uuid4()}"
-    with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
-        run = started(asked)
-        mine = run_without_worker()
+def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(up: RestartedUp) -> None:
+    asked = waiting_parameters(up.folder, "stopped")
+    run = started(asked)
+    mine = run_without_worker()
+    up.stop()
     (record,) = local_store(asked["spec"]["store"], "stopped").local("work/spills").glob("*.json")
     written = record.stat().st_mtime_ns
-    with running_up(tmp_path, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
-        assert_crash_is_reported(run, "stopped", "stopped with `tokenloom up`")
-        assert flow_run(mine).state.is_running()  # type: ignore[union-attr]
-        with get_client(sync_client=True) as client:
-            of_run = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
-            tasks = client.read_task_runs(task_run_filter=of_run)
-        assert {task.state_name for task in tasks} == {"Completed", "Crashed"}
-        with get_client(sync_client=True) as client:
-            limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
-        assert limit is not None and (limit.limit, limit.active_slots) == (1, 0)
-        new: Any = run_deployment("build-dataset/build-dataset", parameters=parameters(tmp_path, "next"), timeout=300)
-        assert new.state.is_completed(), new.state
-        with get_client(sync_client=True) as client:
-            assert "AwaitingConcurrencySlot" not in [state.name for state in client.read_flow_run_states(new.id)]
-            client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)  # what the button Retry does
-        let_go(tmp_path, "stopped")
-        ended = wait_until_final(run.id)
-        assert ended.state is not None and ended.state.is_completed(), ended.state
+    up.start()
+    assert_crash_is_reported(run, "stopped", "stopped with `tokenloom up`")
+    assert flow_run(mine).state.is_running()  # type: ignore[union-attr]
+    with get_client(sync_client=True) as client:
+        of_run = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
+        tasks = client.read_task_runs(task_run_filter=of_run)
+        limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
+    assert {task.state_name for task in tasks} == {"Completed", "Crashed"}
+    assert limit is not None and (limit.limit, limit.active_slots) == (1, 0)
+    new: Any = run_deployment("build-dataset/build-dataset", parameters=parameters(up.folder, "next"), timeout=300)
+    assert new.state.is_completed(), new.state
+    with get_client(sync_client=True) as client:
+        assert "AwaitingConcurrencySlot" not in [state.name for state in client.read_flow_run_states(new.id)]
+        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)  # what the button Retry does
+    let_go(up.folder, "stopped")
+    ended = wait_until_final(run.id)
+    assert ended.state is not None and ended.state.is_completed(), ended.state
     assert "; 1 of 2 partitions reused; " in str(ended.state.message)
     assert record.stat().st_mtime_ns == written
-    assert wait_until_gone(mark) == []
 
 
 def run_without_worker() -> uuid.UUID:
@@ -202,10 +220,8 @@ def run_without_worker() -> uuid.UUID:
         return client.create_flow_run(Flow(lambda: None, name="another"), state=Running()).id
 
 
-def test_a_killed_server_is_restarted_and_the_run_completes(
-    up: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, mark = up
+def test_a_killed_server_is_restarted_and_the_run_completes(up: RestartedUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, mark = up.folder, up.mark
     asked = waiting_parameters(folder, "restart")
     run = started(asked)
     os.kill(process_named(mark, "tokenloom.server.server_process"), signal.SIGKILL)
@@ -217,8 +233,8 @@ def test_a_killed_server_is_restarted_and_the_run_completes(
     assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
 
 
-def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Path, str]) -> None:
-    folder, mark = up
+def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: RestartedUp) -> None:
+    folder, mark = up.folder, up.mark
     asked = waiting_parameters(folder, "cancelled")
     run = started(asked)
     num_processes = len(processes_with(mark))
@@ -235,8 +251,8 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: tuple[Pa
     assert not [line for _, line in log_lines(ended) if "Finished in state Running" in line or STOPPED in line]
 
 
-def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> None:
-    folder, mark = up
+def test_a_run_whose_machine_died_is_marked_as_crashed(up: RestartedUp) -> None:
+    folder, mark = up.folder, up.mark
     install_crash_automation(heartbeat_seconds=8)  # as `up` does with 30: a shorter test
     run = started(waiting_parameters(folder, "died"))
     os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would report to the server
@@ -249,8 +265,8 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: tuple[Path, str]) -> 
     install_crash_automation(HEARTBEAT_SECONDS)
 
 
-def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: tuple[Path, str]) -> None:
-    folder, _ = up
+def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: RestartedUp) -> None:
+    folder = up.folder
     asked = parameters(folder, "nightly")
     (folder / "nightly.yaml").write_text(json.dumps(asked["spec"]))
     with get_client(sync_client=True) as client:
@@ -277,8 +293,8 @@ def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: tuple[Path, str])
     assert sum("up to date" in str(state.message) for state in states) == len(states) - 1
 
 
-def test_a_published_version_starts_training(up: tuple[Path, str]) -> None:
-    folder, _ = up
+def test_a_published_version_starts_training(up: RestartedUp) -> None:
+    folder = up.folder
     asked = parameters(folder, "novels")
     texts = [f"chapter {i} " * 600 for i in range(60)]  # a chunk of the example is 5,121 bytes of one document
     write_parquet(folder / "input" / "long.parquet", texts)
@@ -299,3 +315,15 @@ def test_a_published_version_starts_training(up: tuple[Path, str]) -> None:
     assert run.state is not None and run.state.is_completed(), run.state
     assert run.parameters["reference"] == event("tokenloom.dataset.published", "novels")["reference"]
     assert run.parameters["updates"] == 10
+
+
+def test_sigterm_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(up: RestartedUp) -> None:
+    asked = waiting_parameters(up.folder, "long")
+    run = started(asked)
+    assert flow_run(run.id).name.startswith("long ")
+    assert len(processes_with(up.mark)) >= 5  # itself, the server, the worker, the run, its own worker
+    up.stop(by=signal.SIGTERM)
+    assert published(asked) == []
+    with closing(sqlite3.connect(up.folder / "up" / "prefect.db")) as database:
+        (state,) = database.execute("SELECT state_name FROM flow_run WHERE id = ?", (str(run.id),))
+    assert state == ("Crashed",)

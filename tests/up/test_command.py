@@ -6,13 +6,9 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -25,7 +21,6 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import write_parquet
 from tests.counts import full_only
@@ -38,8 +33,6 @@ from tests.servers.running import (
     event,
     flow_run,
     parameters,
-    processes_with,
-    running_up,
     wait_until,
     wait_until_final,
     wait_until_gone,
@@ -49,19 +42,11 @@ from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.wording import duration
 
-SLOW = "tokenloom_test_slow"  # a module with a transform
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-@pytest.fixture(scope="module")
-def up(shared_up: Up) -> Iterator[tuple[Path, str, str]]:
-    """A running `tokenloom up`, to whose API this process speaks: (its folder, the URL of its API, its mark)."""
-    with temporary_settings({PREFECT_API_URL: shared_up.url}):
-        yield shared_up.folder, shared_up.url, shared_up.mark
-
-
-def test_a_run_that_the_api_triggers_publishes_a_version(up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_a_run_that_the_api_triggers_publishes_a_version(up: Up) -> None:
+    folder = up.folder
     run: Any = run_deployment(
         "build-dataset/build-dataset", parameters=parameters(folder, "news"), timeout=300, poll_interval=1
     )
@@ -101,8 +86,8 @@ def assert_result_is_reported(run: FlowRun, version: str, folder: Path) -> None:
     assert payload["tokenizer"] == {"name": "byte", "kind": "byte", "vocab_size": 256}
 
 
-def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: Up) -> None:
+    folder = up.folder
     asked = parameters(folder, "again")
     states = []
     for _ in range(2):
@@ -116,8 +101,8 @@ def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: tu
     assert event("tokenloom.dataset.published", "again")["tokens"] > 0  # one, of the first run
 
 
-def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: Up) -> None:
+    folder = up.folder
     wrong = parameters(folder, "wrong")
     wrong["spec"]["splits"] = [{"name": "train", "share": 0.5}]
     run: Any = run_deployment("build-dataset/build-dataset", parameters=wrong, timeout=300, poll_interval=1)
@@ -130,7 +115,7 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: tupl
     assert failed["flow_run_id"] == str(run.id)
 
 
-def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str]) -> None:
+def test_a_run_without_its_parameter_fails_and_names_it(up: Up) -> None:
     with get_client(sync_client=True) as client:  # as a schedule makes it, which checks no parameter
         deployment = client.read_deployment_by_name("build-dataset/build-dataset")
         asked = {"parameters": {}, "enforce_parameter_schema": False, "state": {"type": "SCHEDULED"}}
@@ -142,8 +127,8 @@ def test_a_run_without_its_parameter_fails_and_names_it(up: tuple[Path, str, str
     assert event("tokenloom.dataset.failed", "unknown")["flow_run_id"] == str(run.id)
 
 
-def test_a_failed_run_says_what_to_do_also_in_an_event(up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_a_failed_run_says_what_to_do_also_in_an_event(up: Up) -> None:
+    folder = up.folder
     asked = parameters(folder, "missing")
     asked["spec"]["sources"][0]["path"] = str(folder / "nothing" / "*.parquet")
     run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
@@ -162,7 +147,7 @@ def assert_failed_with(run: FlowRun, message: str) -> None:
     assert state is not None and (state.is_failed(), state.name) == (True, "Failed")
 
 
-def test_the_deployments_exist_and_the_nightly_schedule_is_inactive(up: tuple[Path, str, str]) -> None:
+def test_the_deployments_exist_and_the_nightly_schedule_is_inactive(up: Up) -> None:
     with get_client(sync_client=True) as client:
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
@@ -172,8 +157,8 @@ def test_the_deployments_exist_and_the_nightly_schedule_is_inactive(up: tuple[Pa
     assert (schedule.active, schedule.schedule.cron, schedule.schedule.timezone) == (False, "0 2 * * *", "UTC")  # type: ignore[union-attr]
 
 
-def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str]) -> None:
-    folder, url, _ = up
+def test_a_build_on_the_command_line_finds_the_server(up: Up) -> None:
+    folder, url = up.folder, up.url
     write_parquet(folder / "input" / "b.parquet", ["found"] * 3)
     source = "sources:\n  - kind: parquet\n    path: input/b.parquet\n"
     spec = f"dataset: found\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
@@ -187,8 +172,8 @@ def test_a_build_on_the_command_line_finds_the_server(up: tuple[Path, str, str])
         assert client.read_flow_run(UUID(page[1])).name.startswith("found ")
 
 
-def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: tuple[Path, str, str]) -> None:
-    folder, url, _ = up
+def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: Up) -> None:
+    folder, url = up.folder, up.url
     asked = {"spec_file": "specs/news.yaml", "overrides": "limit=5"}
     with get_client(sync_client=True) as client:
         nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
@@ -235,8 +220,8 @@ def add_old_deployment(active: bool) -> UUID:
         )
 
 
-def test_deploy_removes_the_deployment_of_an_earlier_release_that_nobody_changed(up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_deploy_removes_the_deployment_of_an_earlier_release_that_nobody_changed(up: Up) -> None:
+    folder = up.folder
     old = add_old_deployment(active=False)
     done = command(folder, "deploy")
     assert done.returncode == 0, done.stderr
@@ -246,8 +231,8 @@ def test_deploy_removes_the_deployment_of_an_earlier_release_that_nobody_changed
 
 
 @pytest.mark.parametrize("change", ["schedule", pytest.param("parameters", marks=full_only)])
-def test_deploy_keeps_and_names_one_that_somebody_changed(change: str, up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_deploy_keeps_and_names_one_that_somebody_changed(change: str, up: Up) -> None:
+    folder = up.folder
     old = add_old_deployment(active=change == "schedule")
     with get_client(sync_client=True) as client:
         if change == "parameters":
@@ -263,8 +248,8 @@ def test_deploy_keeps_and_names_one_that_somebody_changed(change: str, up: tuple
         client.delete_deployment(old)
 
 
-def test_up_names_the_pages_of_its_deployments(up: tuple[Path, str, str]) -> None:
-    _, url, _ = up
+def test_up_names_the_pages_of_its_deployments(up: Up) -> None:
+    url = up.url
     with get_client(sync_client=True) as client:
         for name in NAMES:
             page = f"{url.removesuffix('/api')}/v2/deployments/deployment/{client.read_deployment_by_name(name).id}"
@@ -272,8 +257,8 @@ def test_up_names_the_pages_of_its_deployments(up: tuple[Path, str, str]) -> Non
 
 
 @pytest.mark.parametrize("path", ["/runs/flow-run/1?tab=logs", "/deployments/deployment/1", "/dashboard"])
-def test_an_address_of_the_first_ui_leads_to_the_same_page_of_the_second(path: str, up: tuple[Path, str, str]) -> None:
-    server = up[1].removesuffix("/api")
+def test_an_address_of_the_first_ui_leads_to_the_same_page_of_the_second(path: str, up: Up) -> None:
+    server = up.url.removesuffix("/api")
     asked = Request(f"{server}{path}", headers={"Accept": "text/html,*/*"})
     with urlopen(asked) as answer:
         assert answer.url == f"{server}/v2{path}"
@@ -282,8 +267,8 @@ def test_an_address_of_the_first_ui_leads_to_the_same_page_of_the_second(path: s
         assert json.load(answer)["available_uis"] == ["v2"]
 
 
-def test_a_typed_name_of_a_run_is_kept(up: tuple[Path, str, str]) -> None:
-    folder, _, _ = up
+def test_a_typed_name_of_a_run_is_kept(up: Up) -> None:
+    folder = up.folder
     asked = parameters(folder, "named")
     run: Any = run_deployment(
         "build-dataset/build-dataset", flow_run_name="for the paper", parameters=asked, timeout=300, poll_interval=1
@@ -321,34 +306,8 @@ def test_ctrl_c_while_the_server_starts_is_an_interruption(migrated: Path, tmp_p
     assert wait_until_gone(mark) == []
 
 
-def test_a_taken_port_is_named(tmp_path: Path, up: tuple[Path, str, str]) -> None:
-    port = up[1].split(":")[2].split("/")[0]
+def test_a_taken_port_is_named(tmp_path: Path, up: Up) -> None:
+    port = up.url.split(":")[2].split("/")[0]
     done = command(tmp_path, "up", "--port", port)
     assert done.returncode == 1
     assert f"port {port} of 127.0.0.1 can't be used" in done.stderr
-
-
-def test_sigterm_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(
-    migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mark = f"mark-{uuid.uuid4()}"
-    asked = parameters(tmp_path, "long", documents={"transform": {"function": f"{SLOW}:slow", "version": "1"}})
-    (tmp_path / f"{SLOW}.py").write_text("import time\n\ndef slow(text):\n    time.sleep(0.5)\n    return text\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with (
-        running_up(tmp_path, mark, migrated, stop=signal.SIGTERM) as (_, url),
-        temporary_settings({PREFECT_API_URL: url}),
-    ):
-        run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=0)
-        with get_client(sync_client=True) as client:
-            deadline = time.monotonic() + 60
-            while not (client.read_flow_run(run.id).name.startswith("long ")) and time.monotonic() < deadline:
-                time.sleep(0.2)
-            assert client.read_flow_run(run.id).state.is_running()  # type: ignore[union-attr]
-        wait_until(lambda: "read file structure done" in (tmp_path / "up" / "worker.log").read_text())
-        assert len(processes_with(mark)) >= 5  # itself, the server, the worker, the run, its own worker
-    assert wait_until_gone(mark) == []
-    assert published_versions(dataset_store(str(tmp_path / "store"), "long")) == []
-    with closing(sqlite3.connect(tmp_path / "up" / "prefect.db")) as database:
-        (state,) = database.execute("SELECT state_name FROM flow_run WHERE id = ?", (str(run.id),))
-    assert state == ("Crashed",)

@@ -1,6 +1,6 @@
 """A newcomer's walk through docs/operate.md by clicks: a build from the form, a look at it, schedules of a spec file.
 
-    python -m tests.walks.ui FOLDER
+    python -m tests.up.walk FOLDER
 
 `tokenloom up` runs in FOLDER, a new one. The pictures of the page are saved in the folder TOKENLOOM_SCREENSHOTS, if it
 is set. Raises AssertionError, or TimeoutException of Selenium, where the page promises something else.
@@ -26,10 +26,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.builders.datasets import write_parquet
+from tests.docs.walk import blocks
 from tests.servers.browser import Page, chromium
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.running import running_up, wait_until
-from tests.walks.pages import blocks
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 

@@ -24,7 +24,7 @@ def test_pages_run_from_top_to_bottom_in_one_process(pages: str, tmp_path: Path,
     command = [
         sys.executable,
         "-m",
-        "tests.walks.pages",
+        "tests.docs.walk",
         str(tmp_path),
         *(["--readme-only"] if pages == "README" else []),
     ]
