@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from examples.train_trainer import BATCH_SIZE, SEQ_LEN, make_model, train
 from tokenloom import TokenDataset
 
 pytestmark = [
@@ -24,13 +24,15 @@ def _losses(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_the_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path) -> None:
-    trainer = train(corpus, tmp_path, steps=10, train_sampling_strategy="sequential", save_strategy="no", **_QUIET)
-    data = TokenDataset(corpus, seq_len=SEQ_LEN)  # labels shifted by us
-    samples = [data[i] for i in range(BATCH_SIZE)]
+def test_the_first_loss_is_that_of_the_first_samples(example: ModuleType, corpus: str, tmp_path: Path) -> None:
+    trainer = example.train(
+        corpus, tmp_path, steps=10, train_sampling_strategy="sequential", save_strategy="no", **_QUIET
+    )
+    data = TokenDataset(corpus, seq_len=example.SEQ_LEN)  # labels shifted by us
+    samples = [data[i] for i in range(example.BATCH_SIZE)]
     inputs, labels = (torch.from_numpy(np.stack([s[name] for s in samples])) for name in ("input_ids", "labels"))
     with torch.no_grad():
-        logits = make_model(data)(input_ids=inputs).logits
+        logits = example.make_model(data)(input_ids=inputs).logits
     # The model shifts the labels itself, so it never sees the label of the last input.
     expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, :-1].flatten())
     losses = _losses(trainer)
@@ -39,8 +41,10 @@ def test_the_first_loss_is_that_of_the_first_samples(corpus: str, tmp_path: Path
     assert trainer.state.log_history[-1]["eval_loss"] < losses[0] - 1
 
 
-def test_resumed_training_has_the_losses_of_uninterrupted_training(corpus: str, tmp_path: Path) -> None:
-    whole = _losses(train(corpus, tmp_path / "whole", steps=8, save_strategy="no", **_QUIET))
-    train(corpus, tmp_path / "stopped", steps=3, save_steps=3, **_QUIET)
-    then = _losses(train(corpus, tmp_path / "stopped", steps=8, resume=True, **_QUIET))
+def test_resumed_training_has_the_losses_of_uninterrupted_training(
+    example: ModuleType, corpus: str, tmp_path: Path
+) -> None:
+    whole = _losses(example.train(corpus, tmp_path / "whole", steps=8, save_strategy="no", **_QUIET))
+    example.train(corpus, tmp_path / "stopped", steps=3, save_steps=3, **_QUIET)
+    then = _losses(example.train(corpus, tmp_path / "stopped", steps=8, resume=True, **_QUIET))
     assert then == pytest.approx(whole, abs=2e-4)

@@ -125,28 +125,23 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, shared_
 def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
     """Encode, but kill this worker of the cluster the first time."""
     try:
-        (Path(job.store.root).parent / "killed").touch(exist_ok=False)
+        Path(os.environ["TOKENLOOM_TEST_KILLED"]).touch(exist_ok=False)
     except FileExistsError:
         return tokenize_partition(job)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process continues")
 
 
-@pytest.mark.usefixtures("prefect_server")
-def test_killing_a_worker_changes_no_bytes(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
-    (tmp_path / "store").mkdir()
-    result = build_dataset(spec)
-    assert (tmp_path / "store" / "killed").exists()
-    monkeypatch.undo()
-    direct = _elsewhere(spec, tmp_path)
-    assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a worker creates before it kills itself."""
+    monkeypatch.setenv("TOKENLOOM_TEST_KILLED", str(tmp_path / "killed"))
+    return tmp_path / "killed"
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_workers_that_share_only_s3_change_no_bytes(
-    tmp_path: Path, s3_proxy: FaultyProxy, s3_url: str, address: str
+def test_workers_that_share_only_s3_change_no_bytes_even_if_one_is_killed(
+    tmp_path: Path, s3_proxy: FaultyProxy, s3_url: str, killed: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = _spec(tmp_path, again=count(1, 17_000))  # 200 MB
     upload(s3_url, tmp_path / "input", "cluster/input")
@@ -156,10 +151,11 @@ def test_workers_that_share_only_s3_change_no_bytes(
         "runner": {"kind": "dask", "address": address},
     }
     spec = BuildSpec.model_validate(local.model_dump() | fields)
-    result = build_dataset(spec)
-    same = BuildSpec.model_validate(
-        spec.model_dump() | {"store": str(tmp_path / "direct"), "runner": {"kind": "process"}}
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
+        result = build_dataset(spec)
+    assert killed.exists()
+    same = _elsewhere(spec, tmp_path)
     assert listed_files(spec, result["version"]) == listed_files(same, build(same, num_workers=2).version)
     assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.distributed
 import torch.utils.dlpack
-from torch.nn.attention.flex_attention import create_block_mask
 
 from tests.builders.synthetic_store import EOT
 from tests.reader.oracle import (
@@ -492,6 +491,8 @@ def test_mask_mod_agrees_with_the_dense_mask_element_by_element(
 
 
 def test_a_block_mask_can_be_made_on_the_cpu(batch_with_documents: tuple[dict[str, Any], torch.Tensor]) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
     batch, allowed = batch_with_documents
     mask_mod = document_mask(batch["document_ids"]).mask_mod
     block_mask = create_block_mask(mask_mod, 6, None, 32, 32, device="cpu", BLOCK_SIZE=8)

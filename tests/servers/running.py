@@ -114,12 +114,12 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def parameters(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
-    """Return the parameters of a run that builds dataset `name`."""
+def parameters(folder: Path, name: str, workers: int = 0, **fields: Any) -> dict[str, Any]:
+    """Return the parameters of a run that builds dataset `name`, with this many worker processes."""
     write_parquet(folder / "input" / "a.parquet", [f"text {i} of {name}" for i in range(200)])
     sources = [{"kind": "parquet", "path": str(folder / "input" / "a.parquet")}]
     spec = make_spec(folder / "store", sources, **fields).model_dump(mode="json")
-    return {"spec": spec | {"dataset": name, "runner": {"kind": "process", "workers": 1}}}
+    return {"spec": spec | {"dataset": name, "runner": {"kind": "process", "workers": workers}}}
 
 
 def artifact(key: str) -> Any:

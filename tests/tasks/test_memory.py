@@ -44,14 +44,14 @@ def assert_bounded(found: dict[str, int], largest: int) -> None:
 
 
 def test_a_row_group_of_any_length_is_read_in_pieces(tmp_path: Path) -> None:
-    num_rows = count(300_000, MILLION)  # 1 GB in the full run
+    num_rows = count(200_000, MILLION)  # 1 GB in the full run
     text = random_text(1000 * num_rows)
     texts = pa.array([text[i * 1000 : (i + 1) * 1000] for i in range(num_rows)])
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=num_rows)
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 1
     found, error = encode(tmp_path / "store", tmp_path / "a.parquet", {"kind": "parquet"})
     assert found["documents"] == num_rows, error
-    assert_bounded(found, 1000)
+    assert found["peak_bytes"] < 450 * MILLION  # 350 is usual; the row group alone would add 200
 
 
 @pytest.mark.parametrize(("num_copies", "num_bytes"), [(MILLION, 200), (count(500, 5000), MILLION)])
@@ -80,11 +80,12 @@ def write_one_large(kind: str, path: Path, text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "array", "text"])
 def test_a_large_document_needs_at_most_four_times_its_bytes_or_is_refused(kind: str, tmp_path: Path) -> None:
-    num_bytes = count(200, 500) * MILLION
+    num_bytes = count(60, 500) * MILLION
     options = write_one_large(kind, tmp_path / "a", random_text(num_bytes).replace("<|", "__"))
     found, error = encode(tmp_path / "store", tmp_path / "a", options | {"max_bytes": 2**30})
     assert found["documents"] == 3, error
-    assert_bounded(found, num_bytes)
+    # The line from a small document to 500 MB, for which this is 1 GB + 4 times the document.
+    assert found["peak_bytes"] <= 250 * MILLION + 5.5 * num_bytes
     found, error = encode(tmp_path / "other", tmp_path / "a", options | {"max_bytes": num_bytes - 1})
     assert not found
     assert "documents.max_bytes" in error
@@ -116,17 +117,22 @@ def test_a_line_of_100_mb_is_read_as_a_document(tmp_path: Path) -> None:
 
 def test_a_file_of_only_bad_rows_is_skipped_in_constant_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"x\n" * count(2 * MILLION, 30 * MILLION) + b'{"text": "good"}\n')
     rules = {"on_error": "skip"}
-    found, error = encode(tmp_path / "store", path, {"kind": "jsonl", **rules}, documents=rules)
-    assert found["documents"] == 1, error
-    assert found["read"] == count(2, 30) * MILLION + 1
-    assert found["peak_bytes"] < 400 * MILLION
+    peaks = []
+    for num_rows in (1000, count(300_000, 30 * MILLION)):
+        path.write_bytes(b"x\n" * num_rows + b'{"text": "good"}\n')
+        found, error = encode(tmp_path / str(num_rows), path, {"kind": "jsonl", **rules}, documents=rules)
+        assert (found["documents"], found["read"]) == (1, num_rows + 1), error
+        peaks.append(found["peak_bytes"])
+    assert peaks[1] - peaks[0] < 30 * MILLION  # 100 bytes a row
 
 
 def test_rows_without_text_do_not_accumulate_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(b"text,other\n" + b",\n" * 2 * MILLION)
-    found, error = encode(tmp_path / "store", path, {"kind": "csv", "delimiter": ","})
-    assert found["filtered"] == 2 * MILLION, error
-    assert found["peak_bytes"] < 300 * MILLION
+    peaks = []
+    for num_rows in (1000, count(500_000, 2 * MILLION)):
+        path.write_bytes(b"text,other\n" + b",\n" * num_rows)
+        found, error = encode(tmp_path / str(num_rows), path, {"kind": "csv", "delimiter": ","})
+        assert found["filtered"] == num_rows, error
+        peaks.append(found["peak_bytes"])
+    assert peaks[1] - peaks[0] < 50 * MILLION  # 100 bytes a row

@@ -90,14 +90,17 @@ def test_a_rebuild_with_nothing_new_ends_up_to_date_and_publishes_nothing(up: Up
     folder = up.folder
     asked = parameters(folder, "again")
     states = []
-    for _ in range(2):
-        run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
+    for name in (None, "for the paper"):
+        run: Any = run_deployment(
+            "build-dataset/build-dataset", flow_run_name=name, parameters=asked, timeout=300, poll_interval=1
+        )
         states.append(run.state)
     assert [state.is_completed() for state in states] == [True, True]
     assert states[0].message.startswith("published ")
     assert states[1].message.startswith("up to date, nothing new to publish: ")
     assert states[1].message.endswith('split="train", seq_len=2048)')
     assert_log_ends_with(run, states[1].message)
+    assert flow_run(run.id).name == "for the paper"  # a typed name is kept
     assert event("tokenloom.dataset.published", "again")["tokens"] > 0  # one, of the first run
 
 
@@ -265,17 +268,6 @@ def test_an_address_of_the_first_ui_leads_to_the_same_page_of_the_second(path: s
         assert "text/html" in answer.headers["content-type"]
     with urlopen(f"{server}/ui-settings") as answer:
         assert json.load(answer)["available_uis"] == ["v2"]
-
-
-def test_a_typed_name_of_a_run_is_kept(up: Up) -> None:
-    folder = up.folder
-    asked = parameters(folder, "named")
-    run: Any = run_deployment(
-        "build-dataset/build-dataset", flow_run_name="for the paper", parameters=asked, timeout=300, poll_interval=1
-    )
-    assert run.state.is_completed(), run.state
-    with get_client(sync_client=True) as client:
-        assert client.read_flow_run(run.id).name == "for the paper"
 
 
 def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:
