@@ -1,4 +1,4 @@
-"""Canonical JSON, and JSON files whose last field is their own checksum."""
+"""Canonical JSON, and JSON files whose last field is their own checksum: plain objects or records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.records import JsonObject, fields_of
+from tokenloom.storage.formats.records import JsonObject, Mismatch, Record, decode_record, fields_of
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _MARK = b',"checksum":"'
 
@@ -56,6 +59,25 @@ def read_signed(data: bytes, place: str) -> JsonObject:
         raise FormatError(f"{place}: its checksum matches, but it does not hold valid JSON") from error
     del value["checksum"]
     return value
+
+
+def sign_record(record: DataclassInstance) -> bytes:
+    """Return the signed JSON of a record."""
+    return sign(fields_of(record))
+
+
+def read_signed_record(data: bytes, place: str, kind: type[Record]) -> Record:
+    """Return a signed record; raises FormatError if the file is damaged.
+
+    Args:
+        data: the bytes of the file.
+        place: the name of the file, for the message.
+        kind: the record's class.
+    """
+    try:
+        return decode_record(kind, read_signed(data, place))
+    except Mismatch as error:
+        raise FormatError(f"{place}: {error}") from error
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Read and write work files, which may be missing or damaged at any time: the build then writes them again.
-
-`read_work_record` raises a WorkError that says which of the two it is; `find_work_record` returns None for both.
-"""
+"""Read and write work files, which may be missing or damaged at any time: the build then writes them again."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokenloom.errors import FormatError, StoreError, WorkError
-from tokenloom.storage.formats.canonical import read_signed, sign
-from tokenloom.storage.formats.records import Mismatch, Record, decode_record, fields_of
+from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.records import Record
 from tokenloom.storage.stores.store import Store
 
 
@@ -36,28 +33,15 @@ def reading_work_file(store: Store, path: str, spill: str | None = None) -> Iter
         raise
 
 
-def read_work_record(store: Store, path: str, kind: type[Record], spill: str | None = None) -> Record:
-    """Return the record in a work file; raises WorkError if the file is missing or damaged."""
-    with reading_work_file(store, path, spill):
-        return parse_work_record(store.read(path), store.place(path), kind)
-
-
 def find_work_record(store: Store, path: str, kind: type[Record]) -> Record | None:
     """Return the record in a work file; None if the file is missing or damaged."""
     try:
-        return read_work_record(store, path, kind)
+        with reading_work_file(store, path):
+            return read_signed_record(store.read(path), store.place(path), kind)
     except WorkError:
         return None
 
 
-def parse_work_record(data: bytes, place: str, kind: type[Record]) -> Record:
-    """Return the record in the bytes of the work file at `place`; raises FormatError if they are damaged."""
-    try:
-        return decode_record(kind, read_signed(data, place))
-    except Mismatch as error:
-        raise FormatError(f"{place}: {error}") from error
-
-
 def write_work_record(store: Store, path: str, record: Record) -> None:
     """Write a record as a work file; it need not survive a loss of power."""
-    store.replace(path, sign(fields_of(record)), durable=False)
+    store.replace(path, sign_record(record), durable=False)

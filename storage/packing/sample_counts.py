@@ -22,10 +22,9 @@ import numpy as np
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.keys import UInt64s
 from tokenloom.storage.formats.manifest import NAME, Manifest
-from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.formats.shard import checked_offsets, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
 from tokenloom.storage.packing.plans import check_packing, num_samples, sample_key
@@ -148,8 +147,8 @@ def kept_counts(cache_folder: Path, manifest: Manifest, split: str, packing: str
     """Return the counts that this machine has kept, (num_shards,); None if they are missing or damaged."""
     path = counts_path(cache_folder, manifest.version, split, packing, seq_len)
     try:
-        record = decode_record(CountsRecord, read_signed(path.read_bytes(), str(path)))
-    except (OSError, FormatError, Mismatch):
+        record = read_signed_record(path.read_bytes(), str(path), CountsRecord)
+    except (OSError, FormatError):
         return None
     is_of_split = replace(record, counts=[]) == _record(manifest, split, packing, seq_len, [])
     return np.array(record.counts, dtype=np.int64) if is_of_split and len(record.counts) == record.num_shards else None
@@ -161,7 +160,7 @@ def keep_counts(
     """Keep counts for later readers; return the file, or log why the folder can't be written and return None."""
     path = counts_path(cache_folder, manifest.version, split, packing, seq_len)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    data = sign(fields_of(_record(manifest, split, packing, seq_len, list(counts))))
+    data = sign_record(_record(manifest, split, packing, seq_len, list(counts)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)

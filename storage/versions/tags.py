@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import read_signed, sign
+from tokenloom.storage.formats.canonical import read_signed, sign_record
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.stores.store import Store
@@ -88,7 +88,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     record = TagRecord(version, previous, at, _user(), reason)
-    store.create(entry_path(tag, number), sign(fields_of(record)))
+    store.create(entry_path(tag, number), sign_record(record))
     return read_entry(store, tag, number)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tokenloom.storage.formats.work_files import parse_work_record, reading_work_file, write_work_record
+from tokenloom.storage.formats.canonical import read_signed_record
+from tokenloom.storage.formats.work_files import reading_work_file, write_work_record
 from tokenloom.storage.stores.store import Store
 
 _NAME = "assignment.json"
@@ -95,4 +96,4 @@ def read_assignment(store: Store, version: str) -> Assignment:
 
 @lru_cache(maxsize=1)
 def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard that a worker makes
-    return parse_work_record(data, place, Assignment)
+    return read_signed_record(data, place, Assignment)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.formats.canonical import read_signed_record
 from tokenloom.storage.formats.spill import FOLDER, SpillCounts, spill_path
-from tokenloom.storage.formats.work_files import find_work_record, parse_work_record, write_work_record
+from tokenloom.storage.formats.work_files import find_work_record, write_work_record
 from tokenloom.storage.stores.store import Store
 
 
@@ -80,7 +81,7 @@ def find_partition_records(store: Store, spills: Iterable[str]) -> dict[str, Par
 
 def _parsed(data: bytes, spill: str) -> PartitionRecord | None:
     try:
-        return parse_work_record(data, partition_record_path(spill), PartitionRecord)
+        return read_signed_record(data, partition_record_path(spill), PartitionRecord)
     except FormatError:
         return None
 
