@@ -24,7 +24,7 @@ from tokenloom.storage.formats.manifest import (
 from tokenloom.storage.formats.shard_entries import Shards
 from tokenloom.storage.formats.version_files import BuildRecord, InputEntry, encode_build, encode_inputs
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import check_lengths, load_manifest, version_path
+from tokenloom.storage.versions.published import TOKENIZER, check_lengths, load_manifest, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.shard_records import ShardRecord
@@ -116,7 +116,7 @@ def publish_version(
         times: seconds by step, for build.json.
     """
     files = {INPUTS: encode_inputs([_input_entry(file) for file in plan.inputs])}
-    files |= {f"tokenizer/{name}": data for name, data in plan.tokenizer_files.items()}
+    files |= {f"{TOKENIZER}{name}": data for name, data in plan.tokenizer_files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(_build_record(plan, measured, times)))

@@ -12,6 +12,8 @@ from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry, decode_inputs
 from tokenloom.storage.stores.store import Store
 
+TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
+
 
 def version_path(version: str, name: str = "") -> str:
     """Return the path of a version, or of the file `name` in it, relative to the dataset's folder."""
@@ -78,6 +80,12 @@ def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
 def read_inputs(store: Store, manifest: Manifest) -> list[InputEntry]:
     """Return the inputs of a version; errors as read_listed."""
     return decode_inputs(read_listed(store, manifest, INPUTS), store.place(version_path(manifest.version, INPUTS)))
+
+
+def read_tokenizer_files(store: Store, manifest: Manifest) -> dict[str, bytes]:
+    """Return the tokenizer files of a version by name; errors as read_listed."""
+    names = [name for name in manifest.files if name.startswith(TOKENIZER)]
+    return {name.removeprefix(TOKENIZER): read_listed(store, manifest, name) for name in names}
 
 
 def check_lengths(store: Store, manifest: Manifest) -> None:

@@ -18,7 +18,7 @@ from tokenloom.errors import InputError, TokenizerError
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage
-from tokenloom.storage.versions.published import read_listed, version_path
+from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, SampledDocument, choose_documents, hash_of_ids
@@ -27,7 +27,6 @@ from tokenloom.tasks.verification.verify import Subject
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-_TOKENIZER = "tokenizer/"
 _MAX_NAMED = 3  # documents of a shard
 
 
@@ -80,8 +79,7 @@ def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[S
     """Return a function that makes a job of a file and documents; raises FormatError for a damaged tokenizer file."""
     manifest, version = subject.manifest, subject.version
     assert manifest is not None and version is not None
-    names = [name for name in manifest.files if name.startswith(_TOKENIZER)]
-    files = {name.removeprefix(_TOKENIZER): read_listed(subject.store, manifest, name) for name in names}
+    files = read_tokenizer_files(subject.store, manifest)
     definition, fingerprint = manifest.tokenizer_definition, manifest.tokenizer.fingerprint
     transform = spec.documents.transform.function if spec.documents.transform else None
 

@@ -11,9 +11,8 @@ from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.arrays import Integers
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_listed, version_path
+from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 
-_FOLDER = "tokenizer/"
 _FROM_FILES = ("huggingface", "sentencepiece")
 
 
@@ -35,8 +34,7 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
     """
     from tokenloom.tokenizers import load_tokenizer
 
-    names = [name for name in manifest.files if name.startswith(_FOLDER)]
-    files = {name.removeprefix(_FOLDER): read_listed(store, manifest, name) for name in names}
+    files = read_tokenizer_files(store, manifest)
     place = store.place(version_path(manifest.version, NAME))
     definition = manifest.tokenizer_definition
     if definition["kind"] in _FROM_FILES and not files:
