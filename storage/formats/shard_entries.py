@@ -37,6 +37,11 @@ class ShardEntry:
     last_key: str | None
     samples: dict[str, int]
 
+    @property
+    def docs_name(self) -> str:
+        """The path of its document table in the version."""
+        return f"{self.name.removesuffix('.tok')}.docs"
+
 
 class ShardRow(TypedDict):
     """The JSON of a ShardEntry; a reader does not need the last three."""

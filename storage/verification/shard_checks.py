@@ -61,7 +61,7 @@ class ShardClaim:
     @property
     def docs_path(self) -> str:
         """The path of its document table."""
-        return f"{self.path.removesuffix('.tok')}.docs"
+        return version_path(self.version, self.entry.docs_name)
 
 
 def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHeader | None, list[str]]:

@@ -43,7 +43,7 @@ def listed_names(manifest: Manifest) -> dict[str, str]:
     """Return {name: SHA-256} of every file that a manifest lists; names are relative to the version's folder."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     tokens = {shard.name: shard.sha256 for shard in shards}
-    documents = {f"{shard.name.removesuffix('.tok')}.docs": shard.docs_sha256 or "" for shard in shards}
+    documents = {shard.docs_name: shard.docs_sha256 or "" for shard in shards}
     return {**tokens, **documents, **manifest.files}
 
 

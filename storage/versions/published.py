@@ -93,14 +93,14 @@ def check_lengths(store: Store, manifest: Manifest) -> None:
     wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
     for split in manifest.splits.values():
         for shard in split.shards:
-            wanted |= {shard.name: shard.bytes, shard.name.removesuffix(".tok") + ".docs": None}
+            wanted |= {shard.name: shard.bytes, shard.docs_name: None}
     version = version_path(manifest.version)
     folders = {name.rpartition("/")[0] for name in wanted}
     lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}
     for name, num_bytes in wanted.items():
         folder, _, file = name.rpartition("/")
         found = lengths[folder].get(file)
-        if found is None or found != (found if num_bytes is None else num_bytes):
+        if found is None or num_bytes not in (None, found):
             place = store.place(version)
             raise FormatError(
                 f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "

@@ -83,7 +83,7 @@ def _documents(store: Store, manifest: Manifest, split: str, count: int, chars: 
     inputs, tokenizer = read_inputs(store, manifest), version_tokenizer(store, manifest)
     for entry in manifest.splits[split].shards:
         path = version_path(manifest.version, entry.name)
-        header, rows = _read_shard(store, path, entry, count)
+        header, rows = _read_shard(store, manifest.version, entry, count)
         for row in rows:
             if row.input >= len(inputs):
                 raise FormatError(f"{store.place(path)}: its documents name inputs that do not exist; restore it")
@@ -102,9 +102,9 @@ def _documents(store: Store, manifest: Manifest, split: str, count: int, chars: 
             )
 
 
-def _read_shard(store: Store, path: str, entry: ShardEntry, count: int) -> tuple[ShardHeader, list[DocumentRow]]:
+def _read_shard(store: Store, version: str, entry: ShardEntry, count: int) -> tuple[ShardHeader, list[DocumentRow]]:
     """Return a shard's header and the first rows of its document table, after checking that they fit together."""
-    table = f"{path.removesuffix('.tok')}.docs"
+    path, table = version_path(version, entry.name), version_path(version, entry.docs_name)
     try:
         header = read_header(partial(store.read_range, path), store.place(path))
         check_header(header, entry, store.place(path))
