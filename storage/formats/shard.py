@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.stores.local_files import check_regular
+from tokenloom.storage.stores.store import Store
 
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
@@ -116,20 +116,19 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
     return ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
 
 
-def read_header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
-    """Return the checked header of a shard, without reading more of the file.
-
-    Args:
-        read: returns the bytes [start, end) of the file.
-        place: its path, for messages.
+def read_header(store: Store, path: str) -> ShardHeader:
+    """Return the checked header of the shard at `path`, without reading more of the file.
 
     Raises:
+        FileNotFoundError: the file does not exist.
         FormatError: the header is damaged or contradicts itself, or is of a newer format.
+        StoreError: the file cannot be read.
     """
-    data = read(0, ALIGNMENT)
+    data = store.read_range(path, 0, ALIGNMENT)
     header_bytes = int.from_bytes(data[12:16], "little")
     if ALIGNMENT < header_bytes <= _MAX_HEADER_BYTES and data.startswith(MAGIC):
-        data += read(ALIGNMENT, header_bytes)
+        data += store.read_range(path, ALIGNMENT, header_bytes)
+    place = store.place(path)
     header = _unpack_header(memoryview(data), place)
     if not _fits(header):
         raise FormatError(f"{place}: the counts and offsets of the header contradict each other")

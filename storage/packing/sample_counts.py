@@ -130,7 +130,7 @@ def read_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> UInt64s
     path = version_path(manifest.version, shard.name)
     place = store.place(path)
     try:
-        header = read_header(lambda start, end: store.read_range(path, start, end), place)
+        header = read_header(store, path)
         check_header(header, shard, place)
         data = store.read_range(path, header.offsets_start, header.file_bytes)
     except FileNotFoundError as error:

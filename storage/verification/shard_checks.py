@@ -133,11 +133,10 @@ def check_documents(
 
 
 def _header(store: Store, path: str) -> tuple[ShardHeader | None, list[str]]:
-    place = store.place(path)
     try:
-        return read_header(lambda start, end: store.read_range(path, start, end), place), []
+        return read_header(store, path), []
     except FormatError as error:
-        return None, [bare_message(error, place)]
+        return None, [bare_message(error, store.place(path))]
 
 
 def _contradictions(header: ShardHeader, claim: ShardClaim) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,7 +114,7 @@ def _stored_hash(job: DeepJob) -> Callable[[SampledDocument], int]:
 
     @cache
     def header_of(path: str) -> ShardHeader:
-        return read_header(partial(job.store.read_range, path), job.store.place(path))
+        return read_header(job.store, path)
 
     def stored_hash(document: SampledDocument) -> int:
         path = version_path(job.version, document.shard_name)

@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.formats.canonical import read_signed, sign
-from tokenloom.storage.formats.shard import read_header
+from tokenloom.storage.formats.shard import ShardHeader, open_shard
 
 _T = 16
 _BATCH = 4
@@ -102,9 +103,12 @@ def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
-def header_of(data: bytes) -> Any:
+def header_of(data: bytes) -> ShardHeader:
     """Return the header of a shard."""
-    return read_header(lambda start, end: data[start:end], "")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return open_shard(file.name).header
 
 
 def with_offsets(data: bytes, change: Callable[[NDArray[np.uint64]], None]) -> bytes:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -32,7 +33,6 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.shard_cache import ShardCache
-from tokenloom.storage.formats.shard import read_header
 from tokenloom.storage.stores import remote, remote_retries
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move, newest_number
@@ -41,6 +41,7 @@ _T = 16
 _BATCH = 4
 _NUM_SHARDS = 12
 _BLOCK_BYTES = 5000
+_OFFSETS_START = 48  # the place of this field in a shard's header
 _DRIVER = "import sys; from tests.reader import test_remote_reading as t; getattr(t, sys.argv[1])(*sys.argv[2:])"
 
 Batches = list[dict[str, Any]]
@@ -347,7 +348,8 @@ def damage_token(data: bytes) -> bytes:
 
 def damage_offset(data: bytes) -> bytes:
     """Return a shard with one bit of a document offset changed."""
-    place = read_header(lambda start, end: data[start:end], "").offsets_start + 16
+    (offsets_start,) = struct.unpack_from("<Q", data, _OFFSETS_START)
+    place = offsets_start + 16
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -106,7 +105,7 @@ def _read_shard(store: Store, version: str, entry: ShardEntry, count: int) -> tu
     """Return a shard's header and the first rows of its document table, after checking that they fit together."""
     path, table = version_path(version, entry.name), version_path(version, entry.docs_name)
     try:
-        header = read_header(partial(store.read_range, path), store.place(path))
+        header = read_header(store, path)
         check_header(header, entry, store.place(path))
         rows = first_documents(StoreFile(store, table), count, store.place(table))
         start = header.offsets_start
