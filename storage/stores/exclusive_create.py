@@ -36,13 +36,13 @@ def create_exclusively(calls: RemoteCalls, place: str, data: bytes) -> None:
         raise exists
 
 
-def excludes_writers(calls: RemoteCalls, root: str) -> bool:
-    """Return whether the store refuses to create a name twice; leaves a probe in work/tmp of the dataset at `root`."""
+def excludes_writers(calls: RemoteCalls) -> bool:
+    """Return whether the store refuses to create a name twice; leaves a probe in its work/tmp."""
     if calls.scheme not in OBJECT_STORES:
         return False  # the library checks first, then writes
     try:
         for _ in range(2):  # the probe stays, so the next build needs one attempt
-            create_exclusively(calls, f"{root}/{TMP}/exclusive", uuid.uuid4().bytes)
+            create_exclusively(calls, f"{calls.url}/{TMP}/exclusive", uuid.uuid4().bytes)
     except FileExistsError:
         return True
     return False

@@ -66,7 +66,7 @@ class RemoteStore(Store):
 
     def creates_exclusively(self) -> bool:
         """Return whether the store refuses to create a name twice; leaves a probe in work/tmp."""
-        return excludes_writers(self._calls, self.root)
+        return excludes_writers(self._calls)
 
     def check_writable(self) -> None:
         """Raise StoreError if an object store cannot be written: create an object and delete it.
@@ -189,7 +189,7 @@ class RemoteStore(Store):
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left more than a day ago: files in TMPDIR and parts of uploads."""
         uploads.remove_stale_files()
-        uploads.remove_stale_uploads(self._calls, self.root)
+        uploads.remove_stale_uploads(self._calls)
 
 
 def _check_url(root: str) -> None:

@@ -95,13 +95,13 @@ def etag(path: str) -> str:
     return f"{whole}-{len(digests) // 16}"
 
 
-def abort_stale_uploads(calls: RemoteCalls, root: str, before: datetime.datetime) -> None:
-    """Delete the parts of unfinished uploads below `root` that began before a time."""
-    bucket, prefix = bucket_and_key(root)
-    found = _write(calls, root, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+def abort_stale_uploads(calls: RemoteCalls, before: datetime.datetime) -> None:
+    """Delete the parts of unfinished uploads into the store that began before a time."""
+    bucket, prefix = bucket_and_key(calls.url)
+    found = _write(calls, calls.url, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
     for upload in found.get("Uploads", []):  # at most a thousand; the next build finds more
         if upload["Initiated"] < before:
-            _abort(calls, root, {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]})
+            _abort(calls, calls.url, {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]})
 
 
 def _part_bytes(num_bytes: int) -> int:

@@ -170,8 +170,8 @@ def remove_stale_files() -> None:
                 path.unlink()
 
 
-def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
-    """Delete what unfinished uploads below `root` left more than a day ago.
+def remove_stale_uploads(calls: RemoteCalls) -> None:
+    """Delete what unfinished uploads into the store left more than a day ago.
 
     These are parts in S3, and files in work/tmp of stores other than object stores; Google's and Azure's stores delete
     unfinished uploads themselves.
@@ -179,11 +179,11 @@ def remove_stale_uploads(calls: RemoteCalls, root: str) -> None:
     before = datetime.datetime.now(datetime.UTC) - _STALE
     try:
         if calls.scheme in S3:
-            s3.abort_stale_uploads(calls, root, before)
+            s3.abort_stale_uploads(calls, before)
         elif calls.scheme not in OBJECT_STORES:
-            _remove_stale_parts(calls, f"{root}/{TMP}", before)
+            _remove_stale_parts(calls, f"{calls.url}/{TMP}", before)
     except (StoreError, FileNotFoundError) as error:  # listing them needs a permission that a build does not
-        _logger.info("%s: unfinished uploads can't be listed: %s", root, reason_of(error))
+        _logger.info("%s: unfinished uploads can't be listed: %s", calls.url, reason_of(error))
 
 
 def _remove_stale_parts(calls: RemoteCalls, folder: str, before: datetime.datetime) -> None:
