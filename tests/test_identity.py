@@ -20,13 +20,13 @@ from tests.builders.datasets import (
     listed_files,
     local_store,
     make_spec,
+    open_documents,
     stored_documents,
     write_jsonl,
     write_parquet,
 )
 from tests.counts import count
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.tags import newest

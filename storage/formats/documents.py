@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import RawIOBase
-from pathlib import Path
 from types import TracebackType
 from typing import IO
 
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.shard_writer import file_sha256
-from tokenloom.storage.stores.local_files import check_regular
 
 SCHEMA = pa.schema(
     [
@@ -134,18 +132,3 @@ def first_documents(file: RawIOBase, count: int, place: str) -> list[DocumentRow
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{place}: not a readable document table ({error}); restore it") from error
     return rows
-
-
-def open_documents(path: str | Path) -> pa.Table:
-    """Return the document table at `path`, mapped: the columns of SCHEMA, and `id` if a source names one.
-
-    Raises FormatError if it is damaged.
-    """
-    try:
-        check_regular(Path(path))
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path}: not a readable document table ({error}); restore it") from error
-    if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
-        raise FormatError(f"{path}: its columns are not those of a document table; restore it")
-    return table

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.documents import open_documents
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
@@ -85,6 +84,11 @@ def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, s
             names += [shard.name, shard.name.removesuffix(".tok") + ".docs"]
     hashes = {name: hashlib.sha256(store.read(version_path(version, name))).hexdigest() for name in names}
     return {name: value for name, value in hashes.items() if name.endswith(suffix)}
+
+
+def open_documents(path: Path) -> pa.Table:
+    """Return the document table at `path`, mapped."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from tests.builders.datasets import (
     local_store,
     make_spec,
     manifest_json,
+    open_documents,
     stored_documents,
     write_jsonl,
     write_parquet,
@@ -36,7 +37,7 @@ from tokenloom.cli.main import main
 from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.reader import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, open_documents
+from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks import shuffle

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
+from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_documents
+from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, first_documents
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"
 GOLDEN_PYARROW = "26.0.1"  # the release whose bytes the golden table has
@@ -94,8 +95,8 @@ def test_writer_that_raised_leaves_no_readable_table(tmp_path: Path) -> None:
         writer.append(num_tokens, inputs, rows, np.stack([words, words], axis=1), words)
         raise KeyError
     assert path.stat().st_size > BATCH_ROWS
-    with pytest.raises(FormatError, match="not a readable document table"):
-        open_documents(path)
+    with path.open("rb", buffering=0) as damaged, pytest.raises(FormatError, match="not a readable document table"):
+        first_documents(damaged, 1, str(path))
 
 
 def test_golden_table_stays_readable() -> None:

@@ -17,11 +17,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from tests.builders.damaging import Made, make_version, restored
+from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
 from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sign
-from tokenloom.storage.formats.documents import SCHEMA, open_documents
+from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import ShardHeader, open_shard
 
 Change = Callable[[dict[str, Any]], Any]
