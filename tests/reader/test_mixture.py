@@ -71,11 +71,9 @@ def test_ordinals_count_the_turns_of_a_member_from_0_and_positions_can_come_in_a
     for turn, ordinal in zip(turns.tolist(), ordinals.tolist(), strict=True):
         assert ordinal == seen[turn]
         seen[turn] += 1
-    assert schedule.counts_before(300) == seen
-    before = schedule.counts_before(far)
-    assert sum(before) == far
-    turn, ordinal = (int(x[0]) for x in schedule.turns(np.array([far])))
-    assert ordinal == before[turn]
+    turns, ordinals = schedule.turns(np.arange(far, far + sum(weights)))
+    before = [int(ordinals[turns == member][0]) for member in np.unique(turns)]
+    assert sum(before) == far  # each earlier position was the turn of one member
 
 
 @pytest.mark.parametrize(
@@ -146,8 +144,6 @@ def test_each_stage_keeps_its_weights_and_members_continue_where_they_were(stage
     turns, ordinals = schedule.turns(np.arange(length))
     counts = counts_of(turns, 3)
     assert ordinals.tolist() == counts[np.arange(length), turns].tolist()
-    for k in range(0, length + 1, 7):
-        assert schedule.counts_before(k) == counts[k].tolist()
     for start, end, weights in zip([0, *later], [*later, length], [[1, 1, 1], *(w for _, w in stages)], strict=True):
         off = (counts[start : end + 1] - counts[start]) * sum(weights)
         off -= np.arange(end - start + 1)[:, None] * np.array(weights)
@@ -178,22 +174,10 @@ def test_the_samples_of_a_member_are_those_of_its_own_stream_in_order(sets: dict
     for turn in turns.tolist():
         assert_same(next(loader), next(alone[list(weights)[turn]]))
     assert np.bincount(turns[:200]).tolist() == [100, 67, 33]
+    assert len(sets["small"]) < 20  # so that several epochs were read
     assert np.bincount(turns[200:], minlength=3).tolist() == [0, 40, 160]
     for one in (loader, *alone.values()):
         one.close()
-
-
-def test_epochs_of_each_member_are_counted(sets: dict[str, TokenDataset]) -> None:
-    mixture = Mixture({"large": (sets["large"], 1), "small": (sets["small"], 3)})
-    loader = TokenLoader(mixture, 4, prefetch=0)
-    for _ in range(100):
-        next(loader)
-    epochs = loader.stream.epochs_at(400)
-    assert epochs == {"large": 100 / len(sets["large"]), "small": 300 / len(sets["small"])}
-    assert epochs["small"] > 20
-    assert loader.stream.epochs_at(0) == {"large": 0, "small": 0}
-    alone = TokenLoader(sets["small"], 4)
-    assert alone.stream.epochs_at(2 * len(sets["small"])) == {"data": 2.0}
 
 
 def test_a_mixture_is_endless(sets: dict[str, TokenDataset]) -> None:

@@ -79,10 +79,6 @@ class Stream(ABC):
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
 
-    @abstractmethod
-    def epochs_at(self, position: int) -> dict[str, float]:
-        """Return the number of epochs of each dataset before `position`."""
-
 
 class SampleSource(ABC):
     """What a loader reads: a TokenDataset or a Mixture."""
@@ -137,10 +133,6 @@ class DatasetStream(Stream):
         shards, first = np.unique(self.dataset.shards_of(self.order.samples(near)), return_index=True)
         yield self.dataset, shards[np.argsort(first)].tolist()
 
-    def epochs_at(self, position: int) -> dict[str, float]:
-        """See Stream."""
-        return {self.dataset.files.manifest.dataset: position / len(self.dataset)}
-
 
 class MixtureStream(Stream):
     """The stream of a mixture: a schedule gives each position to a member, whose own stream continues there.
@@ -181,9 +173,3 @@ class MixtureStream(Stream):
         members, ordinals = self.schedule.turns(positions)
         for index, member in enumerate(self.members.values()):
             yield from member.shards_of(ordinals[members == index])
-
-    def epochs_at(self, position: int) -> dict[str, float]:
-        """See Stream."""
-        counts = self.schedule.counts_before(position)
-        members = self.members.items()
-        return {name: count / len(member.dataset) for (name, member), count in zip(members, counts, strict=True)}

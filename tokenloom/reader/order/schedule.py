@@ -113,12 +113,6 @@ class Schedule:
             members[there], ordinals[there] = self.stages[index].turns(positions[there])
         return members, ordinals
 
-    def counts_before(self, position: int) -> list[int]:
-        """Return the number of samples of each member before `position`."""
-        stage = self.stages[int(np.searchsorted(self._starts, position, side="right")) - 1]
-        counts: list[int] = stage.counts_before(position).tolist()
-        return counts
-
     def to_json(self) -> list[list[int | list[int]]]:
         """Return [[from_sample, weights], ...], the weights as integers."""
         return [[stage.start, stage.weights] for stage in self.stages]
