@@ -54,14 +54,9 @@ class Stream(ABC):
         self.format, self.num_samples, self.datasets = form, num_samples, datasets
 
     @property
-    def is_remote(self) -> bool:
-        """Whether shards may have to be downloaded."""
-        return any(dataset.files.is_remote for dataset in self.datasets)
-
-    @property
     def opens_slowly(self) -> bool:
         """Whether opening shards takes so long that it should begin ahead of need."""
-        return self.is_remote or any(dataset.packing != "concat" for dataset in self.datasets)
+        return any(dataset.files.is_remote or dataset.packing != "concat" for dataset in self.datasets)
 
     def memory(self) -> dict[str, int]:
         """Return the number of bytes that are mapped."""
