@@ -54,6 +54,11 @@ def sample_key(packing: str, seq_len: int) -> str:
     return f"{packing}/{seq_len}"
 
 
+def num_concat_samples(num_tokens: int, seq_len: int) -> int:
+    """Return how many samples "concat" makes of a shard's tokens."""
+    return int(max(0, num_tokens - 1) // seq_len)
+
+
 def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64] | None = None) -> int:
     """Return how many samples a shard has.
 
@@ -66,9 +71,10 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
     Raises:
         ValueError: an argument out of range, or offsets that are missing or contradict `num_tokens`.
     """
-    if check_packing(packing, seq_len) == "concat":
-        return int(max(0, num_tokens - 1) // seq_len)
-    known = known_offsets(offsets, num_tokens)
+    check_packing(packing, seq_len)
+    if packing == "concat":
+        return num_concat_samples(num_tokens, seq_len)
+    known = require_offsets(offsets, num_tokens)
     if packing == "best_fit":
         filling, num_full, _ = fill_samples(seq_len, known)
         return filling.num_bins + num_full
@@ -81,24 +87,24 @@ def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.
 
     Memory: "concat" none, "document" and "document_padded" 4 bytes a document, "best_fit" 4 a sample and 8 a piece.
     """
-    if check_packing(packing, seq_len) == "concat":
+    check_packing(packing, seq_len)
+    if packing == "concat":
         return _ConcatPlan(seq_len, num_tokens)
-    known = known_offsets(offsets, num_tokens)
+    known = require_offsets(offsets, num_tokens)
     if packing == "best_fit":
         return _plan_best_fit(seq_len, known)
     return _DocumentPlan(seq_len, known, padded=packing == "document_padded")
 
 
-def check_packing(packing: str, seq_len: int) -> str:
-    """Return `packing`; raises ValueError if it is not in PACKINGS, or `seq_len` is not in [1, 2**31)."""
+def check_packing(packing: str, seq_len: int) -> None:
+    """Raise ValueError if `packing` is not in PACKINGS, or `seq_len` is not in [1, 2**31)."""
     if packing not in PACKINGS:
         raise ValueError(f"packing: one of {', '.join(PACKINGS)}, not {packing!r}")
     if not 1 <= operator.index(seq_len) < 2**31:
         raise ValueError(f"seq_len must be in [1, 2**31), not {seq_len}")
-    return packing
 
 
-def known_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArray[np.uint64]:
+def require_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArray[np.uint64]:
     """Return the document offsets of a shard; raises ValueError if they are missing or contradict its tokens."""
     if offsets is None:
         raise ValueError("every packing but concat needs the document offsets")
@@ -110,7 +116,7 @@ def known_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDArra
 class _ConcatPlan:
     def __init__(self, seq_len: int, num_tokens: int) -> None:
         self._seq_len = seq_len
-        self._len = max(0, num_tokens - 1) // seq_len
+        self._len = num_concat_samples(num_tokens, seq_len)
 
     def __len__(self) -> int:
         return self._len

@@ -27,7 +27,7 @@ from tokenloom.storage.formats.keys import UInt64s
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.formats.shard import checked_offsets, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
-from tokenloom.storage.packing.plans import check_packing, num_samples, sample_key
+from tokenloom.storage.packing.plans import check_packing, num_concat_samples, num_samples, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
 
@@ -73,8 +73,7 @@ def sample_counts(
     check_packing(packing, seq_len)
     shards = manifest.splits[split].shards
     if packing == "concat":
-        tokens = np.array(shards.num_tokens(), dtype=np.int64)
-        return np.maximum(tokens - 1, 0) // seq_len
+        return np.array([num_concat_samples(n, seq_len) for n in shards.num_tokens()], dtype=np.int64)
     key = sample_key(packing, seq_len)
     if all(key in row["samples"] for row in shards.rows):
         return _listed(store, manifest, shards, key)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.packing.chunks import Chunks, length_blocks
-from tokenloom.storage.packing.plans import check_packing, fill_samples, known_offsets
+from tokenloom.storage.packing.plans import check_packing, fill_samples, num_concat_samples, require_offsets
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PackingShares:
 def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64]) -> PackingShares:
     """Return what a packing does to a shard; see num_samples for arguments and errors."""
     check_packing(packing, seq_len)
-    known = known_offsets(offsets, num_tokens)
+    known = require_offsets(offsets, num_tokens)
     if packing == "concat":
         return _concat_shares(seq_len, num_tokens, known)
     if packing == "best_fit":
@@ -55,7 +55,7 @@ def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.u
 
 
 def _concat_shares(seq_len: int, num_tokens: int, offsets: NDArray[np.uint64]) -> PackingShares:
-    count = max(0, num_tokens - 1) // seq_len
+    count = num_concat_samples(num_tokens, seq_len)
     kept = count * seq_len + 1 if count else 0
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     # Of the samples that hold a document's first token, the last one reaches furthest.
