@@ -7,26 +7,20 @@ no tokens.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import time
-import uuid
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.keys import UInt64s
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.formats.shard import checked_offsets, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
+from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import check_packing, num_concat_samples, num_samples, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
@@ -34,22 +28,6 @@ from tokenloom.storage.versions.published import check_header, version_path
 _READERS = 8  # shards whose offsets are read at the same time
 _LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
 _logger = logging.getLogger("tokenloom")
-
-
-@dataclass(frozen=True, slots=True)
-class CountsRecord:
-    """The samples of each shard of a split under a packing.
-
-    The version's name decides all the fields after it; they reveal mistakes.
-    """
-
-    version: str
-    split: str
-    packing: str
-    seq_len: int
-    num_shards: int
-    num_tokens: int
-    counts: list[int]
 
 
 def sample_counts(
@@ -77,8 +55,9 @@ def sample_counts(
     key = sample_key(packing, seq_len)
     if all(key in row["samples"] for row in shards.rows):
         return _listed(store, manifest, shards, key)
-    kept = kept_counts(cache_folder, manifest, split, packing, seq_len)
-    return _count(store, manifest, split, packing, seq_len, cache_folder) if kept is None else kept
+    file = CountsFile(cache_folder, manifest, split, packing, seq_len)
+    kept = file.read()
+    return _count(store, manifest, split, packing, seq_len, file) if kept is None else kept
 
 
 def _listed(store: Store, manifest: Manifest, shards: Shards, key: str) -> Int64s:
@@ -90,7 +69,7 @@ def _listed(store: Store, manifest: Manifest, shards: Shards, key: str) -> Int64
     return np.array(counts, dtype=np.int64)
 
 
-def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path) -> Int64s:
+def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, file: CountsFile) -> Int64s:
     begin = time.monotonic()
 
     def count_shard(shard: ShardEntry) -> int:
@@ -98,7 +77,7 @@ def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: 
 
     with ThreadPoolExecutor(_READERS) as readers:
         counts = list(readers.map(count_shard, manifest.splits[split].shards))
-    place = keep_counts(cache_folder, manifest, split, packing, seq_len, counts)
+    is_kept = file.write(counts)
     seconds = time.monotonic() - begin
     _logger.log(
         logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO,
@@ -109,7 +88,7 @@ def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: 
         sample_key(packing, seq_len),
         len(counts),
         seconds,
-        f"kept in {place}" if place else "not kept",
+        f"kept in {file.path}" if is_kept else "not kept",
     )
     return np.array(counts, dtype=np.int64)
 
@@ -135,43 +114,3 @@ def read_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> UInt64s
     except FileNotFoundError as error:
         raise StoreError(f"{place}: the shard is missing; restore it") from error
     return checked_offsets(data, header, place)
-
-
-def counts_path(cache_folder: Path, version: str, split: str, packing: str, seq_len: int) -> Path:
-    """Return the file that keeps the counts of a split under a packing."""
-    return cache_folder / "counts" / f"{version}-{quote(split, safe='')}-{packing}-{seq_len}.json"
-
-
-def kept_counts(cache_folder: Path, manifest: Manifest, split: str, packing: str, seq_len: int) -> Int64s | None:
-    """Return the counts that this machine has kept, (num_shards,); None if they are missing or damaged."""
-    path = counts_path(cache_folder, manifest.version, split, packing, seq_len)
-    try:
-        record = read_signed_record(path.read_bytes(), str(path), CountsRecord)
-    except (OSError, FormatError):
-        return None
-    is_of_split = replace(record, counts=[]) == _record(manifest, split, packing, seq_len, [])
-    return np.array(record.counts, dtype=np.int64) if is_of_split and len(record.counts) == record.num_shards else None
-
-
-def keep_counts(
-    cache_folder: Path, manifest: Manifest, split: str, packing: str, seq_len: int, counts: Sequence[int]
-) -> Path | None:
-    """Keep counts for later readers; return the file, or log why the folder can't be written and return None."""
-    path = counts_path(cache_folder, manifest.version, split, packing, seq_len)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    data = sign_record(_record(manifest, split, packing, seq_len, list(counts)))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        _logger.warning("%s: can't be written: %s; TOKENLOOM_CACHE names another folder", path, error.strerror)
-        return None
-    return path
-
-
-def _record(manifest: Manifest, split: str, packing: str, seq_len: int, counts: list[int]) -> CountsRecord:
-    held = manifest.splits[split]
-    return CountsRecord(manifest.version, split, packing, seq_len, len(held.shards), held.tokens, counts)

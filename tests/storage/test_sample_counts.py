@@ -17,8 +17,9 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import PACKINGS, num_samples
-from tokenloom.storage.packing.sample_counts import counts_path, keep_counts, sample_counts
+from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
@@ -119,7 +120,7 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
     again = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", packing, 30, tmp_path)
     assert again.tolist() == first.tolist()
     (message,) = [record.getMessage() for record in caplog.records]
-    path = counts_path(tmp_path, plain.manifest.version, "train", packing, 30)
+    path = CountsFile(tmp_path, plain.manifest, "train", packing, 30).path
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
     assert f"kept in {path}" in message
     assert "`tokenloom pack`" in message
@@ -127,12 +128,10 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
 
 
 def test_cached_counts_are_not_used_for_another_packing_or_length(plain: _Built, tmp_path: Path) -> None:
-    version = plain.manifest.version
     sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    kept = counts_path(tmp_path, version, "train", "best_fit", 30)
-    shutil.copy(kept, counts_path(tmp_path, version, "train", "best_fit", 31))
-    shutil.copy(kept, counts_path(tmp_path, version, "train", "document", 30))
+    kept = CountsFile(tmp_path, plain.manifest, "train", "best_fit", 30).path
     for packing, seq_len in (("best_fit", 31), ("document", 30)):
+        shutil.copy(kept, CountsFile(tmp_path, plain.manifest, "train", packing, seq_len).path)
         counts = sample_counts(plain.store, plain.manifest, "train", packing, seq_len, tmp_path)
         assert counts.tolist() == plain.counts(packing, seq_len)
 
@@ -140,7 +139,7 @@ def test_cached_counts_are_not_used_for_another_packing_or_length(plain: _Built,
 @pytest.mark.parametrize("damage", ["cut", "byte", "empty", "shards", "folder"])
 def test_a_damaged_cache_file_is_recreated(plain: _Built, damage: str, tmp_path: Path) -> None:
     expected = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    path = counts_path(tmp_path, plain.manifest.version, "train", "best_fit", 30)
+    path = CountsFile(tmp_path, plain.manifest, "train", "best_fit", 30).path
     data = path.read_bytes()
     others = {"cut": data[:-9], "byte": data.replace(b":1", b":2", 1), "empty": b"", "shards": sign({"counts": [1]})}
     path.unlink()
@@ -176,9 +175,9 @@ def test_concurrent_counts_do_not_interfere(plain: _Built, tmp_path: Path) -> No
 
 def test_a_split_name_never_leaves_the_cache_folder(plain: _Built, tmp_path: Path) -> None:
     manifest = replace(plain.manifest, splits={"../../x": plain.manifest.splits["train"]})
-    path = keep_counts(tmp_path, manifest, "../../x", "best_fit", 30, [1])
-    assert path is not None
-    assert path.parent == tmp_path / "counts"
+    file = CountsFile(tmp_path, manifest, "../../x", "best_fit", 30)
+    assert file.write([1])
+    assert [file.path] == [*(tmp_path / "counts").iterdir()]
 
 
 @pytest.mark.parametrize("place", ["header", "offsets"])

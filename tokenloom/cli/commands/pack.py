@@ -15,8 +15,9 @@ from tokenloom.errors import SpecError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import PACKINGS, check_packing
-from tokenloom.storage.packing.sample_counts import keep_counts, read_offsets
+from tokenloom.storage.packing.sample_counts import read_offsets
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
@@ -119,7 +120,7 @@ def _pack_split(
         shares = [of_packings[i] for of_packings in by_shard]
         counts = [each.num_samples for each in shares]
         is_computed = packing == "concat"  # readers compute these counts without reading offsets
-        kept = is_computed or keep_counts(folder, manifest, split, packing, seq_len, counts) is not None
+        kept = is_computed or CountsFile(folder, manifest, split, packing, seq_len).write(counts)
         total = sum(shares, PackingShares(0, 0, 0, 0, 0, 0))
         yield PackedSplit(
             split=split,
