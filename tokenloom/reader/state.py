@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict, TypeGuard, cast
+from types import UnionType
+from typing import TypedDict, TypeGuard, cast, get_args, get_origin, get_type_hints
 
 from tokenloom.errors import TokenloomError
 
@@ -49,25 +50,20 @@ class LoaderState(TypedDict):
     samples: int  # taken by all ranks together
 
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "dataset": (str,),
-    "version": (str,),
-    "split": (str,),
-    "seq_len": (int,),
-    "packing": (str,),
-    "labels": (str,),
-    "mask_documents": (bool,),
-    "order": (str,),
-    "order_version": (int,),
-    "lanes": (int, type(None)),
-    "seed": (int,),
-}
-_MIXTURE_FIELDS: dict[str, tuple[type, ...]] = {
-    "members": (dict,),
-    "names": (list,),
-    "weights": (list,),
-    "lanes": (int, type(None)),
-}
+def _field_types(kind: type) -> dict[str, tuple[type, ...]]:
+    """Return the types that the JSON of each field of a TypedDict may have, in the order of the fields."""
+    return {name: _json_types(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def _json_types(hint: object) -> tuple[type, ...]:
+    """Return the types of a value's JSON: `list[str]` -> (list,), `int | None` -> (int, NoneType)."""
+    if isinstance(hint, UnionType):
+        return get_args(hint)
+    return (get_origin(hint) or cast(type, hint),)
+
+
+_FIELDS = _field_types(DatasetFingerprint)
+_MIXTURE_FIELDS = _field_types(MixtureFingerprint)
 
 
 def make_state(fingerprint: DatasetFingerprint | MixtureFingerprint, samples: int) -> LoaderState:
