@@ -16,7 +16,6 @@ from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, version_name
 from tokenloom.storage.formats.spill import SPILL_FORMAT
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
@@ -27,6 +26,7 @@ from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
+from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes

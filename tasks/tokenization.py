@@ -18,7 +18,6 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
@@ -28,6 +27,7 @@ from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
+from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 

@@ -1,27 +1,20 @@
 """A file of a store as a Python file, read in blocks of one request each, larger ones in announced ranges.
 
 The last blocks are kept, so that seeking back a little, or alternating between two columns, requests nothing twice.
-`open_url` opens inputs this way.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from typing import Any
 
-from tokenloom.errors import FormatError, InputError, StoreError
-from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.urls import bucket_and_key, scheme_of
 
 _LARGE_BYTES = 16 * 2**20  # of a block in an expected range
-_SMALL_BYTES = 2**20  # elsewhere
+BLOCK_BYTES = 2**20  # elsewhere
 _GAP_BYTES = 2**16  # between ranges that are read in one request
 _NUM_KEPT = 4  # blocks
-_MAX_SHARED = 2  # files, each with its blocks
 
 
 class StoreFile(io.RawIOBase):
@@ -35,7 +28,7 @@ class StoreFile(io.RawIOBase):
     Raises FileNotFoundError, StoreError.
     """
 
-    def __init__(self, store: Store, path: str, block_bytes: int = _SMALL_BYTES) -> None:
+    def __init__(self, store: Store, path: str, block_bytes: int = BLOCK_BYTES) -> None:
         num_bytes = store.num_bytes(path)
         if num_bytes is None:
             raise FileNotFoundError(store.place(path))
@@ -116,41 +109,3 @@ class StoreFile(io.RawIOBase):
     def seekable(self) -> bool:
         """Return True."""
         return True
-
-
-class _InputFile(StoreFile):
-    """A StoreFile that raises InputErrors, so that decoders do not mistake a failed request for damaged data."""
-
-    def _block(self, position: int) -> tuple[int, bytes]:
-        try:
-            return super()._block(position)
-        except FileNotFoundError as error:
-            raise InputError(f"{error}: the file was deleted after the build was planned; build again") from error
-        except (StoreError, FormatError) as error:
-            raise InputError(str(error)) from error
-
-
-_shared: ContextVar[tuple[dict[str, StoreFile], int] | None] = ContextVar("_shared", default=None)
-
-
-@contextmanager
-def sharing_files(block_bytes: int = _SMALL_BYTES) -> Iterator[None]:
-    """Make `open_url` reuse a file, with its kept blocks, each time it is opened in the with-block."""
-    token = _shared.set(({}, block_bytes))
-    try:
-        yield
-    finally:
-        _shared.reset(token)
-
-
-@contextmanager
-def open_url(url: str) -> Iterator[StoreFile]:
-    """Open a file of a remote store by its URL; errors as StoreFile."""
-    files, block_bytes = _shared.get() or ({}, _SMALL_BYTES)
-    if url not in files:
-        bucket, key = bucket_and_key(url)
-        while len(files) >= _MAX_SHARED:
-            del files[next(iter(files))]
-        files[url] = _InputFile(RemoteStore(f"{scheme_of(url)}://{bucket}"), key, block_bytes)
-    files[url].seek(0)
-    yield files[url]

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.storage.formats.shard import token_dtype
-from tokenloom.storage.stores.store_file import sharing_files
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.rows.rules import Place, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
+from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tasks.verification.sampling import SampledDocument, hash_of_ids
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes

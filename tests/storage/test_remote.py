@@ -37,7 +37,6 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import remote, remote_errors, remote_retries, remote_systems, uploads
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
-from tokenloom.storage.stores.store_file import open_url, sharing_files
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, published_versions, read_inputs
 from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
@@ -287,21 +286,6 @@ def test_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote_systems.system_of("s3://other/store", 7.0) is system
     monkeypatch.setitem(fsspec.config.conf, "s3a", {})
     assert remote_systems.system_of("s3://bucket/store", 7.0) is not system
-
-
-def test_sharing_files_keeps_at_most_two_files_open() -> None:
-    system = fsspec.filesystem("memory")
-    for number in range(5):
-        system.pipe_file(f"/shared/{number}", bytes(1000))
-    with sharing_files():
-        opened = []
-        for number in (0, 1, 0, 2, 1):
-            with open_url(f"memory://shared/{number}") as file:
-                opened.append(file)
-    assert opened[2] is opened[0]
-    assert opened[4] is opened[1]
-    assert len({id(file) for file in opened}) == 3
-    system.rm("/shared", recursive=True)
 
 
 def test_a_chain_of_urls_and_a_path_are_not_remote_stores() -> None:

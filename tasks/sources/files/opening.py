@@ -14,8 +14,9 @@ import fsspec
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
 from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.remote_retries import RemoteCalls
-from tokenloom.storage.stores.store_file import StoreFile, open_url
+from tokenloom.storage.stores.store_file import StoreFile
 from tokenloom.storage.stores.urls import is_object
+from tokenloom.tasks.sources.files.shared_files import open_url
 
 Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least
 _opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
