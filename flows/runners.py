@@ -21,9 +21,9 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost
-from tokenloom.flows import forks  # noqa: F401  (forks of this process; the log of a cluster's worker)
+from tokenloom.flows import forks  # noqa: F401  (forks of a process that ran a flow)
 from tokenloom.flows.blocks import environment_of, using_credentials
-from tokenloom.flows.runs import log_filter  # noqa: F401  (forks of this process; the log of a cluster's worker)
+from tokenloom.flows.runs import log_filter  # noqa: F401  (filters the log of a cluster's worker)
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter_reading import step_label

@@ -1,6 +1,7 @@
 """The fsspec file systems behind remote stores, created once per process, as a client is slow to start.
 
-Only this module and google_credentials import fsspec, whose import takes as long as reading a hundred megabytes.
+In storage/, only this module and google_credentials import fsspec, whose import takes as long as reading a hundred
+megabytes.
 """
 
 from __future__ import annotations

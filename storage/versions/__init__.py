@@ -1,1 +1,1 @@
-"""Versions, the tags that name them, and the records that a build keeps beside them."""
+"""Published versions, the tags that name them, and references to both."""

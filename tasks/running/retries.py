@@ -11,8 +11,8 @@
 An error belongs to one level. A WorkError is never transient, so no task retries what a repair must write again; and
 every other error ends the repairs, so they do not repeat a task's retries. Only tasks repeat what requests gave up,
 on purpose: a store that is unreachable for more than two minutes does not end a build, one that stays unreachable
-does after about eight. Inputs at other URLs have no level below the task. All other errors, such as bad input, are
-raised at once.
+does after about eight. Inputs at URLs that are not those of object stores have no level below the task. All other
+errors, such as bad input, are raised at once.
 """
 
 from __future__ import annotations
