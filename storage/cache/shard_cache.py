@@ -24,7 +24,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full, mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
 from tokenloom.storage.formats.shard_writer import file_sha256
-from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.time_limit import is_ending
 
@@ -253,7 +253,7 @@ class ShardCache:
                     num_bytes += len(block)
                     if num_bytes > request.num_bytes:
                         return f"it is longer than the {request.num_bytes:,} bytes listed"
-                    write_all(file, block)
+                    local_files.write_all(file, block)
                     digest.update(block)
                     process.count("bytes_downloaded", len(block))
             except FormatError as error:  # a shorter file has replaced it

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header, token_dtype
-from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores import local_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ShardWriter:
         self.record: ShardFileRecord | None = None
 
     def __enter__(self) -> ShardWriter:
-        write_all(self._file, bytes(self._tokens_start))
+        local_files.write_all(self._file, bytes(self._tokens_start))
         return self
 
     def append(self, tokens: AnyArray, num_tokens: NDArray[np.uint32]) -> None:
@@ -63,7 +63,7 @@ class ShardWriter:
             raise TypeError(f"tokens are {tokens.dtype}, the shard stores {self._dtype}")
         view = memoryview(np.ascontiguousarray(tokens).data).cast("B")
         self._tokens_hash.update(view)
-        write_all(self._file, view)
+        local_files.write_all(self._file, view)
         self._num_tokens += len(tokens)
         self._lengths.append(num_tokens)
 
@@ -78,7 +78,7 @@ class ShardWriter:
         offsets_start = self._pad_tokens()
         lengths = np.concatenate([np.zeros(1, np.uint32), *self._lengths])
         offsets = np.cumsum(lengths, dtype=np.uint64).astype("<u8").tobytes()
-        write_all(self._file, offsets)
+        local_files.write_all(self._file, offsets)
         header = ShardHeader(
             token_bytes=self._dtype.itemsize,
             num_tokens=self._num_tokens,
@@ -91,7 +91,7 @@ class ShardWriter:
             info=self._info,
         )
         self._file.seek(0)
-        write_all(self._file, pack_header(header))
+        local_files.write_all(self._file, pack_header(header))
         self._file.flush()
         digest = file_sha256(self._file)
         self.record = ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, digest)
@@ -100,7 +100,7 @@ class ShardWriter:
         """Write zeros up to the document offsets; return where these start."""
         padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)
         self._tokens_hash.update(padding)
-        write_all(self._file, padding)
+        local_files.write_all(self._file, padding)
         return self._tokens_start + self._num_tokens * self._dtype.itemsize + len(padding)
 
 

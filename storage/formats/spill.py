@@ -31,7 +31,7 @@ from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.work_files import reading_work_file
-from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 
 SPILL_FORMAT = 2
@@ -150,9 +150,9 @@ def _write(file: IO[bytes], table: AnyArray, tokens: AnyArray, ids: NDArray[np.u
         file_bytes,
     )
     head = fixed + block + sampled + checksums
-    write_all(file, head + xxhash.xxh3_128_digest(head))
+    local_files.write_all(file, head + xxhash.xxh3_128_digest(head))
     for part in body:
-        write_all(file, part)
+        local_files.write_all(file, part)
     return file_bytes
 
 

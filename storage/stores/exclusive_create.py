@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store import TMP
 from tokenloom.storage.stores.uploads import translate_missing_bucket, uploading
@@ -74,4 +75,4 @@ def _create_unless_exists(calls: RemoteCalls, place: str, data: bytes) -> None:
     if calls.call(place, "exists", place):
         raise FileExistsError(place)
     with uploading(calls, place) as file:
-        file.write(data)
+        local_files.write_all(file, data)

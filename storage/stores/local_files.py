@@ -12,7 +12,10 @@ from typing import IO
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
-    """Write all of `data`; every byte of a store passes through here, so tests can make any write fail."""
+    """Write all of `data`; call it as `local_files.write_all`, so that tests can make any write fail.
+
+    Arrow alone writes to a store without it: the document tables.
+    """
     file.write(data)
 
 

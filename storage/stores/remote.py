@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.stores import uploads
+from tokenloom.storage.stores import local_files, uploads
 from tokenloom.storage.stores.exclusive_create import create_exclusively, excludes_writers
-from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3
@@ -172,7 +171,7 @@ class RemoteStore(Store):
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
         with self.writing(path, durable=durable) as file:
-            write_all(file, data)
+            local_files.write_all(file, data)
 
     def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
         """Open a temporary file in TMPDIR; it is uploaded to `path` when the block ends without an error.

@@ -19,7 +19,7 @@ import xxhash
 from tokenloom.errors import BadRow, FormatError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.work_files import reading_work_file
-from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import QuarantineSummary, quarantine_path
 
@@ -56,7 +56,7 @@ class QuarantineWriter:
             if self._file is None:
                 self._file = self._stack.enter_context(self._store.writing(self._path, durable=False))
             line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
-            write_all(self._file, line)
+            local_files.write_all(self._file, line)
             self._hash.update(line)
             self.num_bytes += len(line)
 
@@ -81,7 +81,7 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
             for row in _read(store, spill, summary):
                 line = canonical_json(row | {"path": input_path, "source": source}) + b"\n"
                 digest.update(line)
-                write_all(file, line)
+                local_files.write_all(file, line)
     return digest.hexdigest()
 
 

@@ -30,7 +30,6 @@ import pyarrow as pa
 from tests.builders import datasets
 from tests.counts import FULL
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats import shard_writer, spill
 from tokenloom.storage.stores import local_files
 from tokenloom.tasks.running import progress
 
@@ -103,9 +102,7 @@ class Killer:
         setattr(Path, "open", open_path)  # noqa: B010  (mypy refuses the plain assignment to a method)
         new_file = pa.ipc.new_file
         pa.ipc.new_file = lambda sink, schema: new_file(_CountedFile(sink, self), schema)
-        for module in (local_files, shard_writer, spill):
-            assert hasattr(module, "write_all"), module
-            setattr(module, "write_all", self.write_all)  # noqa: B010  (the name is imported by each)
+        local_files.write_all = self.write_all
 
     def write_all(self, file: IO[bytes], data: bytes | memoryview) -> None:
         """Write in two halves and flush the first, so that a kill in between leaves a torn write."""

@@ -34,7 +34,7 @@ from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec import base as spec_base
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.stores import remote, remote_errors, remote_retries, remote_systems, uploads
+from tokenloom.storage.stores import local_files, remote, remote_errors, remote_retries, remote_systems, uploads
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions import tags
@@ -438,7 +438,7 @@ def test_a_full_tmpdir_is_named_and_nothing_is_left(
     def fail(file: IO[bytes], data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(remote, "write_all", fail)
+    monkeypatch.setattr(local_files, "write_all", fail)
     with pytest.raises(StoreError, match=f"^{temporary}: .*No space left.*free space on that .*, or set TMPDIR to"):
         memory.replace("a/other", b"other")
     assert list(temporary.iterdir()) == []

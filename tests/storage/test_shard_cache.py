@@ -25,10 +25,10 @@ from tests.drivers import cache_driver
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache import cache_files, cache_settings, shard_cache
+from tokenloom.storage.cache import cache_files, cache_settings
 from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.stores import remote, remote_retries
+from tokenloom.storage.stores import local_files, remote, remote_retries
 from tokenloom.storage.stores.local_files import write_all
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions.published import version_path
@@ -389,11 +389,11 @@ def test_a_full_disk_empties_the_cache_before_it_is_an_error(
     cache = ShardCache(tmp_path)
     cache.fetch(*files[0])
     cache.fetch(*files[1])
-    monkeypatch.setattr(shard_cache, "write_all", full_disk(1))
+    monkeypatch.setattr(local_files, "write_all", full_disk(1))
     cache.fetch(*files[2])
     assert cached(tmp_path) == {files[2].sha256}
     assert cache.stats()["evictions"] == 2
-    monkeypatch.setattr(shard_cache, "write_all", full_disk(2))
+    monkeypatch.setattr(local_files, "write_all", full_disk(2))
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*No space left on device; free space there, or set TOKENLO"):
         cache.fetch(*files[3])
     assert partials(tmp_path) == []
