@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 AnyArray = NDArray[Any]
 AnyDtype = np.dtype[Any]
 Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
 AnyBuffer = Any  # numpy's arrays are buffers to a type checker from Python 3.12 on
 
 

@@ -19,10 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyBuffer
-
-UInt64s = NDArray[np.uint64]
-
+from tokenloom.storage.formats.arrays import AnyBuffer, UInt64s
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
 SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.keys import UInt64s
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.formats.shard import checked_offsets, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards

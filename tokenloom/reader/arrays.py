@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int32s: TypeAlias = NDArray[np.int32]
-Int64s: TypeAlias = NDArray[np.int64]
 #: the stored type of a token: the narrowest that holds every id of the vocabulary
 TokenType: TypeAlias = np.dtype[np.uint8 | np.uint16 | np.uint32]
 Tokens: TypeAlias = NDArray[np.uint8 | np.uint16 | np.uint32]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack
 import numpy as np
 
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.reader.arrays import Int32s, Int64s, Integers
+from tokenloom.reader.arrays import Int32s, Integers
 from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat
 from tokenloom.reader.shards.shard_files import ShardFiles
@@ -19,6 +19,7 @@ from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
 from tokenloom.reader.streams import DatasetStream, SampleSource, StreamOptions
 from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.plans import PACKINGS
 from tokenloom.storage.versions.published import check_split

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
+from tokenloom.storage.formats.arrays import Int64s
 
 _WINDOW_ROWS = 2**14  # at most
 _WINDOW_TOKENS = 2**25  # at most

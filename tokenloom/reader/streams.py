@@ -12,13 +12,13 @@ from typing import TypedDict
 import numpy as np
 
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
 from tokenloom.reader.ranks import Mesh
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart
 from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
+from tokenloom.storage.formats.arrays import Int64s
 
 
 class OrderOptions(TypedDict, total=False):

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tokenloom.reader.arrays import Int32s, Int64s
+from tokenloom.reader.arrays import Int32s
 from tokenloom.reader.feeding.feed import Batch, sequence_lengths
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
 from tokenloom.reader.shards.window import RowWindow, widen
+from tokenloom.storage.formats.arrays import Int64s
 
 Number = TypeVar("Number", np.int32, np.int64)
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.order.permutation import permute
-from tokenloom.storage.formats.keys import Purpose, UInt64s, mix64
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
+from tokenloom.storage.formats.keys import Purpose, mix64
 
 ORDER_VERSION = 1
 ORDERS = ("block", "full", "sequential")

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenloom.reader.arrays import Int64s
-from tokenloom.storage.formats.keys import UInt64s
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
 
 _ROUNDS = 16  # with 8, permutations of 5 are uneven (chi-square 5.0 per degree of freedom); with 16 it is 1.07
 _32 = np.uint64(32)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.ranks import Ranks
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenloom.reader.arrays import Int32s, Int64s
+from tokenloom.reader.arrays import Int32s
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.rows import offsets_of, ranges
+from tokenloom.storage.formats.arrays import Int64s
 
 _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary arrays, and each new one faults again
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.reader.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int64s
 
 
 @dataclass(frozen=True)

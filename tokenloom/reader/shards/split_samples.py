@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tokenloom.errors import FormatError
-from tokenloom.reader.arrays import Int64s
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
 from tokenloom.reader.shards.rows import Rows, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.state import SamplesFingerprint
 from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.packing.plans import ShardPlan, sample_key
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.packing.shares import PackingShares, shares_of

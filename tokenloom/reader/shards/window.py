@@ -12,11 +12,12 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from tokenloom.reader.arrays import Int64s, Tokens
+from tokenloom.reader.arrays import Tokens
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.boundaries import Boundaries
 from tokenloom.reader.shards.open_shards import OpenShards, TokenBytes
 from tokenloom.reader.shards.rows import Rows, offsets_of
+from tokenloom.storage.formats.arrays import Int64s
 
 
 class PieceSource(Protocol):
