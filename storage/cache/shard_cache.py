@@ -23,8 +23,8 @@ from filelock import Timeout
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full, mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
-from tokenloom.storage.formats.shard_writer import file_sha256
 from tokenloom.storage.stores import local_files
+from tokenloom.storage.stores.local_files import file_sha256
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.time_limit import is_ending
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.shard_writer import file_sha256
+from tokenloom.storage.stores.local_files import file_sha256
 
 SCHEMA = pa.schema(
     [

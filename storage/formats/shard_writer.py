@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
@@ -93,7 +92,7 @@ class ShardWriter:
         self._file.seek(0)
         local_files.write_all(self._file, pack_header(header))
         self._file.flush()
-        digest = file_sha256(self._file)
+        digest = local_files.file_sha256(self._file)
         self.record = ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, digest)
 
     def _pad_tokens(self) -> int:
@@ -102,9 +101,3 @@ class ShardWriter:
         self._tokens_hash.update(padding)
         local_files.write_all(self._file, padding)
         return self._tokens_start + self._num_tokens * self._dtype.itemsize + len(padding)
-
-
-def file_sha256(file: IO[bytes]) -> str:
-    """Return the SHA-256 of all bytes of an open file, in hexadecimal."""
-    file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

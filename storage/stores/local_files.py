@@ -1,8 +1,9 @@
-"""Files and folders of a local disk: durable writes, checks before reading and writing, free space."""
+"""Files and folders of a local disk: durable writes, hashes, checks before reading and writing, free space."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -48,6 +49,12 @@ def make_folder(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
         raise
     sync_folder(folder.parent)
+
+
+def file_sha256(file: IO[bytes]) -> str:
+    """Return the SHA-256 of all bytes of an open file, in hexadecimal."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def check_regular(path: Path) -> None:
