@@ -91,10 +91,9 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
                         num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
                     )
                 )
-        tokens.finish()
+        written = tokens.finish()
         measured.read_samples(token_file.name)
-    assert tokens.record is not None  # finished
-    return measured.record(shard, tokens.record, table.sha256)
+    return measured.record(shard, written, table.sha256)
 
 
 def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:

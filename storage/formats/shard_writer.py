@@ -72,8 +72,8 @@ class ShardWriter:
         if error is None and not self.record:
             self.finish()
 
-    def finish(self) -> None:
-        """Write the document offsets and the header, which complete the file."""
+    def finish(self) -> ShardFileRecord:
+        """Write the document offsets and the header, which complete the file; return its record."""
         offsets_start = self._pad_tokens()
         lengths = np.concatenate([np.zeros(1, np.uint32), *self._lengths])
         offsets = np.cumsum(lengths, dtype=np.uint64).astype("<u8").tobytes()
@@ -94,6 +94,7 @@ class ShardWriter:
         self._file.flush()
         digest = local_files.file_sha256(self._file)
         self.record = ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, digest)
+        return self.record
 
     def _pad_tokens(self) -> int:
         """Write zeros up to the document offsets; return where these start."""
