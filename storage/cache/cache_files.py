@@ -26,11 +26,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.names import SHA256_PATTERN
 
 FORMAT_VERSION = 1
 MARKER = "tokenloom-cache.json"
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _SHARD = re.compile(r"([0-9a-f]{64})\.tok\Z")
 _PARTIAL = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
 _FOLDERS = ("shards", "partial", "locks")
@@ -72,7 +72,7 @@ class CacheFiles:
 
     def path(self, sha256: str) -> Path:
         """Return the path of the complete file; raises FormatError if `sha256` is not a SHA-256."""
-        if not _SHA256.match(sha256):
+        if not SHA256_PATTERN.match(sha256):
             raise FormatError(f"{sha256!r} is not a SHA-256 of 64 hexadecimal digits; the manifest is damaged")
         return self.folder / "shards" / f"{sha256}.tok"
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 Kind = Literal["missing", "exists", "forbidden", "shorter", "transient", "other"]
 
-# A password, token or signature. The same as in tokenloom/spec/base.py, which storage must not import.
+# A password before the host, or a token or signature after the path.
 SECRET_URL = re.compile(
     r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
     r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",

@@ -32,7 +32,6 @@ from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.spec import base as spec_base
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import local_files, remote, remote_errors, remote_retries, remote_systems, uploads
 from tokenloom.storage.stores.local import LocalStore
@@ -292,10 +291,6 @@ def test_a_chain_of_urls_and_a_path_are_not_remote_stores() -> None:
     for url in ("simplecache::s3://bucket/store", "/data/store"):
         with pytest.raises(StoreError, match="a remote store is one URL"):
             RemoteStore(url)
-
-
-def test_the_spec_finds_secrets_by_the_same_pattern() -> None:
-    assert remote_errors.SECRET_URL.pattern == spec_base.SECRET_URL.pattern
 
 
 def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:

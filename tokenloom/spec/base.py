@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -14,14 +13,9 @@ from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.form import show_in_form
+from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
-# A password before the host, or a token or signature after the path.
-SECRET_URL = re.compile(
-    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
-    r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",
-    re.I,
-)
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 

@@ -6,7 +6,6 @@ paths: the content of the files enters instead.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import partial
@@ -20,8 +19,8 @@ from tokenloom.spec.base import Location, Name, SpecModel, join_path
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
+from tokenloom.storage.formats.names import VERSION_PATTERN
 
-_VERSION = re.compile(r"^[0-9a-f]{16}$")
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
@@ -131,7 +130,7 @@ class BuildSpec(SpecModel):
     @field_validator("dataset")
     @classmethod
     def _no_version_name(cls, value: str) -> str:
-        if _VERSION.match(value):
+        if VERSION_PATTERN.match(value):
             raise ValueError("16 hexadecimal digits name a version; choose another name")
         return value
 

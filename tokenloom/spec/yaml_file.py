@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from tokenloom.errors import SpecError, StoreError, said
-from tokenloom.spec.base import SECRET_URL
 from tokenloom.spec.build_spec import field_names
+from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 KeyPath = tuple[str | int, ...]  # such as ("sources", 0, "path")
 
