@@ -230,9 +230,9 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
 
 def test_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
     store = refusal(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
-    assert "spec.yaml:2: store: a URL must not carry a password" in store
+    assert "spec.yaml:2: store: a URL must not contain a password" in store
     path = refusal(tmp_path, BASE.replace("a.txt", "https://me:hush@example.org/a.txt"))
-    assert "spec.yaml:6: sources.1.path: a URL must not carry a password" in path
+    assert "spec.yaml:6: sources.1.path: a URL must not contain a password" in path
     override = refusal(tmp_path, BASE, "store=s3://me:hush@bucket/x")
     long = refusal(tmp_path, BASE + f"x: s3://me:hush{'h' * 200}@bucket\n")
     assert "hush" not in store + path + override + long
@@ -347,7 +347,7 @@ def test_errors_of_a_spec_at_a_url_name_the_url_and_the_line() -> None:
 
 @pytest.mark.parametrize("url", ["s3://me:hush@bucket/a.yaml", "https://127.0.0.1:9/a.yaml?X-Amz-Signature=hush"])
 def test_a_url_of_a_spec_must_not_carry_a_password(url: str) -> None:
-    with pytest.raises(SpecError, match="a URL must not carry a password") as caught:
+    with pytest.raises(SpecError, match="a URL must not contain a password") as caught:
         load_spec(url)
     assert "hush" not in str(caught.value)
 

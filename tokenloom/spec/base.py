@@ -22,7 +22,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 def _no_secret(value: str) -> str:
     if SECRET_URL.search(value):
-        raise ValueError("a URL must not carry a password; give credentials in the environment")
+        raise ValueError("a URL must not contain a password; give credentials in the environment")
     return value
 
 

@@ -93,7 +93,7 @@ def _read_url(url: str) -> tuple[bytes, str]:
 
     if SECRET_URL.search(url):
         place = SECRET_URL.sub("***", url)
-        raise SpecError(f"{place}: a URL must not carry a password; give credentials in the environment")
+        raise SpecError(f"{place}: a URL must not contain a password; give credentials in the environment")
     protocol, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     if protocol in ("http", "https"):
