@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 
 from tokenloom.errors import CheckError, InputError, StoreError, of_source
-from tokenloom.storage.formats.manifest import Rows
+from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.shard_records import ShardRecord
@@ -135,9 +135,9 @@ def _check_files(plan: BuildPlan, assignment: Assignment, records: Sequence[Shar
         _check_shard(plan, record, num_bytes)
 
 
-def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> Rows:
+def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:
     """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
-    return Rows(
+    return RowCounts(
         read=assignment.rows.read,
         kept=sum(record.documents for record in records),
         duplicates=sum(record.duplicates for record in records),

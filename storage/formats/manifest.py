@@ -48,7 +48,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowCounts:
     """What became of the rows that were read; 0 where the manifest does not say."""
 
     read: int = 0
@@ -72,7 +72,7 @@ class Manifest:
     spec: JsonObject
     tokenizer: TokenizerEntry
     splits: dict[str, Split]
-    rows: Rows
+    rows: RowCounts
     files: dict[str, str]
     raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
 
@@ -182,10 +182,10 @@ def _spec(value: JsonObject) -> JsonObject:
     return value
 
 
-def _rows(value: JsonObject) -> Rows:
+def _rows(value: JsonObject) -> RowCounts:
     for name, count in value.items():
         _require(_is_count(count) and name.isidentifier(), f"rows.{name[:64]}", "a name with a count in [0, 2**63)")
-    return Rows(**{name: _count(value[name], f"rows.{name}") for name in _ROWS if name in value})
+    return RowCounts(**{name: _count(value[name], f"rows.{name}") for name in _ROWS if name in value})
 
 
 def _files(value: JsonObject) -> dict[str, str]:

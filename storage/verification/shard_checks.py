@@ -76,7 +76,7 @@ def check_tokens(store: Store, claim: ShardClaim, take: Taker) -> tuple[ShardHea
     trusted: ShardHeader | None = None
     with collecting_problems(store, claim.path, problems):
         header, bad_header = _header(store, claim.path)
-        sections = _Sections(header) if header else None
+        sections = _SectionCheck(header) if header else None
 
         def take_block(position: int, block: memoryview) -> None:
             if sections:
@@ -121,14 +121,14 @@ def check_documents(
         reader = pa.ipc.open_file(file)
         if reader.schema not in (SCHEMA, SCHEMA_WITH_ID):
             return ["its columns are not those of a document table"]
-        rows = _Rows(claim)
+        table = _TableCheck(claim)
         for i in range(reader.num_record_batches):
             batch = reader.get_batch(i)
             batch.validate()  # buffers as long as its rows need
-            rows.take(batch)
+            table.take(batch)
             if take_batch:
                 take_batch(batch)
-        problems += rows.problems(header)
+        problems += table.problems(header)
     return problems
 
 
@@ -153,7 +153,7 @@ def _contradictions(header: ShardHeader, claim: ShardClaim) -> Iterator[str]:
             yield f"its header says {name} {found!r}, the manifest {wanted!r}"
 
 
-class _Sections:
+class _SectionCheck:
     """Checks the sections of a shard, block by block."""
 
     def __init__(self, header: ShardHeader) -> None:
@@ -195,7 +195,7 @@ class _Sections:
             yield f"id {self._max_id} in a vocabulary of {vocab_size}"
 
 
-class _Rows:
+class _TableCheck:
     """Checks a document table, batch by batch."""
 
     def __init__(self, claim: ShardClaim) -> None:

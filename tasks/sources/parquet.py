@@ -158,7 +158,7 @@ class Reader:
             return locate_groups(rows, [group_of(file, i, []) for i in range(file.metadata.num_row_groups)])
 
 
-class _InputFile:
+class _CheckedReads:
     """An input file whose failed reads raise InputError, so that a fault of the disk or network is not a bad page."""
 
     def __init__(self, file: IO[bytes], url: str) -> None:
@@ -187,7 +187,7 @@ def _parse(
     """
     try:
         opened = pq.ParquetFile(
-            _InputFile(file, url),
+            _CheckedReads(file, url),
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,

@@ -15,7 +15,7 @@ from tokenloom.storage.formats.arrays import Int64s
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowPieces:
     """The pieces of n rows: piece k of row r is entry `row_offsets[r] + k` of the arrays below.
 
     A mark is the index of a token in a row, in [1, T], that begins a document or the padding. The marks of row r are

@@ -13,7 +13,7 @@ import numpy as np
 from tokenloom.errors import FormatError
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
-from tokenloom.reader.shards.rows import Rows, join_groups, marks_between, marks_inside
+from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.state import SamplesFingerprint
 from tokenloom.storage.cache.cache_settings import default_cache_folder
@@ -87,22 +87,22 @@ class SplitSamples:
         """Return the shard of each of (n,) samples."""
         return np.searchsorted(self._ends, indices, side="right")
 
-    def locate(self, indices: Int64s) -> Rows:
+    def locate(self, indices: Int64s) -> RowPieces:
         """Return where the tokens of (n,) samples are; each index is in [0, len)."""
         shards = self.shards_of(indices)
         local = indices - (self._ends[shards] - self.counts[shards])
         lengths = np.full(len(indices), self.seq_len + 1, dtype=np.int64)
         if not len(indices) or (self.packing == "concat" and not self.format.needs_marks):
-            return Rows(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
+            return RowPieces(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
         starts = local * self.seq_len
         # One shard at a time: all of them together may be more than may stay open.
         if self.packing == "concat":
             marks = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
-            return Rows(np.arange(len(indices) + 1), shards, starts, lengths, *marks)
+            return RowPieces(np.arange(len(indices) + 1), shards, starts, lengths, *marks)
         groups = [(rows, *self._shard_plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
         row_offsets, starts, lengths = join_groups(groups, len(indices))
         ends = marks_between(row_offsets, lengths, self.seq_len + 1)
-        return Rows(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *ends)
+        return RowPieces(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *ends)
 
     def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
         for rows, shard in _by_shard(indices, shards):

@@ -16,7 +16,7 @@ from tokenloom.reader.arrays import Tokens
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.boundaries import Boundaries
 from tokenloom.reader.shards.open_shards import OpenShards, TokenBytes
-from tokenloom.reader.shards.rows import Rows, offsets_of
+from tokenloom.reader.shards.rows import RowPieces, offsets_of
 from tokenloom.storage.formats.arrays import Int64s
 
 
@@ -44,7 +44,7 @@ class WindowPart:
 
     shards: OpenShards
     places: Int64s  # (n,) ascending
-    rows: Rows
+    rows: RowPieces
 
     def lengths(self) -> Int64s:
         """Return the number of tokens in each row, (n,)."""
