@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.cache.download import ShardRequest
+from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.stores import remote, remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 
@@ -39,7 +40,7 @@ def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
     remote_retries.FIRST_WAIT_SECONDS = 0.01
     cache, store = ShardCache(Path(folder), int(limit_bytes)), RemoteStore(url)
     for path, sha256, num_bytes in zip(words[::3], words[1::3], words[2::3], strict=True):
-        cache.fetch(store, path, sha256, int(num_bytes))
+        cache.fetch(ShardRequest(store, path, sha256, int(num_bytes)))
     sys.stdout.write(json.dumps(cache.stats()))
 
 

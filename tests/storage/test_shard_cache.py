@@ -26,7 +26,8 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache import cache_files, cache_settings
-from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.cache.download import ShardRequest
+from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores import local_files, remote, remote_retries
 from tokenloom.storage.stores.local_files import write_all
@@ -81,11 +82,11 @@ def test_a_file_is_downloaded_once_and_then_found(
     tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     cache = ShardCache(tmp_path / "cache", 10 * FILE_BYTES)
-    path = cache.fetch(*files[0])
+    path = cache.fetch(files[0])
     assert path == tmp_path / "cache" / "shards" / f"{files[0].sha256}.tok"
     assert hashlib.sha256(path.read_bytes()).hexdigest() == files[0].sha256
-    assert cache.fetch(*files[0]) == path
-    assert ShardCache(tmp_path / "cache").fetch(*files[0], verify=True) == path
+    assert cache.fetch(files[0]) == path
+    assert ShardCache(tmp_path / "cache").fetch(files[0]) == path
     assert num_gets(s3_proxy, files[0]) == 1
     assert partials(tmp_path / "cache") == []
     expected = {"hits": 1, "downloads": 1, "bytes_downloaded": FILE_BYTES, "evictions": 0, "failed_checks": 0}
@@ -108,7 +109,7 @@ def test_shards_of_a_published_version_are_read_through_the_cache(
     assert len(shards) > 3
     for shard in shards:
         name = version_path(manifest.version, shard.name)
-        opened = open_shard(cache.fetch(store, name, shard.sha256, shard.bytes), verify="full")
+        opened = open_shard(cache.fetch(ShardRequest(store, name, shard.sha256, shard.bytes)), verify="full")
         assert opened.header.num_tokens == shard.tokens
     assert cache.stats()["downloads"] == len(shards)
 
@@ -153,35 +154,35 @@ def space_taken(folder: Path) -> int:
 def test_the_least_recently_used_file_is_removed_first(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 3 * FILE_BYTES)
     for request in [*files[:3], files[0]]:
-        cache.fetch(*request)
-    cache.fetch(*files[3])
+        cache.fetch(request)
+    cache.fetch(files[3])
     assert cached(tmp_path) == {files[i].sha256 for i in (0, 2, 3)}
-    cache.fetch(*files[4])
+    cache.fetch(files[4])
     assert cached(tmp_path) == {files[i].sha256 for i in (0, 3, 4)}
     assert cache.stats()["evictions"] == 2
 
 
 def test_each_job_keeps_to_its_own_limit(tmp_path: Path, files: list[ShardRequest]) -> None:
     for request in files[:4]:
-        ShardCache(tmp_path).fetch(*request)
-    ShardCache(tmp_path, 2 * FILE_BYTES).fetch(*files[0])
+        ShardCache(tmp_path).fetch(request)
+    ShardCache(tmp_path, 2 * FILE_BYTES).fetch(files[0])
     assert len(cached(tmp_path)) == 4  # a hit needs no room
-    ShardCache(tmp_path, 2 * FILE_BYTES).fetch(*files[4])
+    ShardCache(tmp_path, 2 * FILE_BYTES).fetch(files[4])
     assert cached(tmp_path) == {files[0].sha256, files[4].sha256}
 
 
 def test_a_file_over_the_limit_is_refused_and_nothing_is_removed(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, FILE_BYTES)
-    cache.fetch(*files[0])
+    cache.fetch(files[0])
     small = ShardCache(tmp_path, FILE_BYTES - 1)
     with pytest.raises(StoreError, match=r"100,000 bytes is over the cache's limit of 99,999; raise it: TOKENLOOM_CA"):
-        small.fetch(*files[1])
+        small.fetch(files[1])
     assert cached(tmp_path) == {files[0].sha256}
 
 
 def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path / "cache", FILE_BYTES)
-    cache.fetch(*files[0])
+    cache.fetch(files[0])
     mine = tmp_path / "mine.tok"
     mine.write_bytes(b"mine")
     name = "ab" * 32
@@ -200,7 +201,7 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRe
     (tmp_path / "cache" / "partial" / f"{name}.1.{'0' * 32}").symlink_to(mine)
     (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").mkdir()
     for request in files:
-        cache.fetch(*request)
+        cache.fetch(request)
     assert {path.name for path in (tmp_path / "cache" / "shards").glob("*.tok") if path.is_file()} == {
         f"{files[-1].sha256}.tok",
         f"{name.upper()}.tok",
@@ -211,7 +212,7 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRe
     assert (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").is_dir()
     for sha256 in (name, "cd" * 32):
         with pytest.raises(StoreError, match="a link or folder, where the cache keeps a file"):
-            cache.fetch(files[0].store, files[0].path, sha256, 4)
+            cache.fetch(ShardRequest(files[0].store, files[0].path, sha256, 4))
 
 
 def test_a_linked_folder_is_refused(tmp_path: Path, files: list[ShardRequest]) -> None:
@@ -219,24 +220,23 @@ def test_a_linked_folder_is_refused(tmp_path: Path, files: list[ShardRequest]) -
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "shards").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="shards: it is a link"):
-        ShardCache(tmp_path / "cache").fetch(*files[0])
+        ShardCache(tmp_path / "cache").fetch(files[0])
 
 
 def test_a_damaged_file_is_found_and_fetched_again(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path)
-    path = cache.fetch(*files[0])
+    path = cache.fetch(files[0])
     good = path.read_bytes()
     path.write_bytes(good[:-1])  # a length is looked at on every use
-    assert cache.fetch(*files[0]).read_bytes() == good
+    assert cache.fetch(files[0]).read_bytes() == good
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    assert cache.fetch(*files[0]).read_bytes() != good
-    assert cache.fetch(*files[0], verify=True).read_bytes() == good
+    assert cache.fetch(files[0]).read_bytes() != good
     cache.discard(files[0].sha256)
     assert not path.exists()
     cache.discard(files[0].sha256)
-    assert cache.fetch(*files[0]).read_bytes() == good
-    assert cache.stats()["failed_checks"] == 3
-    assert cache.stats()["downloads"] == 4
+    assert cache.fetch(files[0]).read_bytes() == good
+    assert cache.stats()["failed_checks"] == 2
+    assert cache.stats()["downloads"] == 3
 
 
 @pytest.mark.parametrize("fault", ["flip", "cut", "503", "drop"])
@@ -245,7 +245,7 @@ def test_a_failed_or_damaged_download_is_repeated(
 ) -> None:
     s3_proxy.plan("ok", fault, "ok", fault)
     cache = ShardCache(tmp_path)
-    cache.fetch(*files[0])
+    cache.fetch(files[0])
     assert cached(tmp_path) == {files[0].sha256}
     assert cache.stats()["downloads"] == 1
     assert cache.stats()["failed_checks"] == (1 if fault == "flip" else 0)
@@ -257,15 +257,15 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
     cache = ShardCache(tmp_path)
     store, path, sha256, num_bytes = files[0]
     with pytest.raises(FormatError, match=rf"{path}: its SHA-256 is not the one listed, in 3 downloads.*restore it"):
-        cache.fetch(store, path, files[1].sha256, num_bytes)
+        cache.fetch(ShardRequest(store, path, files[1].sha256, num_bytes))
     assert num_gets(s3_proxy, files[0]) == 3
     for wrong in (num_bytes - 1, num_bytes + 1):
         with pytest.raises(FormatError, match=rf"{path}: .*listed"):
-            cache.fetch(store, path, sha256, wrong)
+            cache.fetch(ShardRequest(store, path, sha256, wrong))
     with pytest.raises(StoreError, match=r"missing\.tok: missing from a published version"):
-        cache.fetch(store, "missing.tok", sha256, num_bytes)
+        cache.fetch(ShardRequest(store, "missing.tok", sha256, num_bytes))
     with pytest.raises(FormatError, match="is not a SHA-256"):
-        cache.fetch(store, path, "../../etc", num_bytes)
+        cache.fetch(ShardRequest(store, path, "../../etc", num_bytes))
     assert cached(tmp_path) == set()
     assert partials(tmp_path) == []
 
@@ -282,9 +282,9 @@ def test_a_killed_download_leaves_no_file_that_looks_complete(
     assert cached(tmp_path) == set()
     s3_proxy.always = "ok"
     cache = ShardCache(tmp_path, FILE_BYTES)  # without the leftover's room there is none
-    cache.fetch(*files[1])
+    cache.fetch(files[1])
     assert partials(tmp_path) == []
-    cache.fetch(*files[0])
+    cache.fetch(files[0])
     assert cached(tmp_path) == {files[0].sha256}
 
 
@@ -304,7 +304,7 @@ def test_downloads_ahead_are_found_by_fetch(tmp_path: Path, files: list[ShardReq
     assert cached(tmp_path) == set()  # it returns before any file is here
     s3_proxy.release.set()
     for request in files[:3]:
-        cache.fetch(*request)
+        cache.fetch(request)
     assert [num_gets(s3_proxy, request) for request in files[:3]] == [1, 1, 1]
     assert cache.stats()["downloads"] == 3
     wait_until(lambda: not any(thread.name == "tokenloom-cache" for thread in threading.enumerate()))
@@ -318,9 +318,9 @@ def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
     cache.ahead(files[:1])
     wait_until(lambda: "ahead of use" in caplog.text)
     with pytest.raises(StoreError, match="no permission to read it"):
-        cache.fetch(*files[0])
+        cache.fetch(files[0])
     s3_proxy.always = "ok"
-    cache.fetch(*files[0])
+    cache.fetch(files[0])
 
 
 @pytest.mark.parametrize("fault", ["slow", "stall", "503"])
@@ -332,11 +332,12 @@ def test_a_program_exits_while_downloads_are_queued(
         "import sys, time\nfrom pathlib import Path\n"
         "from tokenloom.storage.stores import remote, remote_retries\n"
         "from tokenloom.storage.stores.remote import RemoteStore\n"
+        "from tokenloom.storage.cache.download import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "remote.BLOCK_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 30\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
-        f"requests = {[list(request[1:]) for request in files]!r}\n"
-        f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead([(store, *request) for request in requests])\n"
+        f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:]) for request in files]!r}]\n"
+        f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead(requests)\n"
         "time.sleep(0.5)\n"
     )
     start = time.monotonic()
@@ -352,23 +353,23 @@ def test_a_program_exits_while_downloads_are_queued(
 def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 10 * FILE_BYTES)
     cache.ahead(files[:1])
-    cache.fetch(*files[0])
+    cache.fetch(files[0])
     child = os.fork()
     if child == 0:
         code = 1
         try:
             cache.ahead(files[1:2])
-            cache.fetch(*files[1])
-            cache.fetch(*files[2])
+            cache.fetch(files[1])
+            cache.fetch(files[2])
             code = 0 if cache.stats()["downloads"] in (1, 2) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cached(tmp_path) == {request.sha256 for request in files[:3]}
-    cache.fetch(*files[3])
+    cache.fetch(files[3])
     sent = pickle.dumps(cache)
     assert len(sent) < 500
-    assert pickle.loads(sent).fetch(*files[3]).exists()  # noqa: S301  (our own bytes)
+    assert pickle.loads(sent).fetch(files[3]).exists()  # noqa: S301  (our own bytes)
 
 
 def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
@@ -387,15 +388,15 @@ def test_a_full_disk_empties_the_cache_before_it_is_an_error(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = ShardCache(tmp_path)
-    cache.fetch(*files[0])
-    cache.fetch(*files[1])
+    cache.fetch(files[0])
+    cache.fetch(files[1])
     monkeypatch.setattr(local_files, "write_all", full_disk(1))
-    cache.fetch(*files[2])
+    cache.fetch(files[2])
     assert cached(tmp_path) == {files[2].sha256}
     assert cache.stats()["evictions"] == 2
     monkeypatch.setattr(local_files, "write_all", full_disk(2))
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*No space left on device; free space there, or set TOKENLO"):
-        cache.fetch(*files[3])
+        cache.fetch(files[3])
     assert partials(tmp_path) == []
 
 
@@ -403,9 +404,9 @@ def test_a_read_only_cache_is_readable_and_named_in_errors(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StoreError, match=r"/proc/self/cache: .*set TOKENLOOM_CACHE to another folder"):
-        ShardCache(Path("/proc/self/cache")).fetch(*files[0])
+        ShardCache(Path("/proc/self/cache")).fetch(files[0])
     cache = ShardCache(tmp_path)
-    path = cache.fetch(*files[0])
+    path = cache.fetch(files[0])
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -413,16 +414,16 @@ def test_a_read_only_cache_is_readable_and_named_in_errors(
     for name in ("mkdir", "replace", "unlink"):
         monkeypatch.setattr(f"pathlib.Path.{name}", refuse)
     monkeypatch.setattr("os.utime", refuse)
-    assert ShardCache(tmp_path).fetch(*files[0]) == path
+    assert ShardCache(tmp_path).fetch(files[0]) == path
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user permission"):
-        cache.fetch(*files[1])
+        cache.fetch(files[1])
 
 
 def test_a_folder_of_a_newer_release_is_refused(tmp_path: Path, files: list[ShardRequest]) -> None:
     for text, match in (('{"format_version": 2}', "cache format 2; this release uses format 1"), ("[", "can't be rea")):
         (tmp_path / cache_files.MARKER).write_text(text)
         with pytest.raises(StoreError, match=match):
-            ShardCache(tmp_path).fetch(*files[0])
+            ShardCache(tmp_path).fetch(files[0])
 
 
 @pytest.mark.parametrize(

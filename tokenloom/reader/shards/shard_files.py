@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shards.open_shards import OpenShard
-from tokenloom.storage.cache.shard_cache import ShardCache, ShardRequest
+from tokenloom.storage.cache.download import ShardRequest
+from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
 from tokenloom.storage.stores.store import Store
@@ -72,27 +73,29 @@ class ShardFiles:
         room = (self.cache.limit_bytes or 2**63) // 2
         requests = []
         for index in indices:
-            entry = self.entries[index]
-            room -= entry.bytes
+            request = self._request(index)
+            room -= request.num_bytes
             if room < 0:
                 break
-            name = version_path(self._version, entry.name)
-            requests.append(ShardRequest(self.store, name, entry.sha256, entry.bytes))
+            requests.append(request)
         self.cache.ahead(requests)
 
     def is_here(self, index: int) -> bool:
         """Return whether a shard of a remote store is in the cache."""
         assert self.cache is not None  # called for remote stores only
-        return self.cache.holds(self.entries[index].sha256, self.entries[index].bytes)
+        return self.cache.holds(self._request(index))
 
     def path(self, index: int) -> Path:
         """Return the local path of a shard; a shard of a remote store is downloaded first."""
-        entry = self.entries[index]
-        name = version_path(self._version, entry.name)
-        if (path := self.store.local(name)) is not None:
+        request = self._request(index)
+        if (path := self.store.local(request.path)) is not None:
             return path
         assert self.cache is not None  # a remote store has a cache
-        return self.cache.fetch(self.store, name, entry.sha256, entry.bytes)
+        return self.cache.fetch(request)
+
+    def _request(self, index: int) -> ShardRequest:
+        entry = self.entries[index]
+        return ShardRequest(self.store, version_path(self._version, entry.name), entry.sha256, entry.bytes)
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:
         check_header(header, self.entries[index], str(path))

@@ -1,0 +1,155 @@
+"""Downloads of remote shards into the cache: each is checked, and repeated if it arrives damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import Timeout
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full
+from tokenloom.storage.stores import local_files
+from tokenloom.storage.stores.store import Store
+
+_MAX_DOWNLOADS = 3  # of one file that arrives damaged
+_WAIT_SECONDS = 0.05  # between attempts to reserve space
+_LOG_SECONDS = 60.0  # between log messages of a wait
+_logger = logging.getLogger("tokenloom")
+
+
+class ShardRequest(NamedTuple):
+    """A file of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it."""
+
+    store: Store
+    path: str
+    sha256: str
+    num_bytes: int
+
+
+class CacheProcess:
+    """The counters and queued downloads of one process; a forked child starts with empty ones."""
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self.files = CacheFiles(folder, limit_bytes)
+        self.lock = threading.Lock()
+        self.counters: Counter[str] = Counter()
+        self.queue: dict[str, ShardRequest] = {}
+        self.num_threads = 0
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        with self.lock:
+            self.counters[name] += number
+
+    def holds(self, request: ShardRequest) -> bool:
+        """Return whether the cache holds a complete file of that name and length now."""
+        return self.files.num_bytes(request.sha256) == request.num_bytes
+
+    @contextmanager
+    def locked(self, sha256: str, check_running: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock of a shard; callers that wait for it find the file that the holder downloaded."""
+        lock, logged_at = self.files.shard_lock(sha256), time.monotonic()
+        while True:
+            check_running()
+            try:
+                lock.acquire(timeout=1, poll_interval=POLL_SECONDS)
+                break
+            except Timeout:
+                if time.monotonic() - logged_at > _LOG_SECONDS:
+                    logged_at = time.monotonic()
+                    _logger.warning("%s: waiting for another process to download it", lock.lock_file)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class Download:
+    """One download of a file into the cache; the caller holds the file's lock.
+
+    Args:
+        process: the files and counters of this process.
+        request: the file to download.
+        check_running: called again and again; what it raises ends the download.
+    """
+
+    def __init__(self, process: CacheProcess, request: ShardRequest, check_running: Callable[[], None]) -> None:
+        self._process, self._files = process, process.files
+        self._request, self._check_running = request, check_running
+
+    def run(self) -> None:
+        """Put the file into the cache."""
+        if self._files.remove(self._request.sha256):
+            self._process.count("failed_checks")
+        try:
+            self._download_verified()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _logger.warning("%s: the disk is full; removing all cached shards", self._files.folder)
+            self._files.remove_all()
+            self._download_verified()
+
+    def _download_verified(self) -> None:
+        place = self._request.store.place(self._request.path)
+        for _ in range(_MAX_DOWNLOADS):
+            partial = self._reserved()
+            try:
+                problem = self._fill(partial)
+                if not problem:
+                    partial.replace(self._files.path(self._request.sha256))
+                    self._process.count("downloads")
+                    return
+            finally:
+                partial.unlink(missing_ok=True)
+            self._process.count("failed_checks")
+            _logger.warning("%s: %s; downloading it again", place, problem)
+        raise FormatError(
+            f"{place}: {problem}, in {_MAX_DOWNLOADS} downloads; the file in the store is damaged; restore it"
+        )
+
+    def _reserved(self) -> Path:
+        """Wait for space; return a new file to download into."""
+        logged_at = time.monotonic()
+        while (partial := self._files.reserve(self._request.sha256, self._request.num_bytes)) is None:
+            self._check_running()
+            if time.monotonic() - logged_at > _LOG_SECONDS:
+                logged_at = time.monotonic()
+                _logger.warning("%s: waiting for space: other downloads take up the whole limit", self._files.folder)
+            time.sleep(_WAIT_SECONDS)
+        return partial
+
+    def _fill(self, partial: Path) -> str:
+        """Download into `partial`; return the problem of the received bytes, "" if they are correct."""
+        listed = self._request.num_bytes
+        digest, num_bytes = hashlib.sha256(), 0
+        with partial.open("r+b") as file:
+            try:
+                for block in self._blocks():
+                    self._check_running()
+                    num_bytes += len(block)
+                    if num_bytes > listed:
+                        return f"it is longer than the {listed:,} bytes listed"
+                    local_files.write_all(file, block)
+                    digest.update(block)
+                    self._process.count("bytes_downloaded", len(block))
+            except FormatError as error:  # a shorter file has replaced it
+                return str(error)
+        if num_bytes != listed:
+            return f"{num_bytes:,} bytes, {listed:,} are listed"
+        return "" if digest.hexdigest() == self._request.sha256 else "its SHA-256 is not the one listed"
+
+    def _blocks(self) -> Iterator[memoryview]:
+        store, path = self._request.store, self._request.path
+        try:
+            yield from store.blocks(path)
+        except FileNotFoundError as error:
+            raise StoreError(f"{store.place(path)}: missing from a published version; restore it") from error
