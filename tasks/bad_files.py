@@ -29,9 +29,9 @@ def with_file_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     """Return the error with the number of files, of the first thousand of its source, that have such a row.
 
     Args:
-        plan: of the build.
-        error: of one of its inputs.
-        num_workers: of the build; with 0 this process reads the files.
+        plan: the build's plan.
+        error: the error that one of its inputs raised.
+        num_workers: the build's worker processes; with 0 this process reads the files.
     """
     files = [file for file in plan.inputs if file.source == error.source]
     if len(files) < 2 or error.reason in _FOUND_BY_RULES:

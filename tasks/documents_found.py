@@ -17,8 +17,8 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord
 
     Args:
         plan: with its partitions.
-        records: of partitions, by the name of their spills, see PartitionRecord. A source is checked only if all of its
-            partitions have one.
+        records: the records of partitions, by the name of their spills, see PartitionRecord. A source is checked only
+            if all of its partitions have one.
 
     Raises:
         InputError: names what is missing, and where.

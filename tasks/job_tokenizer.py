@@ -19,7 +19,7 @@ def load_job_tokenizer(
 
     Args:
         definition: see load_tokenizer.
-        fingerprint: of the tokenizer that the job was made for.
+        fingerprint: the fingerprint of the tokenizer that the job was made for.
         files: the tokenizer's files as a published version holds them; None to read those that the definition names.
 
     Raises TokenizerError if the tokenizer can't be loaded or has another fingerprint.

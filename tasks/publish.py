@@ -109,9 +109,9 @@ def publish_version(
     """Make a complete, checked version visible; return False if another build published it first.
 
     Args:
-        plan: of the build.
-        assignment: of its shards.
-        records: of all shards.
+        plan: the build's plan.
+        assignment: which documents each shard gets.
+        records: the records of all shards.
         measured: what the check found, for build.json.
         times: seconds by step, for build.json.
     """
@@ -151,7 +151,7 @@ def finish_build(
     """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return what the build did.
 
     Args:
-        plan: of the build.
+        plan: the build's plan.
         start: when it began, by time.monotonic().
         published: whether it made the version visible.
         encoded: names of the spills that it made; None if it found the version published.

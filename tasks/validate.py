@@ -32,8 +32,8 @@ def reencode_jobs(plan: BuildPlan, records: Sequence[ShardRecord], num_jobs: int
     """Choose documents of the build by hash, and group them for reading.
 
     Args:
-        plan: of the build.
-        records: of all shards.
+        plan: the build's plan.
+        records: the records of all shards.
         num_jobs: about how many jobs to make of the documents of a file that is cut into partitions.
     """
     proposed = (SampledDocument.from_row(row, record.name) for record in records for row in record.sampled)
@@ -82,9 +82,9 @@ def validate_build(
     """Check that a build is complete and correct; return the measured values for build.json.
 
     Args:
-        plan: of the build.
-        assignment: of its shards.
-        records: of all shards.
+        plan: the build's plan.
+        assignment: which documents each shard gets.
+        records: the records of all shards.
         num_chosen: documents that reencode_jobs chose.
         num_checked: documents that check_encoding compared.
 

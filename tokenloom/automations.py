@@ -83,7 +83,7 @@ def install_crash_report(url: str) -> None:
     """Install the automation that reports a build whose machine died: in an event and in the run's log.
 
     Args:
-        url: of the server's API, as the server itself can reach it.
+        url: the URL of the server's API, as the server itself can reach it.
     """
     trigger = EventTrigger(
         expect={"prefect.flow-run.Crashed"},

@@ -62,8 +62,8 @@ class CacheFiles:
     """The files of a cache; keeps no file open and holds no lock between calls.
 
     Args:
-        folder: of the cache; created with the first file.
-        limit_bytes: of complete files and running downloads together; None for no limit.
+        folder: the cache's folder; created with the first file.
+        limit_bytes: the limit of complete files and running downloads together; None for no limit.
     """
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:

@@ -30,9 +30,9 @@ class ShardCache:
     """Local copies of remote shards. Pickles small, is safe in several threads, and works after a fork.
 
     Args:
-        folder: of the cache; other files in it are never touched.
-        limit_bytes: of shards and running downloads together, at least one shard; None for no limit. Each of several
-            jobs with different limits keeps to its own when it downloads.
+        folder: the cache's folder; other files in it are never touched.
+        limit_bytes: the limit of shards and running downloads together, at least one shard; None for no limit. Each of
+            several jobs with different limits keeps to its own when it downloads.
         io_threads: concurrent downloads ahead of use, at least 1.
     """
 

@@ -62,7 +62,7 @@ def mix64(purpose: Purpose, seed: int, words: Sequence[UInt64s]) -> UInt64s:
     """Fold `words` into one 64-bit hash for `purpose`.
 
     Args:
-        purpose: of the hash.
+        purpose: what the hash is for.
         seed: in [0, 2**56); 0 for purposes without a seed.
         words: arrays of equal shape (n,), folded in this order; (1,) arrays are broadcast.
 
@@ -95,7 +95,7 @@ def order_keys_with_duplicates(content: UInt64s, seed: int, fingerprint: str, ro
     Args:
         content: (n, 2) content hashes.
         seed: in [0, 2**56).
-        fingerprint: of the input file, see storage/work/fingerprints.py.
+        fingerprint: the input file's fingerprint, see storage/work/fingerprints.py.
         rows: (n,) row numbers in that file.
     """
     source = words_of(xxhash.xxh3_128_digest(fingerprint.encode()))

@@ -152,7 +152,7 @@ def checked_offsets(data: bytes | memoryview, header: ShardHeader, place: str) -
 
     Args:
         data: the bytes from `header.offsets_start` to the file's end.
-        header: of the shard.
+        header: the shard's header.
         place: its path, for messages.
     """
     if xxhash.xxh3_128_digest(data) != header.offsets_checksum:

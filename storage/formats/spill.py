@@ -96,8 +96,8 @@ def write_spill(
 
     Args:
         store: the dataset's store.
-        name: of the partition's spills.
-        index: of this spill in the partition.
+        name: the name of the partition's spills.
+        index: the index of this spill in the partition.
         documents: up to about 64 MB of text and its tokens.
         num_splits: splits of the build; documents are counted for each.
         info: JSON values for the header: tokenizer fingerprint, encoding backend.
@@ -201,8 +201,8 @@ class Spill:
 
     Args:
         store: the dataset's store.
-        name: of the partition's spills.
-        index: of this spill in the partition.
+        name: the name of the partition's spills.
+        index: the index of this spill in the partition.
         num_bytes: its length, as the partition's record gives it.
     """
 

@@ -17,7 +17,7 @@ def reading_work_file(store: Store, path: str, spill: str | None = None) -> Iter
 
     Args:
         store: the dataset's store.
-        path: of the file, relative to the dataset's folder.
+        path: the file's path, relative to the dataset's folder.
         spill: name of the spills to encode again, if the file belongs to a partition.
     """
     place = store.place(path)

@@ -39,7 +39,7 @@ def fill_bins(sizes: Int64s, counts: Int64s, capacity: int) -> Filling:
     Args:
         sizes: (n,) different sizes, decreasing, each in [1, capacity].
         counts: (n,) items of each size, at least 1.
-        capacity: of a bin, at least 1.
+        capacity: what a bin holds, at least 1.
 
     Example: sizes [4, 3, 2], counts [1, 1, 2], capacity 6: 4 + 2, 3 + 2
     """

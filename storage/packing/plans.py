@@ -65,7 +65,7 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
     Args:
         packing: one of PACKINGS.
         seq_len: T, in [1, 2**31).
-        num_tokens: of the shard.
+        num_tokens: the number of the shard's tokens.
         offsets: (num_documents + 1,) of the shard; "concat" needs none.
 
     Raises:

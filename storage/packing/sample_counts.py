@@ -35,8 +35,8 @@ def sample_counts(
     """Return the samples of each shard of a split, (num_shards,).
 
     Args:
-        store: of the dataset.
-        manifest: of the version.
+        store: the dataset's folder.
+        manifest: the version's manifest.
         split: one of the version's.
         packing: one of plans.PACKINGS.
         seq_len: T, in [1, 2**31).
@@ -96,8 +96,8 @@ def read_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> UInt64s
     """Return the document offsets of a shard, (num_documents + 1,), read without its tokens.
 
     Args:
-        store: of the dataset.
-        manifest: of the version.
+        store: the dataset's folder.
+        manifest: the version's manifest.
         shard: one of the version's.
 
     Raises:

@@ -20,7 +20,7 @@ def google_system(options: dict[str, Any]) -> Any:
     anonymous request six times. Here google.auth's own search decides.
 
     Args:
-        options: of the file system.
+        options: the file system's options.
     """
     configured = [name for scheme in GOOGLE for name in fsspec.config.conf.get(scheme, {})]
     if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or _has_credentials():

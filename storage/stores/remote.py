@@ -33,7 +33,7 @@ class RemoteStore(Store):
 
     Args:
         root: a URL such as s3://bucket/store/dataset, without credentials.
-        tries: of one range, part or listing before giving up, at least 1.
+        tries: attempts to read one range, part or listing before giving up, at least 1.
         total_seconds: time limit of those tries and the waits between them.
         read_seconds: time limit of one try.
 

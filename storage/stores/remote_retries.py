@@ -38,8 +38,8 @@ class RemoteCalls:
     """Calls of one store's file system, with time limits and retries. Pickles small.
 
     Args:
-        url: of the store or of a file in it: s3://, gs://, abfs:// or another scheme of fsspec.
-        tries: of one call before giving up, at least 1.
+        url: the URL of the store or of a file in it: s3://, gs://, abfs:// or another scheme of fsspec.
+        tries: attempts at one call before giving up, at least 1.
         total_seconds: time limit of all tries of one call and the waits between them.
         read_seconds: time limit of one try; one that moves many bytes has more.
     """
@@ -62,8 +62,8 @@ class RemoteCalls:
 
         Args:
             place: the URL, for messages.
-            name: of the method.
-            args: of the method; `options` too.
+            name: the method's name.
+            args: the method's arguments; `options` too.
             doing: "read" or "written", for messages.
             num_bytes: to move; adds to the time limit.
             many: the method sends many requests, as a listing does; adds an hour to the time limit, five minutes if

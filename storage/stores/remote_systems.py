@@ -51,7 +51,7 @@ def system_of(url: str, read_seconds: float) -> Any:
     """Return this process's file system for a URL; a forked child creates its own, as the parent's event loop is gone.
 
     Args:
-        url: of the file or folder.
+        url: the URL of the file or folder.
         read_seconds: time limit of one request.
 
     Raises StoreError if the URL's scheme is unknown or its package is not installed.

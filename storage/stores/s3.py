@@ -28,10 +28,10 @@ def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: b
     """Return {"name", "type", "size", "ETag"} of the objects whose keys begin with `prefix`, as fsspec does.
 
     Args:
-        calls: of the store.
+        calls: the requests to the store.
         place: its URL, for messages.
         bucket: its name.
-        prefix: of keys; "" for all.
+        prefix: what the keys begin with; "" for all.
         deep: list the objects in folders too; else each folder is one entry of type "directory".
 
     Raises FileNotFoundError if the bucket does not exist, StoreError if the store cannot be listed.

@@ -21,8 +21,8 @@ class StoreFile(io.RawIOBase):
     """A file of a store, open for reading; errors as the store's `read_range`.
 
     Args:
-        store: of the file.
-        path: of the file in the store.
+        store: the store that holds the file.
+        path: the file's path in the store.
         block_bytes: to read at once outside of expected ranges.
 
     Raises FileNotFoundError, StoreError.

@@ -40,7 +40,7 @@ class BlockingFileSystem:
     new file system: a lost connection stays lost, and an abandoned thread may still use the old one.
 
     Args:
-        scheme: of its URLs.
+        scheme: the scheme of its URLs.
         make: returns a new file system; it may connect to its server.
     """
 

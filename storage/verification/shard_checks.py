@@ -107,7 +107,7 @@ def check_documents(
     Args:
         store: the dataset's folder.
         claim: what the manifest says.
-        header: of the shard; None if it is damaged, then the two are not compared.
+        header: the shard's header; None if it is damaged, then the two are not compared.
         take: called with every block.
         take_batch: called with every batch of rows, if the table's SHA-256 is right.
     """

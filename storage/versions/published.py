@@ -52,7 +52,7 @@ def check_header(header: ShardHeader, entry: ShardEntry, place: str) -> None:
     """Raise FormatError if a header is not that of the shard that a manifest lists.
 
     Args:
-        header: of the shard at `place`.
+        header: the header of the shard at `place`.
         entry: the shard in the manifest.
         place: its path, for the message.
     """

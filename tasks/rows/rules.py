@@ -86,7 +86,7 @@ def keep_documents(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokeniz
 
     Args:
         rows: as they were read.
-        rules: of the build.
+        rules: the build's rules.
         place: how a message names a row.
         tokenizer: must be able to encode the texts.
 

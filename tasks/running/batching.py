@@ -35,7 +35,7 @@ def batch_jobs(
     batches, or more if there would be too many batches.
 
     Args:
-        jobs: of one step.
+        jobs: the jobs of one step.
         num_workers: how many work at a time.
         max_weight: how much one task should do.
         max_tasks: the largest number of batches.

@@ -35,7 +35,7 @@ def bounded(max_bytes: int, place: str) -> Iterator[None]:
     The limit is higher if a tokenizer or a transform already uses more than half of the 1 GB.
 
     Args:
-        max_bytes: of the largest document, documents.max_bytes.
+        max_bytes: the size of the largest document, documents.max_bytes.
         place: the file and range to read, for the message.
     """
     if not _is_bounded:

@@ -142,7 +142,7 @@ class WorkerPool:
 
     Args:
         num_workers: processes, at least 0; with 0 every call runs in its own thread of this process.
-        environment: of the processes; None for a copy of this one's.
+        environment: the processes' environment; None for a copy of this one's.
     """
 
     def __init__(self, num_workers: int, environment: Mapping[str, str] | None = None) -> None:

@@ -183,7 +183,7 @@ def _is_mapped(source: Any, reader: Any, index: int) -> bool:
 
     Args:
         source: the open file.
-        reader: of all columns.
+        reader: the reader of all columns.
         index: the batch to look at.
     """
     if not isinstance(source, pa.MemoryMappedFile) or index >= reader.num_record_batches:

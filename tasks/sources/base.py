@@ -128,7 +128,7 @@ class SourceReader(Protocol):
         """Yield the rows of a part in order, in batches of about BATCH_BYTES.
 
         Args:
-            url: of the file.
+            url: the file's path or URL.
             part: from `partitions` or `locate` of the same file.
         """
 

@@ -90,8 +90,8 @@ def missing_column(
     """Return the error for a column that a file does not have exactly once.
 
     Args:
-        url: of the file.
-        key: of the spec that names the column: text, id or filter.
+        url: the file's path or URL.
+        key: the key of the spec that names the column: text, id or filter.
         column: its name or position.
         first: the first row.
         rows: some of the rows after it.

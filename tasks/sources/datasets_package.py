@@ -29,12 +29,12 @@ class Dataset:
     Attributes:
         urls: its data files.
         kind: the kind of source that reads the files; None if only the package reads them.
-        delimiter: of CSV files.
+        delimiter: the character between the columns of CSV files.
 
     Args:
         builder: the package's builder of the dataset.
         split: its name.
-        name: of the dataset, for messages.
+        name: the dataset's name, for messages.
     """
 
     def __init__(self, builder: Any, split: str, name: str) -> None:
@@ -57,8 +57,8 @@ class Dataset:
         """Yield the rows as tables of a few rows.
 
         Args:
-            url: of the file, or of the first one, for messages.
-            index: of the file whose rows to read; None for all files.
+            url: the URL of the file, or of the first one, for messages.
+            index: the index of the file whose rows to read; None for all files.
             take: how many rows to read; None for all rows.
         """
         rows = self._stream(url)

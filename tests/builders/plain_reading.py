@@ -23,9 +23,9 @@ def plain_rows(name: str, data: bytes, options: dict[str, Any]) -> list[str | No
     """Return the text of every row of a file, None where it is null; raises whatever the libraries raise.
 
     Args:
-        name: of the file; its end says how it is compressed.
+        name: the file's name; its end says how it is compressed.
         data: its bytes.
-        options: of the source.
+        options: the source's options.
     """
     kind, column = options["kind"], options.get("text", "text")
     if kind == "parquet":

@@ -101,12 +101,12 @@ def file_of(
 
     Args:
         pages: see `page`.
-        num_rows: of the row group, by the footer.
-        num_values: of the column, by the footer.
+        num_rows: the rows of the row group, by the footer.
+        num_values: the values of the column, by the footer.
         num_bytes: uncompressed bytes of the column, by the footer.
-        codec: of the column.
+        codec: the column's codec.
         is_list: the column is of repeated strings.
-        histogram: of definition levels, in the column's size statistics.
+        histogram: the histogram of definition levels, in the column's size statistics.
     """
     body = b"".join(pages)
     chunk = {

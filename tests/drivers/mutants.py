@@ -222,7 +222,7 @@ def run(count: int, folder: Path, seed: int = SEED, keep: Path | None = None) ->
     Args:
         count: mutants of each format.
         folder: for the files, one at a time.
-        seed: of the mutants.
+        seed: the seed that decides the mutants.
         keep: where mutants that went wrong are kept.
     """
     tallies: dict[str, Tally] = {}

@@ -226,8 +226,8 @@ class Page:
         """Save a picture in the folder TOKENLOOM_SCREENSHOTS, if that is set.
 
         Args:
-            name: of the file, without its suffix.
-            height: of the window, in pixels.
+            name: the file's name, without its suffix.
+            height: the window's height, in pixels.
             top: the text at the top of the window.
         """
         if folder := os.environ.get("TOKENLOOM_SCREENSHOTS"):

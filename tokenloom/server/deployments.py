@@ -33,7 +33,7 @@ def deploy_all(url: str, heartbeat_seconds: int) -> list[str]:
     a user changed them.
 
     Args:
-        url: of the server's API.
+        url: the URL of the server's API.
         heartbeat_seconds: interval between the heartbeats of a run.
 
     Returns:
@@ -57,7 +57,7 @@ def deployment_pages(url: str) -> dict[str, str]:
     """Return the URL of each deployment's page in the UI, by name.
 
     Args:
-        url: of the server's API.
+        url: the URL of the server's API.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in _existing(client)}

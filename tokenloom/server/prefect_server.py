@@ -42,7 +42,7 @@ def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subproces
     tracebacks when it stops.
 
     Args:
-        port: of 127.0.0.1; 0 for a free one.
+        port: a port of 127.0.0.1; 0 for a free one.
         log: the file for the server's output; None discards it.
 
     Raises:
@@ -92,7 +92,7 @@ def page_of(url: str, path: str) -> str:
     """Return the URL of a page of Prefect's second UI.
 
     Args:
-        url: of the server's API.
+        url: the URL of the server's API.
         path: the page's path, such as runs/flow-run/ID.
     """
     return f"{url.removesuffix('/api')}/v2/{path}"

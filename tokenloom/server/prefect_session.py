@@ -65,7 +65,7 @@ def heartbeat_seconds(url: str) -> int:
     """Return the interval between the heartbeats of runs on a server, as far as this process knows it.
 
     Args:
-        url: of the server's API.
+        url: the URL of the server's API.
     """
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
 

@@ -56,7 +56,7 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
 
     Args:
         home: folder of the database, storage and logs.
-        port: of 127.0.0.1; 0 for a free one.
+        port: a port of 127.0.0.1; 0 for a free one.
         runs: flow runs at a time.
         on_ready: called once everything runs.
 

@@ -79,7 +79,7 @@ def choose_encoding(url: str, encodings: Sequence[str]) -> str:
     A process reads a file for this only once, however many partitions the file has.
 
     Args:
-        url: of the file.
+        url: the file's path or URL.
         encodings: Python's names; a single name is returned without reading the file.
     """
     if len(encodings) < 2:

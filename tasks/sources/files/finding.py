@@ -38,7 +38,7 @@ class FoundFile:
         path: relative to the source's root.
         url: where the file is.
         num_bytes: its length.
-        fingerprint: of a remote file; None for a local one, whose content is hashed.
+        fingerprint: the fingerprint of a remote file; None for a local one, whose content is hashed.
         options: replace those of the source when the file is read; with `stream` among them, the files of the source
             are read as one stream.
     """
@@ -56,7 +56,7 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
     Args:
         pattern: a file or glob, absolute or an fsspec URL. `path` is relative to its root: up to the last "/"
             before the first wildcard; without one, the file's folder.
-        leave_out: of the files that match, those to leave out.
+        leave_out: which of the files that match to leave out.
 
     Raises InputError if no file matches, all files are left out, or something other than a file matches.
     """
@@ -148,7 +148,7 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
 
     Args:
         path: relative to the source's root.
-        name: of the file in its file system.
+        name: the file's name in its file system.
         pattern: a path or URL in the same file system.
         info: what the file system says about the file; requested if None.
     """

@@ -35,7 +35,7 @@ def _matches(folder: str, parts: list[str], above: tuple[str, ...]) -> Iterator[
 
     Args:
         folder: where to look.
-        parts: of the pattern that are still to match.
+        parts: the parts of the pattern that are still to match.
         above: the real paths of the folders that `**` led through.
     """
     part, rest = parts[0], parts[1:]

@@ -113,7 +113,7 @@ def translate_input_errors(url: str, missing: str | None = None) -> Iterator[Non
     """Translate file system errors in the block into InputErrors that name the file.
 
     Args:
-        url: of the file.
+        url: the file's path or URL.
         missing: the reason to report for a missing file; the system's own by default.
     """
     try:

@@ -20,10 +20,10 @@ def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
     """Return the type of a column; raises InputError if the schema does not have exactly one of that name.
 
     Args:
-        schema: of a file.
-        name: of the column, dotted into structs.
-        url: of the file, for messages.
-        key: of the spec that names the column, for messages.
+        schema: a file's schema.
+        name: the column's name, dotted into structs.
+        url: the file's path or URL, for messages.
+        key: the key of the spec that names the column, for messages.
     """
     first, *rest = _path(schema, name)
     if schema.names.count(first) != 1:

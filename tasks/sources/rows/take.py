@@ -18,8 +18,8 @@ def read_first(reader: SourceReader, options: Options, urls: Sequence[str], num_
     """Yield the first `num_rows` rows of files, counted through all of them, before any filter.
 
     Args:
-        reader: of the files; numbers rows by their position, or is a RecordReader.
-        options: of the reader.
+        reader: the reader of the files; numbers rows by their position, or is a RecordReader.
+        options: the reader's options.
         urls: the files, in order.
         num_rows: how many rows to read.
     """

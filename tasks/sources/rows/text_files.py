@@ -75,7 +75,7 @@ class TextFileReader(RecordReader):
         Such a file is one bad row.
 
         Args:
-            url: of the file.
+            url: the file's path or URL.
             file: open at its start; it stays there.
         """
         head, encoding = first_bytes(file), self.encoding_of(url)

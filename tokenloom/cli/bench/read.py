@@ -87,7 +87,7 @@ def run(
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        split: of the version.
+        split: one of the version's splits.
         seq_len: T, at least 1.
         packing: as in TokenDataset.
         order: as in TokenLoader.

@@ -39,8 +39,8 @@ def run(folder: str | None, port: int, runs: int, out: Output) -> UpResult:
     """Start the server, the work pool, the deployments and a worker; stop them on Ctrl-C.
 
     Args:
-        folder: of the database, storage and logs; None for default_home().
-        port: of 127.0.0.1; 0 for a free one.
+        folder: the folder of the database, storage and logs; None for default_home().
+        port: a port of 127.0.0.1; 0 for a free one.
         runs: flow runs at a time.
         out: prints the result.
 
