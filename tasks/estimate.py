@@ -24,6 +24,7 @@ from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.sources.files.opening import following_position
 from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tokenizers.base import text_bytes
+from tokenloom.wording import shown_bytes
 
 _NUM_PROBES = 16
 _READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which counts as read
@@ -226,14 +227,7 @@ def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
     free = plan.store.free_bytes()
     if free is not None and estimate.disk_bytes > free:
         raise StoreError(
-            f"{plan.store.root}: the build needs about {gigabytes(estimate.disk_bytes)} (spills "
-            f"{gigabytes(estimate.spill_bytes)}, shards {gigabytes(estimate.shard_bytes)}) but the file system has "
-            f"{gigabytes(free)} free; free some space on it, or choose another store"
+            f"{plan.store.root}: the build needs about {shown_bytes(estimate.disk_bytes)} (spills "
+            f"{shown_bytes(estimate.spill_bytes)}, shards {shown_bytes(estimate.shard_bytes)}) but the file system has "
+            f"{shown_bytes(free)} free; free some space on it, or choose another store"
         )
-
-
-def gigabytes(num_bytes: int) -> str:
-    """Return a number of bytes in a readable unit: 12.3 GB, 45 MB, 678 bytes."""
-    if num_bytes >= 10**9:
-        return f"{num_bytes / 1e9:,.1f} GB"
-    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 10**5 else f"{num_bytes:,} bytes"

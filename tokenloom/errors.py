@@ -115,6 +115,6 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message of a library's error on one line, without a full stop, to quote it in a message of ours."""
     return one_line(str(error)).rstrip(". ") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Format counts, times and tokenizers for messages."""
+"""Format counts, sizes, times and tokenizers for messages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "1 file", "1,234 files", "2 batches"."""
     plural = noun + ("es" if noun.endswith(("s", "ch")) else "s")
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def shown_bytes(num_bytes: int) -> str:
+    """Return a number of bytes in a readable unit: 12.3 GB, 45 MB, 678 bytes."""
+    if num_bytes >= 10**9:
+        return f"{num_bytes / 1e9:,.1f} GB"
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 10**5 else f"{num_bytes:,} bytes"
 
 
 def percent(share: float) -> str:

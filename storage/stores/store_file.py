@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenloom.storage.stores.store import Store
 
-_LARGE_BYTES = 16 * 2**20  # of a block in an expected range
+_LARGE_BYTES = 16 * 2**20  # of a block in an announced range
 BLOCK_BYTES = 2**20  # elsewhere
 _GAP_BYTES = 2**16  # between ranges that are read in one request
 _NUM_KEPT = 4  # blocks
@@ -23,7 +23,7 @@ class StoreFile(io.RawIOBase):
     Args:
         store: the store that holds the file.
         path: the file's path in the store.
-        block_bytes: to read at once outside of expected ranges.
+        block_bytes: to read at once outside of announced ranges.
 
     Raises FileNotFoundError, StoreError.
     """
@@ -34,10 +34,10 @@ class StoreFile(io.RawIOBase):
             raise FileNotFoundError(store.place(path))
         self._store, self._path, self._num_bytes, self._block_bytes = store, path, num_bytes, block_bytes
         self._position = 0
-        self._expected: list[tuple[int, int]] = []
+        self._announced: list[tuple[int, int]] = []
         self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
 
-    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce that these ranges [start, end) will be read, so that few large requests cover them."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(ranges):
@@ -45,7 +45,7 @@ class StoreFile(io.RawIOBase):
                 joined[-1] = joined[-1][0], max(end, joined[-1][1])
             else:
                 joined.append((start, end))
-        self._expected = [
+        self._announced = [
             (at, min(at + _LARGE_BYTES, end)) for start, end in joined for at in range(start, end, _LARGE_BYTES)
         ]
 
@@ -78,7 +78,7 @@ class StoreFile(io.RawIOBase):
                 self._kept.append(kept)
                 return kept
         start, end = next(
-            (block for block in self._expected if block[0] <= position < block[1]),
+            (block for block in self._announced if block[0] <= position < block[1]),
             (position, min(position + self._block_bytes, self._num_bytes)),
         )
         block = start, self._store.read_range(self._path, start, end)

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError, SpecError, said
+from tokenloom.errors import BadRow, InputError, SpecError, message_of
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers.base import Tokenizer, text_bytes
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
 Transform = Callable[[str], str | None]
-Place = Callable[[int], str]  # how a message names a row, see SourceReader.place
+PlaceOf = Callable[[int], str]  # how a message names a row, see SourceReader.place
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ def load_transform(name: str) -> Transform:
         function = getattr(import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise SpecError(
-            f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {said(error)}; install "
-            "its package where workers run, or put its folder on PYTHONPATH"
+            f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {message_of(error)}; "
+            "install its package where workers run, or put its folder on PYTHONPATH"
         ) from error
     if not callable(function):
         raise SpecError(f"documents.transform.function: {name} is not a function")
     return function  # type: ignore[no-any-return]
 
 
-def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place: Place) -> pa.Array:
+def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place_of: PlaceOf) -> pa.Array:
     """Return texts, (n,) large_string, after the transform `name`: null where it returns None.
 
     Raises InputError if it fails on a text. Such a row is never skipped, because its bytes may not be the cause.
@@ -67,8 +67,8 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
             raise
         except (Exception, SystemExit) as error:  # whatever the user's function raises
             raise InputError(
-                f"{place(row)}: documents.transform {name} failed: {type(error).__name__}: {said(error)}; correct that "
-                "function"
+                f"{place_of(row)}: documents.transform {name} failed: {type(error).__name__}: {message_of(error)}; "
+                "correct that function"
             ) from error
     return pa.array(found, pa.large_string())
 
@@ -81,13 +81,13 @@ def _checked(text: Any) -> str | None:
     return text
 
 
-def keep_documents(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokenizer) -> Rows:
+def keep_documents(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer) -> Rows:
     """Return the batch with only its documents; its `num_filtered` and `bad` account for the other rows.
 
     Args:
         rows: as they were read.
         rules: the build's rules.
-        place: how a message names a row.
+        place_of: how a message names a row.
         tokenizer: must be able to encode the texts.
 
     Raises:
@@ -96,14 +96,14 @@ def keep_documents(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokeniz
     """
     if not len(rows.rows):
         return rows
-    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place))
+    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of))
     num_chars = pc.utf8_length(rows.texts)
     kept = pc.greater_equal(num_chars, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
         kept = pc.and_(kept, pc.less_equal(num_chars, rules.max_chars).fill_null(False))
     documents = _only(rows, kept.to_numpy(zero_copy_only=False))
     documents = replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
-    return _without_large(documents, rules, place, tokenizer)
+    return _without_large(documents, rules, place_of, tokenizer)
 
 
 def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
@@ -114,18 +114,18 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids)
 
 
-def _without_large(rows: Rows, rules: RulesJob, place: Place, tokenizer: Tokenizer) -> Rows:
+def _without_large(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer) -> Rows:
     data, offsets = text_bytes(rows.texts)
     lengths = np.diff(offsets)
-    bad = [_too_large(place, int(rows.rows[i]), int(lengths[i]), rules) for i in _above(lengths, rules.max_bytes)]
+    bad = [_too_large(place_of, int(rows.rows[i]), int(lengths[i]), rules) for i in _above(lengths, rules.max_bytes)]
     is_bad = lengths > rules.max_bytes
     for i in _above(np.where(is_bad, 0, lengths), tokenizer.max_text_bytes):
         if not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
-            bad.append(_too_long(place, int(rows.rows[i]), int(lengths[i]), tokenizer))
+            bad.append(_too_long(place_of, int(rows.rows[i]), int(lengths[i]), tokenizer))
             is_bad[i] = True
     if rows.ids is not None:
         id_bytes = np.diff(text_bytes(rows.ids.fill_null(""))[1])
-        bad += [_long_id(place, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
+        bad += [_long_id(place_of, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
         is_bad |= id_bytes > MAX_ID_BYTES
     if not bad:
         return rows
@@ -138,23 +138,23 @@ def _above(sizes: NDArray[np.int64], max_size: int) -> list[int]:
     return np.flatnonzero(sizes > max_size).tolist()
 
 
-def _too_large(place: Place, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
+def _too_large(place_of: PlaceOf, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
     return BadRow(
-        f"{place(row)}: a document of {num_bytes:,} bytes; at most {rules.max_bytes:,} are allowed "
+        f"{place_of(row)}: a document of {num_bytes:,} bytes; at most {rules.max_bytes:,} are allowed "
         "(documents.max_bytes); raise that limit or split the document",
         row,
         "too_large",
     )
 
 
-def _too_long(place: Place, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
+def _too_long(place_of: PlaceOf, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
     return BadRow(
-        f"{place(row)}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at "
+        f"{place_of(row)}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at "
         f"most {tokenizer.max_text_bytes:,} at once, because more would need too much memory; split the document",
         row,
         "too_large",
     )
 
 
-def _long_id(place: Place, row: int) -> BadRow:
-    return BadRow(f"{place(row)}: an id of more than {MAX_ID_BYTES:,} bytes; repair the row", row, "bad_id")
+def _long_id(place_of: PlaceOf, row: int) -> BadRow:
+    return BadRow(f"{place_of(row)}: an id of more than {MAX_ID_BYTES:,} bytes; repair the row", row, "bad_id")

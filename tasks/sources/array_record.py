@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tokenloom.errors import InputError, said
+from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
@@ -105,7 +105,7 @@ def _open(url: str) -> Iterator[Any]:
         try:
             file.close()
         except RuntimeError as error:
-            raise InputError(f"{url}: not a readable ArrayRecord file: {said(error)}; {_REPAIR}") from error
+            raise InputError(f"{url}: not a readable ArrayRecord file: {message_of(error)}; {_REPAIR}") from error
         raise InputError(f"{url}: not a readable ArrayRecord file; {_REPAIR}")
     try:
         yield file
@@ -119,4 +119,4 @@ def _read(file: Any, url: str, row: int) -> bytes:
         record: bytes = file.read()
         return record
     except (RuntimeError, IndexError) as error:
-        raise InputError(f"{url}, record {row}: can't be read: {said(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}, record {row}: can't be read: {message_of(error)}; {_REPAIR}") from error

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tokenloom.errors import InputError, said
+from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import FileRange, Group, Options, PartitionRange, Rows, cut_groups, locate_groups
@@ -79,7 +79,7 @@ class Reader:
                 try:
                     check_batch(batch)
                 except pa.ArrowException as error:
-                    raise InputError(f"{url}, record batch {index}: damaged: {said(error)}; {_REPAIR}") from error
+                    raise InputError(f"{url}, record batch {index}: damaged: {message_of(error)}; {_REPAIR}") from error
                 yield from self._columns.rows(batch, row, url)
                 row, next_index = row + batch.num_rows, index + 1
                 if next_index == part.end:
@@ -140,7 +140,7 @@ def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: l
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        raise InputError(f"{url}: not a readable Arrow file: {said(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {_REPAIR}") from error
 
 
 def _check_names(fields: pa.Schema | pa.StructType) -> None:
@@ -236,7 +236,7 @@ def _translate_batch_errors(url: str, index: int, max_bytes: int) -> Iterator[No
     except pa.ArrowMemoryError as error:
         raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{url}, record batch {index}: can't be read: {said(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}, record batch {index}: can't be read: {message_of(error)}; {_REPAIR}") from error
 
 
 def _check_end(source: Any, url: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokenloom.errors import InputError, said
+from tokenloom.errors import InputError, message_of
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local
 
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
@@ -165,7 +165,7 @@ def _check_folder(name: str) -> None:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {said(error)[:500]}"
+    return f"{type(error).__name__}: {message_of(error)[:500]}"
 
 
 def _read_error(url: str, error: Exception) -> InputError:

@@ -13,7 +13,7 @@ from typing import IO, Any
 from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.opening import expect, input_bytes
+from tokenloom.tasks.sources.files.opening import announce, input_bytes
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, starts_array
 from tokenloom.tasks.sources.rows.records import RawRow
@@ -79,7 +79,7 @@ class Reader(TextFileReader):
 
     def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[RawRow]:
         offset = start
-        expect(file, [(max(0, start - 1), end)])
+        announce(file, [(max(0, start - 1), end)])
         if start > 0:  # a line that begins before `start` belongs to the previous range
             offset = start - 1
             file.seek(offset)

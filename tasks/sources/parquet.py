@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenloom.errors import BadRow, InputError, said
+from tokenloom.errors import BadRow, InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
@@ -26,7 +26,7 @@ from tokenloom.tasks.sources.base import (
     locate_groups,
 )
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.files.opening import expect, open_input
+from tokenloom.tasks.sources.files.opening import announce, open_input
 from tokenloom.tasks.sources.parquet_footer import (
     byte_ranges,
     check_counts,
@@ -76,7 +76,7 @@ class Reader:
                 groups = range(part.start, part.end)
                 if repeated := repeated_leaves(opened, groups, leaves):
                     opened = _parse(file, url, repeated, opened.metadata)
-                expect(file, byte_ranges(opened, groups, leaves))
+                announce(file, byte_ranges(opened, groups, leaves))
             yield opened
 
     def partitions(self, url: str) -> list[PartitionRange]:
@@ -111,7 +111,7 @@ class Reader:
             except pa.ArrowMemoryError as error:
                 raise InputError(f"{place}: {no_memory(self._max_bytes)}") from error
             except (pa.ArrowException, OSError, OverflowError) as error:
-                message = f"{place}: can't be decoded: {said(error)}. Repair the file or leave it out"
+                message = f"{place}: can't be decoded: {message_of(error)}. Repair the file or leave it out"
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
                 if not self._skips:
                     raise bad from error
@@ -200,7 +200,7 @@ def _parse(
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
         raise InputError(
-            f"{url}: not a readable parquet file: {said(error)}. Repair the file or leave it out"
+            f"{url}: not a readable parquet file: {message_of(error)}. Repair the file or leave it out"
         ) from error
 
 

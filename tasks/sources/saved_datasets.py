@@ -6,7 +6,7 @@ import json
 from pathlib import PurePosixPath
 from typing import Any
 
-from tokenloom.errors import InputError, said
+from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.files.finding import FoundFile, found_file, match
 from tokenloom.tasks.sources.files.opening import filesystem_of
@@ -65,5 +65,5 @@ def _read_json(filesystem: Any, name: str) -> dict[str, Any]:
     try:
         value = json.loads(filesystem.cat_file(name))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}: can't be read: {said(error)}; save the dataset again") from error
+        raise InputError(f"{name}: can't be read: {message_of(error)}; save the dataset again") from error
     return value if isinstance(value, dict) else {}

@@ -14,7 +14,7 @@ from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
-from tokenloom.tasks.rows.rules import Place, transformed
+from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
@@ -70,8 +70,8 @@ def compare_with_source(job: ReencodeJob, stored_hash: Callable[[SampledDocument
     wanted = {document.row: document for document in job.documents}
     found: list[Comparison] = []
     with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):
-        for texts, rows, place in read_rows(job.file, sorted(wanted), job.transform):
-            found += _compare(tokenizer, texts, [wanted[row] for row in rows], place, stored_hash)
+        for texts, rows, place_of in read_rows(job.file, sorted(wanted), job.transform):
+            found += _compare(tokenizer, texts, [wanted[row] for row in rows], place_of, stored_hash)
             progress.report(progress.Advanced(num_documents=len(rows), done=len(rows)))
     return found
 
@@ -80,7 +80,7 @@ def _compare(
     tokenizer: Tokenizer,
     texts: pa.Array,
     documents: list[SampledDocument],
-    place: Place,
+    place_of: PlaceOf,
     stored_hash: Callable[[SampledDocument], int],
 ) -> Iterator[Comparison]:
     """Encode texts and compare them with the documents, which are in the same order."""
@@ -91,12 +91,12 @@ def _compare(
     for document, hashes, new_ids in zip(documents, content, ids, strict=True):
         same_text = hashes == [document.content_high, document.content_low]
         same_ids = same_text and len(new_ids) == document.num_tokens and hash_of_ids(new_ids) == stored_hash(document)
-        yield Comparison(document, place(document.row), same_text, same_ids)
+        yield Comparison(document, place_of(document.row), same_text, same_ids)
 
 
 def read_rows(
     file: InputFile, wanted: Sequence[int], transform: str | None
-) -> Iterator[tuple[pa.Array, list[int], Place]]:
+) -> Iterator[tuple[pa.Array, list[int], PlaceOf]]:
     """Yield (texts, their rows, how a message names a row) until all wanted rows are found or the file ends.
 
     Args:
@@ -105,13 +105,13 @@ def read_rows(
         transform: applied to each text, as the build did.
     """
     reader = make_reader(file.options)
-    place = partial(reader.place, file.url)
+    place_of = partial(reader.place, file.url)
     numbers, num_found = np.array(wanted, np.uint64), 0
     for batch in each_bounded(_located(reader, file.url, wanted), file.options["max_bytes"], file.url):
         here = np.flatnonzero(np.isin(batch.rows, numbers))
         if len(here):
             rows = batch.rows[here]
-            yield transformed(batch.texts.take(pa.array(here)), rows, transform, place), rows.tolist(), place
+            yield transformed(batch.texts.take(pa.array(here)), rows, transform, place_of), rows.tolist(), place_of
         num_found += len(here)
         if num_found == len(wanted):
             return  # a file that is one partition need not be read to its end

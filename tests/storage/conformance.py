@@ -192,7 +192,7 @@ class StoreConformance:
         data = random.Random(0).randbytes(30_000)
         store.replace("a/file", data)
         file, position, numbers = StoreFile(store, "a/file", 4096), 0, random.Random(2)
-        file.expect([(5000, 20_000)])
+        file.announce([(5000, 20_000)])
         for _ in range(200):
             if numbers.random() < 0.3:
                 position = file.seek(numbers.randint(0, len(data) + 10))

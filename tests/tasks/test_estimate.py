@@ -23,10 +23,11 @@ from tokenloom.flows import build_steps as order
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.estimate import Estimate, PartitionProbe, estimate_build, gigabytes, probe_partition
+from tokenloom.tasks.estimate import Estimate, PartitionProbe, estimate_build, probe_partition
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.tokenization import TokenizeJob
+from tokenloom.wording import shown_bytes
 
 _WORDS = [f"word{i}" for i in range(2000)]
 _MARK = "<|endoftext|>"
@@ -253,7 +254,7 @@ def test_plan_and_build_refuse_what_the_disk_cant_hold_before_they_write(
     for arguments in (["plan"], ["build", "--direct", "--workers", "0"]):
         assert main([arguments[0], str(tmp_path / "spec.yaml"), *arguments[1:]]) == 1
         said = capsys.readouterr().err
-        assert gigabytes(need) in said
+        assert shown_bytes(need) in said
         assert "free" in said
         assert NEXT_STEP.search(said)
     with pytest.raises(StoreError, match="file system"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tokenloom.errors import SpecError, StoreError, said
+from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.spec.build_spec import field_names
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
@@ -84,7 +84,7 @@ def _read_text(name: str) -> tuple[str, str]:
     except StoreError:
         raise
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{name}: can't be read: {getattr(error, 'strerror', None) or said(error)}") from error
+        raise SpecError(f"{name}: can't be read: {getattr(error, 'strerror', None) or message_of(error)}") from error
 
 
 def _read_url(url: str) -> tuple[bytes, str]:
@@ -114,7 +114,7 @@ def _parse(text: str, name: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
     except RecursionError as error:
         raise SpecError(f"{name}: not valid YAML: nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise SpecError(f"{name}: not valid YAML: {said(error)}") from error
+        raise SpecError(f"{name}: not valid YAML: {message_of(error)}") from error
     if not isinstance(node, yaml.MappingNode):
         found = "an empty file" if value is None else repr(value)
         raise SpecError(f"{name}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {found}")

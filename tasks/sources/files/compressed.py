@@ -9,8 +9,8 @@ from typing import IO, cast
 
 import pyarrow as pa
 
-from tokenloom.errors import InputError, said
-from tokenloom.tasks.sources.files.opening import expect, input_bytes, is_local, open_input
+from tokenloom.errors import InputError, message_of
+from tokenloom.tasks.sources.files.opening import announce, input_bytes, is_local, open_input
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _NOT_TEXT = {
@@ -63,7 +63,7 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
             yield file if is_local(url) else cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES))
             return
         num_bytes = input_bytes(url)
-        expect(file, [(0, num_bytes)])
+        announce(file, [(0, num_bytes)])
         if num_bytes == 0:
             raise InputError(f"{url}: the file is empty, so it is not a {codec} file; recreate it")
         try:
@@ -72,4 +72,5 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
                 raise
-            raise InputError(f"{url}: broken {codec}: {said(error)}; recreate the file or leave it out") from error
+            reason = message_of(error)
+            raise InputError(f"{url}: broken {codec}: {reason}; recreate the file or leave it out") from error

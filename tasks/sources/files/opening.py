@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import fsspec
 
-from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, said
+from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
 from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import StoreFile
@@ -46,7 +46,8 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
             return kind, str(kind._strip_protocol(pattern))
         return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
-        raise InputError(f"{pattern}: this kind of URL can't be read here: {said(error)}; copy the files") from error
+        reason = message_of(error)
+        raise InputError(f"{pattern}: this kind of URL can't be read here: {reason}; copy the files") from error
 
 
 def info_of(url: str) -> Info:
@@ -101,11 +102,11 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def expect(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
+def announce(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
     """Announce which byte ranges [start, end) of an open input will be read, so that few remote requests fetch them."""
     raw = getattr(file, "raw", file)
     if isinstance(raw, StoreFile):
-        raw.expect(ranges)
+        raw.announce(ranges)
 
 
 @contextmanager
@@ -126,7 +127,7 @@ def translate_input_errors(url: str, missing: str | None = None) -> Iterator[Non
             raise
         if kind == "missing" and missing:
             raise InputError(f"{url}: {missing}") from error
-        reason = redacted(getattr(error, "strerror", None) or said(error))
+        reason = redacted(getattr(error, "strerror", None) or message_of(error))
         next_step = "run the build again" if is_transient(error) else "check the file"
         raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import InputError, said
+from tokenloom.errors import InputError, message_of
 from tokenloom.spec.row_filter import Comparison, Filter
 from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
 
@@ -24,7 +24,8 @@ def kept_rows(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_
     try:
         mask = _mask(batch, tree)
     except _COMPARE_ERRORS as error:
-        raise InputError(f"{url}: the filter can't compare a column: {said(error)}; check its value's type") from error
+        reason = message_of(error)
+        raise InputError(f"{url}: the filter can't compare a column: {reason}; check its value's type") from error
     kept: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     return kept
 

@@ -53,16 +53,16 @@ def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[tuple[An
     Raises InputError for an invalid array, since the start of the next value is unknown then.
     """
     window = _Window(file, url, max_bytes)
-    window.expect("[")
+    window.consume("[")
     if window.peek() == "]":
-        window.expect("]")
+        window.consume("]")
     else:
         while True:
             yield window.value()
             if window.peek() == "]":
-                window.expect("]")
+                window.consume("]")
                 break
-            window.expect(",")
+            window.consume(",")
     if window.peek():
         raise window.error("text after the end of the array")
 
@@ -99,7 +99,7 @@ class _Window:
             if not self._fill():
                 return ""
 
-    def expect(self, character: str) -> None:
+    def consume(self, character: str) -> None:
         """Consume a character; raises InputError if another comes next."""
         if (found := self.peek()) != character:
             raise self.error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))

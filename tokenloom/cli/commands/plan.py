@@ -10,7 +10,7 @@ from tokenloom.cli.argument_types import add_spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.wording import about, counted, described_tokenizer
+from tokenloom.wording import about, counted, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
@@ -121,14 +121,12 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> N
 
 
 def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:
-    from tokenloom.tasks.estimate import gigabytes
-
-    basis = "already encoded" if is_encoded else f"from a sample of {gigabytes(estimate.sampled_bytes)}"
+    basis = "already encoded" if is_encoded else f"from a sample of {shown_bytes(estimate.sampled_bytes)}"
     if not estimate.num_documents:
         out.line("warning: the sample has no documents; a build fails if the rest has none either")
     tokens, documents = counted(estimate.num_tokens, "token"), counted(estimate.num_documents, "document")
     out.line(f"about {tokens} in {documents} ({basis});")
     out.line(
-        f"{counted(estimate.num_shards, 'shard')} of {gigabytes(estimate.shard_bytes)} and new spills of "
-        f"{gigabytes(estimate.spill_bytes)}, in {about(estimate.seconds)} on this machine."
+        f"{counted(estimate.num_shards, 'shard')} of {shown_bytes(estimate.shard_bytes)} and new spills of "
+        f"{shown_bytes(estimate.spill_bytes)}, in {about(estimate.seconds)} on this machine."
     )
