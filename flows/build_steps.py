@@ -80,8 +80,8 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)
             return finish_build(plan, start, published, encoded)
         except WorkError as error:
-            repairs[error.spill] += 1
-            if repairs[error.spill] > MAX_REPAIRS:
+            repairs[error.spill_name] += 1
+            if repairs[error.spill_name] > MAX_REPAIRS:
                 raise _unrepaired(plan, error) from error
             _repair(plan, error)
             plan = with_partitions(plan, cuts)
@@ -89,15 +89,15 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
 
 def _repair(plan: BuildPlan, error: WorkError) -> None:
     """Report a work file that is missing or damaged; the next round of steps recreates it."""
-    step = "the partition is encoded again" if error.spill else "the file is recreated"
+    step = "the partition is encoded again" if error.spill_name else "the file is recreated"
     progress.report(progress.Message(f"{error}; {step}"))
-    if error.spill:
-        plan.store.remove(partition_record_path(error.spill))
+    if error.spill_name:
+        plan.store.remove(partition_record_path(error.spill_name))
 
 
 def _unrepaired(plan: BuildPlan, error: WorkError) -> StoreError:
     """Return the error for a work file that is still missing or damaged after MAX_REPAIRS repairs."""
-    what = "its partition was encoded again" if error.spill else "it was recreated"
+    what = "its partition was encoded again" if error.spill_name else "it was recreated"
     return StoreError(
         f"{error}. The build failed and nothing was published: {what} {MAX_REPAIRS} times, and the file was missing "
         f"or damaged each time; check the disk of {plan.store.root}, and that no other program changes its work/, then "
@@ -153,7 +153,7 @@ def _encode_and_publish(
     with _step("tokenize", seconds, 0 if plan.spec.limit else num_bytes, "partitions", len(plan.partitions)):
         with _counting_bad_files(plan, num_workers):
             plan = _encode(plan, num_workers, run_each)
-        encoded.update(part.spill for part in plan.missing)
+        encoded.update(part.spill_name for part in plan.missing)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
     num_tokens = sum(total.tokens for total in assignment.totals.values())

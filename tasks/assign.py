@@ -26,16 +26,16 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         InputError: the inputs hold no document at all.
     """
     shares = plan.spec.split_shares()
-    found = find_partition_records(plan.store, (partition.spill for partition in plan.partitions))
+    found = find_partition_records(plan.store, (partition.spill_name for partition in plan.partitions))
     records = []
     spills = []
     for partition in plan.partitions:
-        record = found.get(partition.spill)
+        record = found.get(partition.spill_name)
         if record is None:
-            raise WorkError(f"{plan.store.root}: the spills {partition.spill} are missing", partition.spill)
+            raise WorkError(f"{plan.store.root}: the spills {partition.spill_name} are missing", partition.spill_name)
         records.append(record)
         for index, spill in enumerate(record.spills):
-            spills.append(SpillEntry(partition.spill, index, spill.bytes, partition.input_index))
+            spills.append(SpillEntry(partition.spill_name, index, spill.bytes, partition.input_index))
     totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
     check_documents_found(plan, found)
     shards = [

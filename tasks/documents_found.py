@@ -25,12 +25,12 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord
     """
     by_source = partitions_by_source(plan)
     for parts in by_source:
-        if all(part.spill in records for part in parts):
+        if all(part.spill_name in records for part in parts):
             file = plan.inputs[parts[0].input_index]
             with of_source(file.source):
-                _check_source(file.source, file.options.get("filter"), [records[part.spill] for part in parts])
-    if all(part.spill in records for part in plan.partitions):
-        found = [records[part.spill] for part in plan.partitions]
+                _check_source(file.source, file.options.get("filter"), [records[part.spill_name] for part in parts])
+    if all(part.spill_name in records for part in plan.partitions):
+        found = [records[part.spill_name] for part in plan.partitions]
         if not any(record.spills for record in found):
             raise InputError(_no_documents(plan, found))
 

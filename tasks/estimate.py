@@ -133,20 +133,20 @@ def estimate_build(
     """
     total, new, seconds = _Amount(), _Amount(), 0.0
     records = find_partition_records(plan.store, plan.cached)
-    check_documents_found(plan, records | {job.spill: sample.record for job, sample in samples if sample.record})
+    check_documents_found(plan, records | {job.spill_name: sample.record for job, sample in samples if sample.record})
     by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
-        mine = {part.spill for part in parts}
-        rates = _Rates([(job, sample) for job, sample in samples if job.spill in mine])
+        mine = {part.spill_name for part in parts}
+        rates = _Rates([(job, sample) for job, sample in samples if job.spill_name in mine])
         for part in parts:
-            if part.spill not in by_spill and part.spill in plan.cached:
-                by_spill[part.spill] = _recorded(plan, part, records.get(part.spill))
-            elif part.spill not in by_spill:
+            if part.spill_name not in by_spill and part.spill_name in plan.cached:
+                by_spill[part.spill_name] = _recorded(plan, part, records.get(part.spill_name))
+            elif part.spill_name not in by_spill:
                 text = rates.text_bytes * part.num_bytes
-                by_spill[part.spill] = rates.amount.times(text)
-                new.add(by_spill[part.spill])
+                by_spill[part.spill_name] = rates.amount.times(text)
+                new.add(by_spill[part.spill_name])
                 seconds += rates.seconds * text
-            total.add(by_spill[part.spill])
+            total.add(by_spill[part.spill_name])
     width = token_dtype(plan.tokenizer.vocab_size).itemsize
     in_spill, in_shard = _DOCUMENT_BYTES
     in_shard += _ID_BYTES if total.id_bytes else 0

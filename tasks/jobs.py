@@ -56,7 +56,7 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
     """Return the job that encodes a partition."""
     return TokenizeJob(
         store=plan.store,
-        spill=partition.spill,
+        spill_name=partition.spill_name,
         file=plan.inputs[partition.input_index],
         part=partition,
         rules=rules_job(plan),

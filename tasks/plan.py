@@ -40,7 +40,7 @@ class Partition(PartitionRange):
     """A part of the input file at `input_index`, and the name of its spills."""
 
     input_index: int
-    spill: str
+    spill_name: str
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class BuildPlan:
     @property
     def missing(self) -> list[Partition]:
         """The partitions to encode: those without spills, each spill name once."""
-        first = {partition.spill: partition for partition in reversed(self.partitions)}
-        return [p for p in self.partitions if first[p.spill] is p and p.spill not in self.cached]
+        first = {partition.spill_name: partition for partition in reversed(self.partitions)}
+        return [p for p in self.partitions if first[p.spill_name] is p and p.spill_name not in self.cached]
 
 
 def plan_build(spec: BuildSpec) -> BuildPlan:
@@ -153,11 +153,11 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
     partitions = [
-        Partition(**vars(part), input_index=index, spill=_spill_name(plan, file, part))
+        Partition(**vars(part), input_index=index, spill_name=_spill_name(plan, file, part))
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
-    cached = frozenset(find_partition_records(plan.store, (part.spill for part in partitions)))
+    cached = frozenset(find_partition_records(plan.store, (part.spill_name for part in partitions)))
     return replace(plan, partitions=partitions, cached=cached)
 
 
@@ -170,7 +170,7 @@ def with_tryout_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str,
     """
     used: list[Partition] = []
     for partitions, named in zip(partitions_by_source(plan), spills, strict=True):
-        used += [replace(part, spill=name) for part, (name, _) in zip(partitions, named, strict=False)]
+        used += [replace(part, spill_name=name) for part, (name, _) in zip(partitions, named, strict=False)]
     cached = frozenset(name for named in spills for name, is_cached in named if is_cached)
     return replace(plan, partitions=used, cached=cached)
 

@@ -136,12 +136,12 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     """
     if not assignment.rows.quarantined:
         return {}
-    listed, found = [], find_partition_records(plan.store, (part.spill for part in plan.partitions))
+    listed, found = [], find_partition_records(plan.store, (part.spill_name for part in plan.partitions))
     for part in plan.partitions:
-        file, record = plan.inputs[part.input_index], found.get(part.spill)
+        file, record = plan.inputs[part.input_index], found.get(part.spill_name)
         if record is None:
-            raise WorkError(f"{plan.store.root}: the spills {part.spill} are missing", part.spill)
-        listed.append((part.spill, file.source, file.path, record.quarantine))
+            raise WorkError(f"{plan.store.root}: the spills {part.spill_name} are missing", part.spill_name)
+        listed.append((part.spill_name, file.source, file.path, record.quarantine))
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
 
 

@@ -42,7 +42,7 @@ class TokenizeJob:
     """
 
     store: Store
-    spill: str
+    spill_name: str
     file: InputFile
     part: PartitionRange
     rules: RulesJob
@@ -83,16 +83,16 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
         StoreError: a spill can't be written.
     """
-    if record := find_partition_record(job.store, job.spill):
+    if record := find_partition_record(job.store, job.spill_name):
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
     tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
     with of_source(job.file.source):
-        with QuarantineWriter(job.store, job.spill) as quarantine, sharing_files():
+        with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
             record = _encode_partition(job, tokenizer, quarantine)
         check_unchanged(job.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
-    write_partition_record(job.store, job.spill, record)
+    write_partition_record(job.store, job.spill_name, record)
     return record
 
 
@@ -148,9 +148,9 @@ def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     spills: list[tuple[str, bool]] = []
     left = jobs[0].limit or 0
     for job in jobs:
-        name = f"{job.spill}-{left}"
+        name = f"{job.spill_name}-{left}"
         spills.append((name, find_partition_record(job.store, name) is not None))
-        record = tokenize_partition(replace(job, limit=left, spill=name))
+        record = tokenize_partition(replace(job, limit=left, spill_name=name))
         left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
             break
@@ -196,4 +196,4 @@ def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDo
 
 def _spill(job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
     info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
-    return write_spill(job.store, job.spill, index, documents, len(job.rules.shares), info)
+    return write_spill(job.store, job.spill_name, index, documents, len(job.rules.shares), info)

@@ -87,12 +87,12 @@ class WorkError(TokenloomError, RuntimeError):
 
     Args:
         message: what is wrong with which file.
-        spill: name of the spills to encode again; None if the file does not belong to a partition.
+        spill_name: the name of the spills to encode again; None if the file does not belong to a partition.
     """
 
-    def __init__(self, message: str, spill: str | None = None) -> None:
-        super().__init__(message, spill)
-        self.spill = spill
+    def __init__(self, message: str, spill_name: str | None = None) -> None:
+        super().__init__(message, spill_name)
+        self.spill_name = spill_name
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -12,25 +12,24 @@ from tokenloom.storage.stores.store import Store
 
 
 @contextmanager
-def reading_work_file(store: Store, path: str, spill: str | None = None) -> Iterator[None]:
+def reading_work_file(store: Store, path: str, spill_name: str | None = None) -> Iterator[None]:
     """Raise WorkError if the block finds a work file missing or damaged.
 
     Args:
         store: the dataset's store.
         path: the file's path, relative to the dataset's folder.
-        spill: name of the spills to encode again, if the file belongs to a partition.
+        spill_name: the name of the spills to encode again, if the file belongs to a partition.
     """
     place = store.place(path)
     try:
         yield
     except FileNotFoundError as error:
-        raise WorkError(f"{place}: the file is missing", spill) from error
-    except FormatError as error:
-        raise WorkError(f"{place}: the file is damaged: {str(error).removeprefix(f'{place}: ')}", spill) from error
-    except StoreError as error:
-        if store.is_damage(error):
-            raise WorkError(f"{place}: the file is damaged: {str(error).removeprefix(f'{place}: ')}", spill) from error
-        raise
+        raise WorkError(f"{place}: the file is missing", spill_name) from error
+    except (FormatError, StoreError) as error:
+        if isinstance(error, StoreError) and not store.is_damage(error):
+            raise
+        reason = str(error).removeprefix(f"{place}: ")
+        raise WorkError(f"{place}: the file is damaged: {reason}", spill_name) from error
 
 
 def find_work_record(store: Store, path: str, kind: type[Record]) -> Record | None:

@@ -45,53 +45,52 @@ class PartitionRecord:
     quarantine: QuarantineSummary
 
 
-def partition_record_path(spill: str) -> str:
-    """Return the path of the record of the partition whose spills are called `spill`."""
-    return f"{FOLDER}/{spill}.json"
+def partition_record_path(spill_name: str) -> str:
+    """Return the path of the record of the partition whose spills are called `spill_name`."""
+    return f"{FOLDER}/{spill_name}.json"
 
 
-def quarantine_path(spill: str) -> str:
+def quarantine_path(spill_name: str) -> str:
     """Return the path of the work file that lists a partition's skipped rows."""
-    return f"{FOLDER}/{spill}.quarantine"
+    return f"{FOLDER}/{spill_name}.quarantine"
 
 
-def write_partition_record(store: Store, spill: str, record: PartitionRecord) -> None:
+def write_partition_record(store: Store, spill_name: str, record: PartitionRecord) -> None:
     """Write the record of a partition; all that it lists must have been written before."""
-    write_work_record(store, partition_record_path(spill), record)
+    write_work_record(store, partition_record_path(spill_name), record)
 
 
-def find_partition_record(store: Store, spill: str) -> PartitionRecord | None:
+def find_partition_record(store: Store, spill_name: str) -> PartitionRecord | None:
     """Return a partition's record if it and all that it lists are there, else None."""
-    record = find_work_record(store, partition_record_path(spill), PartitionRecord)
+    record = find_work_record(store, partition_record_path(spill_name), PartitionRecord)
     if record is None:
         return None
-    return (
-        record if _is_complete(spill, record, {path: store.num_bytes(path) for path in _files(spill, record)}) else None
-    )
+    lengths = {path: store.num_bytes(path) for path in _files(spill_name, record)}
+    return record if _is_complete(spill_name, record, lengths) else None
 
 
-def find_partition_records(store: Store, spills: Iterable[str]) -> dict[str, PartitionRecord]:
+def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str, PartitionRecord]:
     """Return the records of the complete partitions, by name; lists the folder once."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
-    recorded = [spill for spill in dict.fromkeys(spills) if partition_record_path(spill) in lengths]
-    found = zip(recorded, store.read_all([partition_record_path(spill) for spill in recorded]), strict=True)
-    parsed = {spill: _parsed(data, spill) for spill, data in found if data is not None}
+    recorded = [name for name in dict.fromkeys(spill_names) if partition_record_path(name) in lengths]
+    found = zip(recorded, store.read_all([partition_record_path(name) for name in recorded]), strict=True)
+    parsed = {name: _parsed(data, name) for name, data in found if data is not None}
     return {name: record for name, record in parsed.items() if record and _is_complete(name, record, lengths)}
 
 
-def _parsed(data: bytes, spill: str) -> PartitionRecord | None:
+def _parsed(data: bytes, spill_name: str) -> PartitionRecord | None:
     try:
-        return read_signed_record(data, partition_record_path(spill), PartitionRecord)
+        return read_signed_record(data, partition_record_path(spill_name), PartitionRecord)
     except FormatError:
         return None
 
 
-def _files(spill: str, record: PartitionRecord) -> dict[str, int]:
+def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:
     """Return the paths and lengths of the files that a record lists."""
-    files = {spill_path(spill, index): counts.bytes for index, counts in enumerate(record.spills)}
+    files = {spill_path(spill_name, index): counts.bytes for index, counts in enumerate(record.spills)}
     listed = record.quarantine.bytes
-    return files | ({quarantine_path(spill): listed} if listed else {})
+    return files | ({quarantine_path(spill_name): listed} if listed else {})
 
 
-def _is_complete(spill: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
-    return all(lengths.get(path) == num_bytes for path, num_bytes in _files(spill, record).items())
+def _is_complete(spill_name: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
+    return all(lengths.get(path) == num_bytes for path, num_bytes in _files(spill_name, record).items())

@@ -32,11 +32,11 @@ class QuarantineWriter:
 
     Args:
         store: the dataset's store.
-        spill: name of the partition's spills.
+        spill_name: the name of the partition's spills.
     """
 
-    def __init__(self, store: Store, spill: str) -> None:
-        self._store, self._path = store, quarantine_path(spill)
+    def __init__(self, store: Store, spill_name: str) -> None:
+        self._store, self._path = store, quarantine_path(spill_name)
         self._stack = ExitStack()
         self._file: IO[bytes] | None = None
         self._hash = xxhash.xxh3_128()
@@ -77,8 +77,8 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
     """
     digest = hashlib.sha256()
     with store.writing(path) as file:
-        for spill, source, input_path, summary in parts:
-            for row in _read(store, spill, summary):
+        for spill_name, source, input_path, summary in parts:
+            for row in _read(store, spill_name, summary):
                 line = canonical_json(row | {"path": input_path, "source": source}) + b"\n"
                 digest.update(line)
                 local_files.write_all(file, line)
@@ -96,12 +96,12 @@ def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
-def _read(store: Store, spill: str, summary: QuarantineSummary) -> Iterator[dict[str, Any]]:
+def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator[dict[str, Any]]:
     """Yield the rows that a partition lists; raises WorkError if the list is missing or damaged."""
     if not summary.rows:
         return
-    path, digest = quarantine_path(spill), xxhash.xxh3_128()
-    with reading_work_file(store, path, spill):
+    path, digest = quarantine_path(spill_name), xxhash.xxh3_128()
+    with reading_work_file(store, path, spill_name):
         for line in _lines(store, path):
             digest.update(line)
             yield _parse(line)

@@ -215,7 +215,7 @@ def test_any_changed_byte_of_a_small_spill_is_detected(tmp_path: Path) -> None:
         change(path, position)
         with pytest.raises(WorkError) as caught:
             read_all(store)
-        assert caught.value.spill == NAME
+        assert caught.value.spill_name == NAME
         assert str(path) in str(caught.value)
         change(path, position)
     read_all(store)
@@ -237,7 +237,7 @@ def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Pa
             change(path, position)
             with pytest.raises(WorkError) as caught:
                 read_all(store)
-            assert caught.value.spill == NAME
+            assert caught.value.spill_name == NAME
             change(path, position)
     read_all(store)
 
@@ -261,7 +261,7 @@ def test_spill_cut_at_any_length_is_refused(tmp_path: Path) -> None:
         os.truncate(path, num_bytes)
         with pytest.raises(WorkError) as caught:
             open_spill(store)
-        assert caught.value.spill == NAME
+        assert caught.value.spill_name == NAME
 
 
 def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
@@ -276,11 +276,11 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
 def test_missing_spill_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="missing") as caught:
         open_spill(LocalStore(tmp_path))
-    assert caught.value.spill == NAME
+    assert caught.value.spill_name == NAME
 
 
 def test_a_work_error_can_be_pickled() -> None:
     import pickle
 
     error = pickle.loads(pickle.dumps(WorkError("the reason", NAME)))  # noqa: S301  (our own bytes)
-    assert (error.spill, str(error)) == (NAME, "the reason")
+    assert (error.spill_name, str(error)) == (NAME, "the reason")

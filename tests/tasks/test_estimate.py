@@ -297,7 +297,7 @@ def test_partitions_are_probed_only_if_the_disk_could_be_too_small(
     taken: list[str] = []
 
     def counting(job: TokenizeJob) -> PartitionProbe:
-        taken.append(job.spill)
+        taken.append(job.spill_name)
         return probe_partition(job)
 
     monkeypatch.setattr(order, "probe_partition", counting)

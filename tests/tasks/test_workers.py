@@ -160,7 +160,7 @@ def test_exceptions_of_every_kind_come_back_as_themselves(pool: WorkerPool, erro
 def test_exceptions_keep_their_attributes_and_the_traceback_of_the_child(pool: WorkerPool) -> None:
     with pytest.raises(WorkError, match="a file is damaged") as caught:
         pool.call(raise_error, WorkError("a file is damaged", "0123abcd"))
-    assert caught.value.spill == "0123abcd"
+    assert caught.value.spill_name == "0123abcd"
     notes = "".join(caught.value.__notes__)
     assert "in a worker process" in notes
     assert "raise_error" in notes

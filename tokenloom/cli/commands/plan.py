@@ -96,7 +96,7 @@ def _planned_source(planned: BuildPlan, name: str) -> PlannedSource:
         files=len(files),
         bytes=sum(file.num_bytes for file in files),
         partitions=len(partitions),
-        cached=sum(part.spill in planned.cached for part in partitions),
+        cached=sum(part.spill_name in planned.cached for part in partitions),
     )
 
 
