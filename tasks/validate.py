@@ -106,7 +106,7 @@ def validate_build(
     }
 
 
-def _check_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: Rows) -> None:
+def _check_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: RowCounts) -> None:
     """Compare what the inputs claim, what was read, what the spills hold, and what the shards hold."""
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record.split == split]
