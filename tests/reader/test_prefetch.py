@@ -156,18 +156,13 @@ def test_a_loader_continues_after_an_interrupt_during_close(reference: str, monk
     again = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     assert [next(again)["labels"].tolist() for _ in range(3)] == expected[:3]
 
-    running: list[Prefetcher[Any]] = []
-
-    def interrupted(prefetcher: Prefetcher[Any]) -> None:
-        running.append(prefetcher)
+    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Prefetcher, "close", interrupted)
+        patch.setattr(threading.Thread, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             again.close()
-    for prefetcher in running:
-        prefetcher.close()
     assert [next(again)["labels"].tolist() for _ in range(37)] == expected[3:]
 
 
@@ -275,7 +270,7 @@ def test_a_consumer_that_never_releases_the_gil_makes_items_itself(compute: Call
 
 
 def test_the_thread_resumes_once_the_consumer_releases_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "REST_SECONDS", 0.5)
+    monkeypatch.setattr(prefetch, "REST_SECONDS", 3.0)
     numbers = Numbers()
     prefetcher = Prefetcher(numbers.make, 16)
     taken = take(prefetcher, 100, spin)
@@ -301,27 +296,38 @@ def test_errors_are_the_same_when_the_consumer_makes_items_itself() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 16])
-def test_no_reference_cycle_keeps_the_memory_of_batches(reference: str, prefetch: int) -> None:
+def test_no_reference_cycle_keeps_the_memory_of_batches(
+    reference: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = TokenDataset(reference, seq_len=8, fields=FIELDS)
+    made = [created(each, monkeypatch) for each in (Producer, HostFeed)]
     gc.collect()
     gc.disable()
-
-    def makers() -> set[int]:
-        return {id(each) for each in gc.get_objects() if type(each) in (Producer, HostFeed)}
-
     try:
-        before = makers()
         loader = TokenLoader(data, 2, prefetch=prefetch)
         batch = next(loader)
         tensor = weakref.ref(batch["input_ids"])
         del batch
         assert tensor() is None
-        assert len(makers() - before) == 2
+        assert [len(objects) for objects in made] == [1, 1]
         loader.close()
         del loader
-        assert makers() <= before
+        assert [len(objects) for objects in made] == [0, 0]
     finally:
         gc.enable()
+
+
+def created(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
+    """Return a set of the objects of a class that will be created and are alive."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    begin = kind.__init__
+
+    def remembered(self: Any, *arguments: Any) -> None:
+        alive.add(self)
+        begin(self, *arguments)
+
+    monkeypatch.setattr(kind, "__init__", remembered)
+    return alive
 
 
 # ---- exits and forks, in separate interpreters: the timeout kills one that hangs, and its test fails
