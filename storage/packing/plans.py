@@ -54,9 +54,9 @@ def sample_key(packing: str, seq_len: int) -> str:
     return f"{packing}/{seq_len}"
 
 
-def num_concat_samples(num_tokens: int, seq_len: int) -> int:
-    """Return how many samples "concat" makes of a shard's tokens."""
-    return int(max(0, num_tokens - 1) // seq_len)
+def num_concat_samples(num_tokens: int | Int64s, seq_len: int) -> Int64s:
+    """Return how many samples "concat" makes of the tokens of a shard, or of each of several shards."""
+    return np.maximum(np.asarray(num_tokens, np.int64) - 1, 0) // seq_len
 
 
 def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64] | None = None) -> int:
@@ -73,7 +73,7 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
     """
     check_packing(packing, seq_len)
     if packing == "concat":
-        return num_concat_samples(num_tokens, seq_len)
+        return int(num_concat_samples(num_tokens, seq_len))
     known = require_offsets(offsets, num_tokens)
     if packing == "best_fit":
         filling, num_full, _ = fill_samples(seq_len, known)
@@ -116,7 +116,7 @@ def require_offsets(offsets: NDArray[np.uint64] | None, num_tokens: int) -> NDAr
 class _ConcatPlan:
     def __init__(self, seq_len: int, num_tokens: int) -> None:
         self._seq_len = seq_len
-        self._len = num_concat_samples(num_tokens, seq_len)
+        self._len = int(num_concat_samples(num_tokens, seq_len))
 
     def __len__(self) -> int:
         return self._len

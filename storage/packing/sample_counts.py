@@ -50,7 +50,7 @@ def sample_counts(
     check_packing(packing, seq_len)
     shards = manifest.splits[split].shards
     if packing == "concat":
-        return np.array([num_concat_samples(n, seq_len) for n in shards.num_tokens()], dtype=np.int64)
+        return num_concat_samples(np.array(shards.num_tokens(), np.int64), seq_len)
     key = sample_key(packing, seq_len)
     if all(key in row["samples"] for row in shards.rows):
         return _listed(store, manifest, shards, key)

@@ -55,7 +55,7 @@ def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.u
 
 
 def _concat_shares(seq_len: int, num_tokens: int, offsets: NDArray[np.uint64]) -> PackingShares:
-    count = num_concat_samples(num_tokens, seq_len)
+    count = int(num_concat_samples(num_tokens, seq_len))
     kept = count * seq_len + 1 if count else 0
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     # Of the samples that hold a document's first token, the last one reaches furthest.
