@@ -49,7 +49,9 @@ def die(text: str) -> str:
 
 
 def leave_little_memory(text: str) -> str:
-    """Limit this process to as many more bytes of memory as FOLDER/bytes says."""
+    """Limit this process, at the first call, to as many more bytes of memory as FOLDER/bytes says."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return text
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + int((_folder() / "bytes").read_text())
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

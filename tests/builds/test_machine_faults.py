@@ -209,7 +209,7 @@ def test_a_worker_killed_repeatedly_fails_the_build_and_names_the_file(
     assert_nothing_visible(spec)
 
 
-@pytest.mark.parametrize("megabytes", [1, 40, 80, 160] if FULL else [1, 80])
+@pytest.mark.parametrize("megabytes", [1, 40, 80, 160] if FULL else [1, 40])
 def test_a_worker_that_runs_out_of_memory_fails_the_build_and_names_the_file(
     megabytes: int, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -319,6 +319,7 @@ def test_a_broken_compressed_file_stays_an_error_in_any_encoding(tmp_path: Path)
             assert not isinstance(raised.value, BadRow)
 
 
+@pytest.mark.filterwarnings("ignore:invalid (octal )?escape sequence:DeprecationWarning")  # Python's, of unicode_escape
 @settings(max_examples=count(100, 2000), deadline=None)
 @given(
     st.binary(max_size=60),
