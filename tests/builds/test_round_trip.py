@@ -346,7 +346,7 @@ def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pyte
         corpus.write(data_dir, folder)
     sources, store = [corpus.source(folder)], tmp_path_factory.mktemp("store")
     spec = make_spec(store, sources, tokenizer=fields, shard_tokens=500_000, limit=corpus.limit)
-    result = build(spec, num_workers=0 if tokenizer == "byte" else 2)
+    result = build(spec, num_workers=2 if FULL and tokenizer != "byte" else 0)
     used = library(tokenizer, data_dir)
     return load_built(spec, result.version, used, read_source(folder, corpus), corpus.limit)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +24,7 @@ from prefect.client.schemas.objects import TaskRun
 from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
 from tests.counts import full_only
 from tests.servers.busy_server import serving
-from tests.servers.prefect_servers import send_all, use_migrated
+from tests.servers.prefect_servers import send_all
 from tests.servers.running import log_lines
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
@@ -258,12 +256,6 @@ def test_every_deployed_flow_filters_its_log() -> None:
     assert {name.split("/")[0] for name in NAMES} == set(FLOWS)
 
 
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
-
-
 @contextmanager
 def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Prefect process that is stopped at the end of the block."""
@@ -289,24 +281,9 @@ def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iter
         log.close()
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=1) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.2)
-    raise AssertionError(f"no server at {url}")
-
-
-def test_a_deployment_of_prefect_yaml_runs_in_a_worker(migrated: Path, tmp_path: Path) -> None:
-    use_migrated(migrated, tmp_path / "prefect")
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}/api"
+def test_a_deployment_of_prefect_yaml_runs_in_a_worker(flows_url: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {
-        "PREFECT_API_URL": url,
+        "PREFECT_API_URL": flows_url,
         "PREFECT_HOME": str(tmp_path / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
@@ -323,14 +300,10 @@ def test_a_deployment_of_prefect_yaml_runs_in_a_worker(migrated: Path, tmp_path:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    with _process(environment, tmp_path, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as server:
-        _wait_until_healthy(url, server)
-        prefect("work-pool", "create", "--type", "process", "tokenloom")
-        prefect("deploy", "--all")
-        parameters = ["--param", f"spec={spec.with_workers(1).model_dump_json()}"]
-        with _process(environment, tmp_path, "worker", "start", "--pool", "tokenloom", "--type", "process"):
-            prefect(
-                "deployment", "run", "build-dataset/build-dataset", *parameters, "--watch", "--watch-timeout", "100"
-            )
+    prefect("work-pool", "create", "--type", "process", "tokenloom")
+    prefect("deploy", "--all")
+    parameters = ["--param", f"spec={spec.with_workers(0).model_dump_json()}"]
+    with _process(environment, tmp_path, "worker", "start", "--pool", "tokenloom", "--type", "process"):
+        prefect("deployment", "run", "build-dataset/build-dataset", *parameters, "--watch", "--watch-timeout", "100")
     assert len(list(tmp_path.glob("store/data/versions/*/manifest.json"))) == 1
     assert len(list(tmp_path.glob("store/data/tags/latest/*.json"))) == 1

@@ -406,12 +406,20 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["published"] is True
     assert done.stderr.count("starting a temporary Prefect server (analytics off)") == 1
+    assert len(_visible(project)) == 2
+
+
+@pytest.mark.slow
+@full_only
+def test_a_build_through_prefect_fails_with_one_message(project: Path, migrated: Path) -> None:
+    """In the reduced run, tests of the flow and of --direct have failures without a traceback."""
+    use_migrated(migrated, project / "prefect")
     (project / "input" / "b.jsonl").write_text("no json\n")
-    failed = _spawn(project, "build", "spec.yaml", "--workers", "1", **home)
+    failed = _spawn(project, "build", "spec.yaml", "--workers", "1", PREFECT_HOME=str(project / "prefect"))
     assert failed.returncode == 1
     assert "b.jsonl" in failed.stderr
     assert "Traceback" not in failed.stderr
-    assert len(_visible(project)) == 2
+    assert not _visible(project)
 
 
 @pytest.mark.slow
