@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     order = {group: place for place, group in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(_group(item.path.relative_to(tests).as_posix()), len(FIRST)))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip what is imported by now: with it, each full collection takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

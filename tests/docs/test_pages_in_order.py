@@ -14,6 +14,7 @@ from tests.counts import full_only
 _ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiktoken_cache")
 @pytest.mark.parametrize("pages", ["README", pytest.param("README and training.md", marks=full_only)])
 def test_pages_run_from_top_to_bottom_in_one_process(pages: str, tmp_path: Path, data_dir: Path) -> None:

@@ -97,6 +97,7 @@ MUTANT_FILES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_random_damage_to_parquet_gives_rows_or_a_named_error(tmp_path: Path) -> None:
     """Runs in a child process, since the library may crash its process."""
     files = []

@@ -70,6 +70,7 @@ def _spec(folder: Path, url: str, store: str) -> BuildSpec:
     return make_spec(folder / store, [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_the_bytes_do_not_depend_on_which_request_failed(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return value
 
 
+@pytest.mark.slow
 def test_spawned_ranks_with_workers_are_measured(
     reference: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -614,6 +614,7 @@ def test_gpt2_has_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_cac
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (50257, 50256)
 
 
+@pytest.mark.slow
 def test_gpt_neox_has_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
     tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
     texts = [*TEXTS, *real_texts(data_dir)[:: count(5, 1)]]
