@@ -20,14 +20,14 @@ def reading_work_file(store: Store, path: str, spill_name: str | None = None) ->
         path: the file's path, relative to the dataset's folder.
         spill_name: the name of the spills to encode again, if the file belongs to a partition.
     """
-    place = store.place(path)
     try:
         yield
     except FileNotFoundError as error:
-        raise WorkError(f"{place}: the file is missing", spill_name) from error
+        raise WorkError(f"{store.place(path)}: the file is missing", spill_name) from error
     except (FormatError, StoreError) as error:
         if isinstance(error, StoreError) and not store.is_damage(error):
             raise
+        place = store.place(path)
         reason = str(error).removeprefix(f"{place}: ")
         raise WorkError(f"{place}: the file is damaged: {reason}", spill_name) from error
 

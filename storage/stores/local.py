@@ -50,7 +50,7 @@ class LocalStore(Store):
         parts = path.split("/")
         if ".." in parts or path.startswith("/") or "\0" in path:
             raise StoreError(f"{path!r} would leave the store {self.root}")
-        return self.root.joinpath(*parts)
+        return self.root / path
 
     def place(self, path: str) -> str:
         """Return the local path of `path`, for messages."""
@@ -117,34 +117,28 @@ class LocalStore(Store):
 
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
-        with self._open(path) as file:
+        place = self.local(path)
+        with translate_read_errors(place), _open(place) as file:
             return file.read()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the file at `path`; errors as `Store.read_range`."""
-        with self._open(path) as file:
+        place = self.local(path)
+        with translate_read_errors(place), _open(place) as file:
             file.seek(start)
             data = b""
             while part := file.read(end - start - len(data)):
                 data += part
         if len(data) < end - start:
-            raise FormatError(f"{self.local(path)}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
+            raise FormatError(f"{place}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
         return data
 
     def blocks(self, path: str) -> Iterator[memoryview]:
         """Yield the file at `path` in blocks of 1 MiB, all in one buffer; errors as `read`."""
-        buffer = memoryview(bytearray(_BLOCK_BYTES))
-        with self._open(path) as file:
+        place, buffer = self.local(path), memoryview(bytearray(_BLOCK_BYTES))
+        with translate_read_errors(place), _open(place) as file:
             while num_bytes := _fill(file, buffer):
                 yield buffer[:num_bytes]
-
-    @contextmanager
-    def _open(self, path: str) -> Iterator[io.FileIO]:
-        place = self.local(path)
-        with translate_read_errors(place):
-            check_regular(place)
-            with io.FileIO(place) as file:
-                yield file
 
     # ---- writing
 
@@ -232,6 +226,12 @@ class LocalStore(Store):
                 f"{folder}: a link in {self.root} leads out of it, to {real}, where tokenloom writes and deletes "
                 "nothing; replace the link with a folder and run the same command again"
             )
+
+
+def _open(place: Path) -> io.FileIO:
+    """Open a regular file for reading; a pipe or a device would block."""
+    check_regular(place)
+    return io.FileIO(place)
 
 
 def _fill(file: io.FileIO, buffer: memoryview) -> int:
