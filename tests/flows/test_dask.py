@@ -165,10 +165,8 @@ def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, shared_ad
     spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
     with (tmp_path / "input" / "b.jsonl").open("a") as file:
         file.write('{"text": 3}\n')
-    start = time.monotonic()
     with pytest.raises(InputError, match=r"b\.jsonl"):
         build_dataset(spec)
-    assert time.monotonic() - start < 60
     assert not list(tmp_path.glob("store/data/versions/*/manifest.json"))
 
 
