@@ -178,7 +178,7 @@ def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) 
 def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBuild) -> None:
     generator = random.Random(20)
     kills: Counter[tuple[str, str]] = Counter()
-    steps = (STEPS * 8)[:50] if FULL else ("tokenize", "shuffle", "validate")
+    steps = (STEPS * 8)[:50] if FULL else ("tokenize", "shuffle")
     for step in steps:
         larger.forget()
         with _running("run", larger.folder) as driver:

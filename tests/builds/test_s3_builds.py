@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
-from tests.counts import count
+from tests.counts import count, full_only
 from tests.drivers.s3_kill_driver import wrong_in_store
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, keys, put, upload
@@ -314,6 +314,7 @@ def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("s3_environment")
+@full_only
 def test_builds_to_s3_killed_at_random_moments_end_in_the_same_bytes(tmp_path: Path) -> None:
     numbers = random.Random(4)
     for name in "abc":

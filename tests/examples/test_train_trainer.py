@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.counts import full_only
 from tokenloom import TokenDataset
 
 pytestmark = [
@@ -24,6 +25,7 @@ def _losses(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
+@full_only
 def test_the_first_loss_is_that_of_the_first_samples(example: ModuleType, corpus: str, tmp_path: Path) -> None:
     trainer = example.train(
         corpus, tmp_path, steps=10, train_sampling_strategy="sequential", save_strategy="no", **_QUIET

@@ -19,6 +19,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import build
+from tests.counts import full_only
 from tests.servers.running import artifact, event, parameters
 from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
 from tokenloom.spec.build_spec import BuildSpec
@@ -170,6 +171,7 @@ def test_the_role_of_the_server_is_not_a_superuser_and_created_its_extension(tea
     assert team.postgres.run("psql", "-Atc", query, "prefect") == "f|pg_trgm\n"
 
 
+@full_only
 def test_a_server_on_a_restored_dump_has_the_earlier_runs(team: Team) -> None:
     dump = str(team.folder / "prefect.dump")
     team.postgres.run("pg_dump", "--format=custom", f"--file={dump}", "prefect")

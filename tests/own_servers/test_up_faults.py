@@ -31,6 +31,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Running, Scheduled
 
 from tests.builders.datasets import build, listed_files, local_store, write_parquet
+from tests.counts import full_only
 from tests.servers.running import (
     assert_log_ends_with,
     command_line,
@@ -177,6 +178,7 @@ def assert_crash_is_reported(run: FlowRun, dataset: str, reason: str) -> None:
     assert_log_ends_with(run, f"crashed: {message}")
 
 
+@full_only
 def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: RestartedUp) -> None:
     folder, mark = up.folder, up.mark
     run = started(waiting_parameters(folder, "oom"))
@@ -294,6 +296,7 @@ def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: RestartedUp) -> N
     assert sum("up to date" in str(state.message) for state in states) == len(states) - 1
 
 
+@full_only
 def test_a_published_version_starts_training(up: RestartedUp) -> None:
     folder = up.folder
     asked = parameters(folder, "novels")

@@ -327,7 +327,7 @@ def test_a_program_can_exit_while_shards_are_downloaded(
     published: Published, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     s3_proxy.always = "slow"
-    times = count(5, 50)
+    times = count(3, 50)
     assert_ends(start("end_early", published.url, tmp_path, times))
     done = [len(list((tmp_path / str(number) / "shards").glob("*.tok"))) for number in range(times)]
     assert max(done) < _NUM_SHARDS
