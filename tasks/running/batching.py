@@ -60,9 +60,9 @@ def run_batches(
     """Run a step for each job of each batch; return the results in the order of the jobs.
 
     Args:
-        run_each: runs the batches, several at once.
-        name: of the step.
-        step: runs in a worker, once for each job.
+        run_each: runs the batches, several at the same time.
+        name: the step's name, for progress and task runs.
+        step: the function that a worker calls for each job.
         batches: (label, jobs), see batch_jobs.
     """
     results: list[list[Result]] = run_each(name, partial(_run_batch, step), batches)
