@@ -453,7 +453,7 @@ def test_workers_of_a_dataloader_read_the_stream_of_a_loader(reference: str, tmp
     # In a separate interpreter: a fork of this one would inherit the threads of other tests' servers.
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
-    reduced = [("fork", False, False, "best_fit"), ("fork", True, True, "concat")]
+    reduced = [("fork", False, False, "best_fit")]
     full = [
         (context, persistent, in_order, PACKINGS[i])
         for context in multiprocessing.get_all_start_methods()
