@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, SpecError, message_of
+from tokenloom.tasks.running.without_pandas import let_pandas_in
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers.base import Tokenizer, text_bytes
 
@@ -42,6 +43,7 @@ def load_transform(name: str) -> Transform:
     module, _, attribute = name.partition(":")
     try:
         function = getattr(import_module(module), attribute)
+        let_pandas_in()
     except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise SpecError(
             f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {message_of(error)}; "

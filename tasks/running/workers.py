@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from tokenloom.errors import WorkerLost
 from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import memory, progress
+from tokenloom.tasks.running.without_pandas import keep_pandas_out
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -219,6 +220,7 @@ def _stopped() -> WorkerLost:
 
 def serve(descriptor: int) -> None:
     """Run in a child: answer calls until the parent is gone."""
+    keep_pandas_out()
     memory.bound_this_process()
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()

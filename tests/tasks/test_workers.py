@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow as pa
 import pytest
 
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.tasks.plan import cut_file
+from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
@@ -68,6 +70,15 @@ def kill_itself(_: None) -> None:
 def sleep_after_note(note: Path) -> None:
     note.write_text(str(os.getpid()))
     time.sleep(3600)
+
+
+def type_of_array(_: None) -> str:
+    return str(pa.array([1]).type)
+
+
+def import_pandas_and_make_array(_: None) -> list[float | None]:
+    load_transform("tests.tasks.pandas_transform:identity")
+    return pa.array(sys.modules["pandas"].Series([1.0, float("nan")])).to_pylist()  # type: ignore[no-any-return]
 
 
 def loaded_modules(_: None) -> set[str]:
@@ -237,15 +248,21 @@ def test_children_are_gone_after_the_block() -> None:
     assert not _is_running(pid)
 
 
-def test_children_import_neither_prefect_nor_pydantic_nor_torch(pool: WorkerPool) -> None:
+def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool: WorkerPool) -> None:
     steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_encoding]
     for step in steps:
         with pytest.raises(AttributeError):  # the job is missing, but the step's modules are loaded now
             pool.call(step, None)
+    assert pool.call(type_of_array, None) == "int64"  # pyarrow would import pandas
     loaded = pool.call(loaded_modules, None)
     assert "tokenloom" in loaded
     packages = {name.partition(".")[0] for name in loaded}
-    assert packages.isdisjoint({"prefect", "pydantic", "torch", "fastapi"})
+    assert packages.isdisjoint({"prefect", "pydantic", "torch", "fastapi", "pandas"})
+
+
+def test_pyarrow_recognizes_the_pandas_of_a_transform() -> None:
+    with WorkerPool(1) as own:
+        assert own.call(import_pandas_and_make_array, None) == [1.0, None]
 
 
 def test_events_of_a_child_reach_the_listeners_here(pool: WorkerPool) -> None:

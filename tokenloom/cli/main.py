@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
 _RESUMABLE = ("build", "demo")  # run again after an interruption, these continue where they stopped
+_BUILDS = (*_RESUMABLE, "plan", "verify")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # escape the characters that the terminal can't show
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _run_reporting_errors(sys.argv[1:] if argv is None else argv)
+        return _run_reporting_errors(sys.argv[1:] if argv is None else argv, is_program=argv is None)
     except BrokenPipeError:  # the process that reads our output ended: `tokenloom ls | head`
         drop_output()
         return 1
@@ -44,12 +45,16 @@ def _replace_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (open until exit)
 
 
-def _run_reporting_errors(argv: Sequence[str]) -> int:
+def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
     as_json, debug, is_resumable = "--json" in argv, False, False
     try:
         with naming_missing_packages():
             arguments = make_parser().parse_args(argv)
             as_json, debug, is_resumable = arguments.json, arguments.debug, arguments.command in _RESUMABLE
+            if is_program and arguments.command in _BUILDS:
+                from tokenloom.tasks.running.without_pandas import keep_pandas_out
+
+                keep_pandas_out()
             return _run(arguments)
     except BrokenPipeError:
         raise

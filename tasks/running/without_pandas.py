@@ -1,0 +1,45 @@
+"""Keep pandas out of the processes of a build.
+
+pyarrow imports pandas, where it is installed, when it makes its first scalar or array. That takes a third of a second,
+which is most of the start of a worker, and a build has no use for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _NoPandas:
+    """Finds no module pandas."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+def keep_pandas_out() -> None:
+    """Make pyarrow work without pandas in this process, until something else imports it and calls `let_pandas_in`."""
+    if "pandas" in sys.modules:
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow as pa
+
+        pa.scalar(0)  # pyarrow looks for pandas once
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def let_pandas_in() -> None:
+    """Make pyarrow recognize pandas' types if something has imported pandas, such as a user's transform."""
+    if "pandas" in sys.modules:
+        import pyarrow as pa
+
+        pa.array([]).to_pandas()  # imports pandas, and looks for it again
