@@ -843,8 +843,8 @@ def test_a_build_says_how_many_rows_it_skipped_and_where_they_are_listed(
     assert cli.main([*command]) == 0
     shown = "".join(capsys.readouterr())
     assert (
-        f"of {case.num_rows} rows left out: {len(case.bad)} quarantined; quarantine.jsonl lists the quarantined rows"
-        in shown
+        f"{len(case.bad)} of {case.num_rows} rows left out: {len(case.bad)} quarantined; "
+        "quarantine.jsonl lists the quarantined rows" in shown
     )
     assert cli.main([*command, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

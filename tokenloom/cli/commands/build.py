@@ -80,6 +80,6 @@ def _print_left_out_rows(out: Output, result: Json) -> None:
     if left := {fate: count for fate, count in fates if count and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""
         counts = ", ".join(f"{count:,} {fate}" for fate, count in left.items())
-        out.line(f"of {counted(result['rows']['read'], 'row')} left out: {counts}{listed}")
+        out.line(f"{sum(left.values()):,} of {counted(result['rows']['read'], 'row')} left out: {counts}{listed}")
     for source, reasons in result["quarantined"].items():
         out.line(f"  {source}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items()))
