@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.rows.shown_names import shown_names
+from tokenloom.tasks.sources.rows.shown_names import change_option, shown_names, wanted_column
 
 _MAX_ROWS = 100  # compared with the header
 _MAX_CHARS = 1_000_000  # in those rows
@@ -15,7 +15,7 @@ _DELIMITERS = "\t;|,"
 USED_AS_NAMES = "its first row is used as names of columns; if it is data, set header: false"
 _LIKE_DATA = (
     "They look like a row of data: if the file has no header, set header: false, with columns: [name, ...] or text: 2, "
-    "a position counted from 0. Else set"
+    "a position counted from 0. Else "
 )
 
 
@@ -98,17 +98,19 @@ def missing_column(
         delimiter: between the fields.
         has_header: whether the first row names the columns.
     """
+    wanted, change = wanted_column(key, column), change_option(key)
     if not first:
-        return InputError(f"{url}: the file is empty, so it has no column {column!r}; repair it or leave it out")
+        return InputError(f"{url}: the file is empty, so it has no column {wanted}; repair it or leave it out")
     names = list(first) if has_header else [str(position) for position in range(len(first))]
     shown = f"its columns are: {shown_names(names)}"
     if names.count(column) > 1:
         return InputError(
-            f"{url}: two columns {column!r}; {shown}. Rename one in the file, or set {key}: to another. If this row is "
-            "data, set header: false"
+            f"{url}: two columns {wanted}; {shown}. Rename one in the file, or {change} another. If this row is data, "
+            "set header: false"
         )
-    hint = _delimiter_hint(first, delimiter) or (_header_hint(column, first, rows) if has_header else "Set")
-    return InputError(f"{url}: no column {column!r}; {shown}. {hint} {key}: to one of them")
+    hint = _delimiter_hint(first, delimiter) or (_header_hint(column, first, rows) if has_header else "")
+    change = change if hint.endswith("Else ") else change.capitalize()
+    return InputError(f"{url}: no column {wanted}; {shown}. {hint}{change} one of them")
 
 
 def _delimiter_hint(first: Sequence[str], delimiter: str) -> str:
@@ -116,10 +118,10 @@ def _delimiter_hint(first: Sequence[str], delimiter: str) -> str:
     found = max(_DELIMITERS.replace(delimiter, ""), key=first[0].count)
     if len(first) > 1 or found not in first[0]:
         return ""
-    return f"If {json.dumps(found)} separates the fields, set delimiter: {json.dumps(found)}. Else set"
+    return f"If {json.dumps(found)} separates the fields, set delimiter: {json.dumps(found)}. Else "
 
 
 def _header_hint(column: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if may_be_data(names, rows):
         return _LIKE_DATA
-    return f"{column} is a position only with header: false. Set" if column.isdecimal() else "Set"
+    return f"{column} is a position only with header: false. " if column.isdecimal() else ""

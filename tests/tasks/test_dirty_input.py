@@ -317,7 +317,11 @@ def test_csv_with_mixed_line_ends_blank_lines_and_no_last_newline_is_read(tmp_pa
         (b"text,n,text\na,1,b\n", {}, "two columns 'text'.*Rename one .*[sS]et text:"),
         (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.*[sS]et id:"),
         (b"text,n\na,1\n", {"id": "no"}, "no column 'no'; its columns are: text, n. Set id:"),
-        (b"text,n\na,1\n", {"filter": "score > 1"}, "no column 'score'; its columns are: text, n. Set filter:"),
+        (
+            b"text,n\na,1\n",
+            {"filter": "score > 1"},
+            "no column 'score', which the filter names; its columns are: text, n. Change filter: to name one of them",
+        ),
         (
             b"first row,1\nsecond row,2\n",
             {},
@@ -430,6 +434,22 @@ def test_a_column_that_is_not_there_is_named_in_plain_words(text: str, message: 
     pq.write_table(pa.table({"body": ["x"], "": ["y"], "meta": [{"a": "z"}]}), path)
     with pytest.raises(InputError, match=message):
         texts_of(path, "parquet", text=text)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("score", "no column 'score', which the filter names; its columns are: body, meta. Change filter: to name one"),
+        ("meta.x", "no column 'meta.x', which the filter names: the fields of 'meta' are: a. Change filter: to name a"),
+    ],
+)
+def test_a_missing_column_of_a_filter_is_not_called_the_value_of_filter(
+    column: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"body": ["x"], "meta": [{"a": "z"}]}), path)
+    with pytest.raises(InputError, match=message):
+        texts_of(path, "parquet", text="body", filter=f"{column} == 1")
 
 
 def test_nulls_inside_structs_and_lists_are_left_out(tmp_path: Path) -> None:

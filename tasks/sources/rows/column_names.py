@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.rows.shown_names import shown_names
+from tokenloom.tasks.sources.rows.shown_names import change_option, shown_names, wanted_column
 
 
 def _path(schema: pa.Schema, name: str) -> list[str]:
@@ -26,16 +26,15 @@ def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
         key: the key of the spec that names the column, for messages.
     """
     first, *rest = _path(schema, name)
+    wanted, change = wanted_column(key, name), change_option(key).capitalize()
     if schema.names.count(first) != 1:
         found = "two columns" if first in schema.names else "no column"
-        raise InputError(
-            f"{url}: {found} {name!r}; its columns are: {shown_names(schema.names)}. Set {key}: to one of them"
-        )
+        raise InputError(f"{url}: {found} {wanted}; its columns are: {shown_names(schema.names)}. {change} one of them")
     kind = schema.field(first).type
     parent = first
     for part in rest:
         if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
-            raise InputError(f"{url}: no column {name!r}: {_inside(parent, kind)}. Set {key}: to a column")
+            raise InputError(f"{url}: no column {wanted}: {_inside(parent, kind)}. {change} a column")
         parent = f"{parent}.{part}"
         kind = kind.field(part).type
     return kind

@@ -1,4 +1,7 @@
-"""Show names of columns and keys in messages: simple names as they are, others as JSON, which is YAML too."""
+"""Show names of columns and keys in messages: simple names as they are, others as JSON, which is YAML too.
+
+An option such as `text` is the name of a column. The filter contains names of columns, so messages word it differently.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,16 @@ def _shown(name: str) -> str:
         name = name[:_MAX_CHARS] + "..."
     name = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
     return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
+
+
+def wanted_column(key: str, name: str) -> str:
+    """Return how a message shows a column that the option `key` names: "'score', which the filter names"."""
+    return f"{name!r}, which the filter names" if key == "filter" else repr(name)
+
+
+def change_option(key: str) -> str:
+    """Return the advice to let the option `key` name another column, which follows: "set text: to"."""
+    return "change filter: to name" if key == "filter" else f"set {key}: to"
 
 
 def json_type(value: Any) -> str:
