@@ -12,7 +12,7 @@ from tokenloom.flows.source_lines import add_source_line
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
-from tokenloom.tasks.bad_files import with_file_count
+from tokenloom.tasks.bad_files import with_file_count, with_way_out
 from tokenloom.tasks.estimate import (
     Estimate,
     PartitionProbe,
@@ -138,7 +138,7 @@ def _refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> N
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
     """Estimate the result of a build from a sample of its partitions."""
     jobs = probe_jobs(plan)
-    with _counting_bad_files(plan, num_workers):
+    with _explaining_bad_rows(plan, num_workers):
         samples: list[PartitionProbe] = run_each("sample", probe_partition, jobs)
     return estimate_build(plan, list(zip([job for _, job in jobs], samples, strict=True)), num_workers)
 
@@ -151,7 +151,7 @@ def _encode_and_publish(
     num_bytes = sum(part.num_bytes for part in plan.partitions)
     progress.report(progress.WorkKnown(_WEIGHTS))
     with _step("tokenize", seconds, 0 if plan.spec.limit else num_bytes, "partitions", len(plan.partitions)):
-        with _counting_bad_files(plan, num_workers):
+        with _explaining_bad_rows(plan, num_workers):
             plan = _encode(plan, num_workers, run_each)
         encoded.update(part.spill_name for part in plan.missing)
     with _step("assign", seconds):
@@ -182,12 +182,12 @@ def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
 
 
 @contextmanager
-def _counting_bad_files(plan: BuildPlan, num_workers: int) -> Iterator[None]:
-    """Add the number of files that have such a row to the message of a BadRow raised in the block."""
+def _explaining_bad_rows(plan: BuildPlan, num_workers: int) -> Iterator[None]:
+    """Add how to leave out such rows, and how many files have one, to the message of a BadRow raised in the block."""
     try:
         yield
     except BadRow as error:
-        raise with_file_count(plan, error, num_workers) from error
+        raise with_file_count(plan, with_way_out(plan, error), num_workers) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Count the files of a source that have the problem that ended a build: is one file bad, or the spec wrong for all?"""
+"""Explain the bad row that ended a build: how to leave it out, and how many files of its source have such a row."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ class SameProblemJob:
     reason: str
 
 
+def with_way_out(plan: BuildPlan, error: BadRow) -> BadRow:
+    """Return the error with the option that leaves such rows out, unless its message names it or the spec sets it."""
+    if "on_error" in str(error) or plan.spec.documents.on_error == "skip":
+        return error
+    return _extended(error, ", or leave out bad rows (documents.on_error: skip)")
+
+
 def with_file_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     """Return the error with the number of files, of the first thousand of its source, that have such a row.
 
@@ -46,9 +53,14 @@ def with_file_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     seen = f"{num_seen:,}" if num_seen == len(files) else f"first {num_seen:,}"
     has, its = ("have", "their") if num_bad != 1 else ("has", "its")
     count = f"{num_bad:,} of the {seen} files of source {error.source} {has} this problem in {its} first 4 MB"
-    counted = BadRow(f"{error}. {count}", error.row, error.reason, error.num_rows)
-    counted.source = error.source
-    return counted
+    return _extended(error, f". {count}")
+
+
+def _extended(error: BadRow, text: str) -> BadRow:
+    """Return the error with a longer message."""
+    extended = BadRow(f"{error}{text}", error.row, error.reason, error.num_rows)
+    extended.source = error.source
+    return extended
 
 
 def count_files(job: SameProblemJob) -> tuple[int, int]:

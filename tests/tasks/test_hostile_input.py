@@ -17,6 +17,8 @@ from tokenloom.tasks import tokenization
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.validate import validate_build
 
+_WAY_OUT = ", or leave out bad rows (documents.on_error: skip)"
+
 # Empty files
 
 
@@ -86,13 +88,16 @@ def test_broken_gzip_is_refused_and_builds_when_repaired(damage: str, tmp_path: 
         (b'{"text": "lone \\ud800 surrogate"}', ["lone surrogate", "encoding_errors: replace"]),
         (b"[" * 100_000, ["nested too deep"]),
         (b'{"text": ' + b'{"a":' * 100_000, ["nested too deep"]),
-        (b'{"text": 12}', ["'text' is a number, not text"]),
+        (b'{"text": 12}', ["'text' is a number, not text; repair the row", _WAY_OUT]),
         (b'{"text": {"a": "b"}}', ["'text' is an object, not text"]),
         (b'{"text": ' + b"9" * 5000 + b"}", ["not valid JSON"]),
         (b'["text", "more"]', ["an array where an object with the key 'text' is expected; repair"]),
         (b'"text"', ["a string where an object with the key 'text' is expected; set text: ."]),
-        (b'{"body": "a", "id": 1}', ["no key 'text'", "body, id"]),
-        (b'{"text": "open', ["not valid JSON"]),
+        (b'{"body": "a", "id": 1}', ["no key 'text'", "body, id. Set text: to one of them", _WAY_OUT]),
+        (
+            b'{"text": "open',
+            ["not valid JSON: Invalid control character at: character 15 of the row; repair it", _WAY_OUT],
+        ),
         (b'{"text": "one"} {"text": "two"}', ["not valid JSON"]),
         (b"\x00\x00\x00", ["not valid JSON"]),
     ],

@@ -30,7 +30,10 @@ def parse_json(place: str, row: int, text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise BadRow(f"{place}: JSON nested too deep to be read; repair it", row, "invalid_json") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:  # its own message counts lines from the row's start, not the file's
+        what = f"{error.msg}: character {error.pos + 1} of the row"
+        raise BadRow(f"{place}: not valid JSON: {what}; repair it", row, "invalid_json") from error
+    except ValueError as error:  # an integer of more than 4,300 digits
         raise BadRow(f"{place}: not valid JSON: {error}; repair it", row, "invalid_json") from error
 
 
