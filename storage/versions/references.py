@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tokenloom.errors import StoreError
@@ -10,12 +11,14 @@ from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import load_manifest, published_versions
+from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
+
+_HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A dataset in a store, and a tag or version of it."""
+    """A dataset in a store, and a tag or version of it. Part of a version parses too, and names nothing."""
 
     store: str
     dataset: str
@@ -34,7 +37,7 @@ def parse_reference(text: str) -> Reference:
     dataset, at, name = rest.partition("@")
     name = name if at else "latest"
     store = store or "/" if slash else "."
-    is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or VERSION_PATTERN.match(name))
+    is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or _HEX_DIGITS.match(name))
     if not is_named or store.endswith(":/"):
         raise StoreError(
             f"{redacted(text)!r} is not a reference: write STORE/DATASET, and @TAG or @VERSION after it if you like"
@@ -75,6 +78,8 @@ def why_missing(store: Store, reference: Reference) -> str:
     """Return why `reference` names no version, and what could be named instead."""
     if not store.exists(""):
         return f"no dataset {reference.dataset!r} in {reference.store}"
+    if cut := _why_not_a_version(store, reference.name):
+        return cut
     if known := [name for name in store.names("tags") if tags.newest_number(store, name)]:
         return f"no tag {reference.name!r}; tags: {', '.join(known)}"
     if versions := published_versions(store):
@@ -83,3 +88,15 @@ def why_missing(store: Store, reference: Reference) -> str:
     if datasets := [name for name in names if {"versions", "tags"} & set(store.names(name))]:
         return f"that is a store; name one of its datasets: {', '.join(datasets)}"
     return f"no tag {reference.name!r}; no build has finished yet"
+
+
+def _why_not_a_version(store: Store, name: str) -> str:
+    """Return what hexadecimal digits lack to be a version, "" if they may be the name of a tag, such as "beef"."""
+    if not _HEX_DIGITS.match(name):
+        return ""
+    found = [v for v in store.names("versions") if v.startswith(name) and VERSION_PATTERN.match(v)]
+    begun = [version for version in found if is_published(store, version)]
+    if not begun and NAME_PATTERN.match(name):
+        return ""
+    next_step = f"write @{begun[0]}" if len(begun) == 1 else f"`tokenloom ls {store.root}` lists the versions"
+    return f"a version has 16 hexadecimal digits, not {len(name)}; {next_step}"

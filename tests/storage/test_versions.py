@@ -80,7 +80,7 @@ def test_a_reference_is_split_at_the_last_at_sign_after_the_last_slash(
         "store/news@",  # an empty variable after the @, which must not mean latest
         "store/news@Latest",
         "store/news@..",
-        "store/news@0123456789abcde",  # 15 digits, so no version, and a tag starts with a letter
+        "store/news@0123456789abcdefg",  # a tag starts with a letter
         "store/news@prod@latest",
         "store/ne ws",
         "store/news\n",
@@ -157,6 +157,21 @@ def test_a_missing_tag_is_reported_with_the_existing_tags(tmp_path: Path) -> Non
     publish(tmp_path, "news", A, "latest", "prod")
     with pytest.raises(StoreError, match=r"no tag 'test'; tags: latest, prod$"):
         resolve(Reference(str(tmp_path), "news", "test"))
+
+
+def test_part_of_a_version_is_reported_with_the_only_version_that_starts_so(tmp_path: Path) -> None:
+    publish(tmp_path, "news", A, "latest")
+    publish(tmp_path, "news", B)
+    for part in (A[:1], A[:8], A[:15]):
+        message = f"{tmp_path}/news@{part}: a version has 16 hexadecimal digits, not {len(part)}; write @{A}$"
+        with pytest.raises(StoreError, match=message):
+            resolve(parse_reference(f"{tmp_path}/news@{part}"))
+    for part in ("12345", f"0{A}"):
+        message = f"a version has 16 hexadecimal digits, not {len(part)}; `tokenloom ls {tmp_path}/news` lists the vers"
+        with pytest.raises(StoreError, match=message):
+            resolve(parse_reference(f"{tmp_path}/news@{part}"))
+    with pytest.raises(StoreError, match="no tag 'beef'; tags: latest"):
+        resolve(parse_reference(f"{tmp_path}/news@beef"))
 
 
 def test_a_dataset_without_a_finished_build_is_reported(tmp_path: Path) -> None:
