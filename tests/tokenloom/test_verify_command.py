@@ -122,7 +122,9 @@ def test_peek_never_shows_text_with_rows_of_another_shard(
         assert "restore it" in shown
         (folder / f"000000.{suffix}").unlink()
         assert main(["peek", made.reference]) == 1
-        assert "train/000000.tok or its .docs: missing from a published version; restore it" in capsys.readouterr().err
+        shown = capsys.readouterr().err
+        assert f"{folder}/000000.{suffix}: missing from a published version; " in shown
+        assert f"`tokenloom verify {made.store.root}@{made.version}` says what to do" in shown
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])

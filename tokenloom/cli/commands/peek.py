@@ -111,7 +111,11 @@ def _read_shard(store: Store, version: str, entry: ShardEntry, count: int) -> tu
         start = header.offsets_start
         offsets = np.frombuffer(store.read_range(path, start, start + 8 * (len(rows) + 1)), "<u8").tolist()
     except FileNotFoundError as error:
-        raise StoreError(f"{store.place(path)} or its .docs: missing from a published version; restore it") from error
+        missing = table if store.num_bytes(path) is not None else path
+        raise StoreError(
+            f"{store.place(missing)}: missing from a published version; `tokenloom verify {store.root}@{version}` says "
+            "what to do"
+        ) from error
     if rows and not (
         f"{rows[0].key:016x}" == entry.first_key
         and [row.start for row in rows] == offsets[:-1]
