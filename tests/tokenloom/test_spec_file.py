@@ -53,18 +53,18 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "documents:\n  min_char: 5\n",
             "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, max",
         ),
-        ("seed: yes\n", "spec.yaml:7: seed: Input should be a valid integer; got True"),
-        ("seed: 1.5\n", "spec.yaml:7: seed: Input should be a valid integer; got 1.5"),
-        ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: Input should be a valid integer; got '5'"),
-        ("seed: -1\n", "spec.yaml:7: seed: Input should be greater than or equal to 0; got -1"),
-        ("seed: 2026-01-01\n", "spec.yaml:7: seed: Input should be a valid integer; got datetime.date(2026, 1, 1)"),
-        ("documents:\n", "spec.yaml:7: documents: Input should be a valid dictionary"),
+        ("seed: yes\n", "spec.yaml:7: seed: must be an integer; got True"),
+        ("seed: 1.5\n", "spec.yaml:7: seed: must be an integer; got 1.5"),
+        ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: must be an integer, such as 5; got '5'"),
+        ("seed: -1\n", "spec.yaml:7: seed: must be at least 0; got -1"),
+        ("seed: 2026-01-01\n", "spec.yaml:7: seed: must be an integer; got datetime.date(2026, 1, 1)"),
+        ("documents:\n", "spec.yaml:7: documents: must be a mapping of keys"),
         (
             "tokenizer: {kind: tiktoken, name: gpt3}\n",
             "spec.yaml:7: tokenizer: tiktoken has no encoding 'gpt3'; allowed: cl100k_base, gpt2,",
         ),
         ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
-        ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: Input should be greater than 0; got 0"),
+        ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: must be more than 0; got 0"),
         ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5"),
         (
             "tokenizer: {kind: magic}\n",
@@ -95,8 +95,20 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "packs:\n  - {packing: concat, seq_length: 8}\n",
             "packs.0.seq_length: unknown key (value 8). Did you mean seq_len?",
         ),
-        ("documents: {on_error: ignore}\n", "documents.on_error: Input should be 'fail' or 'skip'; got 'ignore'"),
-        ("5: 6\n", "Keys should be strings; got 5"),
+        ("documents: {on_error: ignore}\n", "documents.on_error: must be 'fail' or 'skip'; got 'ignore'"),
+        ("5: 6\n", "keys must be text; got 5"),
+        ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: must be an integer, such as 1000000; got '1e6'"),
+        ("shard_tokens: 1.0e+6\n", "spec.yaml:7: shard_tokens: must be an integer, such as 1000000; got 1000000.0"),
+        ("shard_tokens: .nan\n", "spec.yaml:7: shard_tokens: must be an integer; got nan"),
+        ("seed: 9007199254740992\n", "spec.yaml:7: seed: must be at most 9007199254740991; got 9007199254740992"),
+        ("documents: {exclude: ''}\n", "spec.yaml:7: documents.exclude: must not be empty; got ''"),
+        ("documents: {exclude: 5}\n", "spec.yaml:7: documents.exclude: must be text, in quotes; got 5"),
+        ("documents: {deduplicate: 1}\n", "spec.yaml:7: documents.deduplicate: must be true or false; got 1"),
+        ("splits: {train: many}\n", "spec.yaml:7: splits.train: must be a number; got 'many'"),
+        ("splits: [{name: train, share: 2}]\n", "spec.yaml:7: splits.0.share: must be at most 1; got 2"),
+        ("splits: 5\n", "spec.yaml:7: splits: must be a list; got 5"),
+        ("runner: 5\n", "spec.yaml:7: runner: must be a mapping of keys; got 5"),
+        ("  - {kind: csv, path: x, delimiter: ab}\n", "spec.yaml:7: sources.2.delimiter: must be one character"),
     ],
 )
 def test_a_wrong_key_type_or_value_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
@@ -150,12 +162,14 @@ def test_pydantic_errors_that_prefect_quotes_are_stated_in_words() -> None:
         "store": "store",
         "tokenizer": {"kind": "byte"},
         "splits": [{"name": "a", "share": 0.5}],
+        "seed": -1,
     }
     with pytest.raises(ValidationError) as caught:
         BuildSpec.model_validate(wrong | {"sources": [{"kind": "jsonl", "path": "a.jsonl"}]})
     text = with_rules_in_words(str(ParameterTypeError.from_validation_error(caught.value)))
     assert "dataset: must be a lower-case letter, then at most 63" in text
     assert "splits: shares must add up to 1, not 0.5" in text
+    assert "seed: must be at least 0" in text
 
 
 @pytest.mark.parametrize(
@@ -224,7 +238,10 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="this is a folder"):
         load_spec(tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(SpecError, match=r"bytes\.yaml: can't be read"):
+    with pytest.raises(SpecError, match=r"bytes\.yaml: a spec must be UTF-8; this file looks like UTF-16\. Save it as"):
+        load_spec(tmp_path / "bytes.yaml")
+    (tmp_path / "bytes.yaml").write_bytes("dataset: né".encode("latin-1"))
+    with pytest.raises(SpecError, match=r"bytes\.yaml: a spec must be UTF-8; byte 10 of this file is not\. Save it as"):
         load_spec(tmp_path / "bytes.yaml")
 
 
@@ -273,8 +290,8 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
     [
         ("seed", "--set seed: write --set key=value"),
         ("=3", "--set =3: write --set key=value"),
-        ("seed=[", "--set seed=[: seed: Input should be a valid integer; got '['"),
-        ("seed=1=2", "--set seed=1=2: seed: Input should be a valid integer; got '1=2'"),
+        ("seed=[", "--set seed=[: seed: must be an integer; got '['"),
+        ("seed=1=2", "--set seed=1=2: seed: must be an integer; got '1=2'"),
         ("nope=3", "--set nope=3: nope: unknown key (value 3). Allowed: dataset, store"),
         ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),
         ("sources.0.nope=1", "--set sources.0.nope=1: sources.0.nope: unknown key"),
@@ -283,8 +300,10 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
         ("sources.-1.path=x", "--set sources.-1.path=x: the spec has no sources.-1"),
         ("sources.5=x", "--set sources.5=x: the spec has no sources.5"),
         ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
-        ("documents=3", "--set documents=3: documents: Input should be a valid dictionary"),
-        ("dataset=", "--set dataset=: dataset: Input should be a valid string; got no value"),
+        ("documents=3", "--set documents=3: documents: must be a mapping of keys"),
+        ("dataset=", "--set dataset=: dataset: must be text; got no value"),
+        ('store=""', "--set store=\"\": store: must not be empty; got ''"),
+        ("sources=[]", "--set sources=[]: sources: must not be empty; got []"),
     ],
 )
 def test_a_bad_override_is_reported_as_written(override: str, message: str, tmp_path: Path) -> None:

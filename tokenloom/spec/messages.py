@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from tokenloom.spec.base import NAME_PATTERN
 
+_MAX_SHOWN = 10**15
 # A shell variable at the start of a part of a path: $DATA/x, /mnt/${SET}/x, s3://$BUCKET/x.
 _VARIABLE = re.compile(r"(?:^|/)(\$(?:\w+|\{\w+\}))")
 _PATTERNS = {
@@ -21,20 +23,54 @@ _PATTERNS = {
     "^[a-z][a-z0-9+.-]*$": "must be a lower-case letter, then lower-case letters, digits, '+', '.' or '-'",
     "^[a-z0-9-]+$": "must be lower-case letters, digits or '-'",
 }
+# Messages of pydantic, and the rule that each of them states.
+_RULES = [
+    (re.compile(message), rule)
+    for message, rule in (
+        (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+        (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+        (r"Input should be greater than (\S+)", r"must be more than \1"),
+        (r"Input should be a finite number", "must be a finite number"),
+        (r"Input should be a valid integer(, .*)?", "must be an integer"),
+        (r"Input should be a valid number(, .*)?", "must be a number"),
+        (r"Input should be a valid boolean(, .*)?", "must be true or false"),
+        (r"Input should be a valid string", "must be text"),
+        (r"Input should be a valid list", "must be a list"),
+        (r"Input should be a valid dictionary( or .*)?", "must be a mapping of keys"),
+        (r"Input should be ('.*')", r"must be \1"),
+        (r"String should have at least 1 character|List should have at least 1 item.*", "must not be empty"),
+        (r"String should have at most 1 character", "must be one character"),
+        (r"Keys should be strings", "keys must be text"),
+        (r"Value error, ", ""),
+    )
+]
 
 
 def pydantic_rule(item: Mapping[str, Any]) -> str:
-    """Return the rule that a pydantic error states, with a regular expression put in words."""
+    """Return the rule that a pydantic error states, in words."""
     if item["type"] == "string_pattern_mismatch":
         return _PATTERNS[item["ctx"]["pattern"]]
-    return str(item["msg"]).removeprefix("Value error, ")
+    return with_rules_in_words(str(item["msg"])) + _as_intended(item["type"], item.get("input"))
 
 
 def with_rules_in_words(text: str) -> str:
     """Return a text that quotes pydantic errors, with their rules as pydantic_rule returns them."""
     for pattern, rule in _PATTERNS.items():
         text = text.replace(f"String should match pattern '{pattern}'", rule)
-    return text.replace(": Value error, ", ": ")
+    for message, rule in _RULES:
+        text = message.sub(rule, text)
+    return text
+
+
+def _as_intended(problem: str, value: Any) -> str:
+    """Return how to write a value of the wrong type, if that is clear: 1e6, a text in YAML, as an integer."""
+    if problem == "string_type" and isinstance(value, int | float):
+        return ", in quotes"
+    try:
+        number = float(value) if problem.startswith("int_") and isinstance(value, str | float) else math.nan
+    except ValueError:
+        return ""
+    return f", such as {int(number)}" if number.is_integer() and abs(number) < _MAX_SHOWN else ""
 
 
 def did_you_mean(given: str, allowed: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ def _value(key: KeyPath, text: str, folder: Path) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:  # *.txt, [a-z]+: a text that is not valid YAML is taken literally
         value = text
-    is_path = isinstance(value, str) and (key[-1] in _PATH_KEYS or value.startswith(_PATH_PREFIXES))
+    is_path = isinstance(value, str) and value and (key[-1] in _PATH_KEYS or value.startswith(_PATH_PREFIXES))
     return str((folder / Path(value).expanduser()).absolute()) if is_path and "://" not in value else value
 
 

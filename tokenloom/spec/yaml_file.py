@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def _read_text(name: str) -> tuple[str, str]:
             data, folder = _read_url(name)
         else:
             data, folder = Path(name).read_bytes(), str(Path(name).parent.absolute())
-        return data.decode("utf-8"), folder
+        return _decoded(data, name), folder
     except FileNotFoundError as error:
         advice = "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
         raise SpecError(f"{name}: no such file; {advice}") from error
@@ -83,8 +84,18 @@ def _read_text(name: str) -> tuple[str, str]:
         raise SpecError(f"{name}: this is a folder; name the YAML file of the spec") from error
     except StoreError:
         raise
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise SpecError(f"{name}: can't be read: {getattr(error, 'strerror', None) or message_of(error)}") from error
+
+
+def _decoded(data: bytes, name: str) -> str:
+    """Return the text of a file in UTF-8; raises SpecError for any other encoding."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        found = "this file looks like UTF-16" if is_utf16 else f"byte {error.start} of this file is not"
+        raise SpecError(f"{name}: a spec must be UTF-8; {found}. Save it as UTF-8") from error
 
 
 def _read_url(url: str) -> tuple[bytes, str]:
