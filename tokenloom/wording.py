@@ -1,8 +1,9 @@
-"""Format counts, sizes, times and tokenizers for messages."""
+"""Format counts, sizes, times, tokenizers and near misses for messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -54,3 +55,14 @@ def about(seconds: float) -> str:
 def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
     """Return a tokenizer's name, kind and number of ids: "gpt2 (tiktoken), 50,257 ids"."""
     return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"
+
+
+def near_miss(given: str, allowed: Iterable[str]) -> str:
+    """Return a question that names the allowed value closest to what was given, "" if none is close."""
+    close = difflib.get_close_matches(given.lower(), allowed, n=1)
+    return f"Did you mean {close[0]}?" if close else ""
+
+
+def did_you_mean(given: str, allowed: Sequence[str]) -> str:
+    """Return the allowed values, preceded by the one closest to what was given, if one is close."""
+    return f"{near_miss(given, allowed)} Allowed: {', '.join(allowed)}".lstrip()

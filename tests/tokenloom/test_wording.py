@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom.wording import about, clock, counted, described_tokenizer, duration, percent
+from tokenloom.wording import about, clock, counted, described_tokenizer, did_you_mean, duration, percent
 
 _ROOT = Path(__file__).parent.parent.parent
 _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|inputs|datasets|versions"
@@ -62,6 +62,11 @@ def test_only_complete_work_is_at_100_percent() -> None:
 def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
     tokenizer = {"name": "gpt2", "kind": "tiktoken", "vocab_size": 50257, "eot_id": 50256}
     assert described_tokenizer(tokenizer) == "gpt2 (tiktoken), 50,257 ids"
+
+
+def test_a_near_miss_is_named_before_the_allowed_values() -> None:
+    assert did_you_mean("Biuld", ["plan", "build"]) == "Did you mean build? Allowed: plan, build"
+    assert did_you_mean("x", ["plan", "build"]) == "Allowed: plan, build"
 
 
 def test_no_message_forms_its_own_plurals() -> None:

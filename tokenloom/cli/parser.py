@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from tokenloom import __version__
+from tokenloom.wording import did_you_mean, near_miss
 
 
 class _Command(NamedTuple):
@@ -66,14 +67,28 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError, with the closest of the choices, for a value that is none of them."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}. {did_you_mean(str(value), choices)}")
+
 
 class _CommandParser(_Parser):
-    """The parser of one command. It imports the command's module when it is used."""
+    """The parser of one command. It imports the command's module when it is used.
+
+    It refuses what it does not know, while argparse leaves that to the parser of `tokenloom`, which has other options.
+    """
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         if module := self.get_default("module"):
             import_module(module).add_arguments(self)
-        return super().parse_known_args(*args, **kwargs)
+        arguments, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            hint = near_miss(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and f'. {hint}'}")
+        return arguments, unknown
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,11 +1,10 @@
-"""Translate pydantic's errors about a spec: regular expressions become rules in words, near misses get a hint."""
+"""Translate pydantic's errors about a spec: each becomes a rule in words."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +70,6 @@ def _as_intended(problem: str, value: Any) -> str:
     except ValueError:
         return ""
     return f", such as {int(number)}" if number.is_integer() and abs(number) < _MAX_SHOWN else ""
-
-
-def did_you_mean(given: str, allowed: Sequence[str]) -> str:
-    """Return the allowed values, preceded by the one closest to what was given, if one is close."""
-    close = difflib.get_close_matches(given.lower(), allowed, n=1)
-    hint = f"Did you mean {close[0]}? " if close else ""
-    return f"{hint}Allowed: {', '.join(allowed)}"
 
 
 def unexpanded_variable(path: str, folder: str) -> str | None:

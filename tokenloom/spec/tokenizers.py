@@ -9,7 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
-from tokenloom.spec.messages import did_you_mean
+from tokenloom.wording import did_you_mean
 
 
 class ByteTokenizer(SpecModel):

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.messages import did_you_mean, pydantic_rule
+from tokenloom.spec.messages import pydantic_rule
 from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
+from tokenloom.wording import did_you_mean
 
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 
