@@ -20,6 +20,7 @@ from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import FileRange, Group, Options, PartitionRange, Rows, cut_groups, locate_groups
 from tokenloom.tasks.sources.files.finding import FoundFile
+from tokenloom.tasks.sources.files.named_kind import name_hint
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.arrow_checks import check_batch
 from tokenloom.tasks.sources.rows.columns import Columns
@@ -140,7 +141,8 @@ def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: l
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {_REPAIR}") from error
+        advice = name_hint(url, "arrow") or f": {message_of(error)}; {_REPAIR}"
+        raise InputError(f"{url}: not a readable Arrow file{advice}") from error
 
 
 def _check_names(fields: pa.Schema | pa.StructType) -> None:

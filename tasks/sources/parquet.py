@@ -26,6 +26,7 @@ from tokenloom.tasks.sources.base import (
     locate_groups,
 )
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.files.named_kind import name_hint
 from tokenloom.tasks.sources.files.opening import announce, open_input
 from tokenloom.tasks.sources.parquet_footer import (
     byte_ranges,
@@ -199,9 +200,8 @@ def _parse(
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        raise InputError(
-            f"{url}: not a readable parquet file: {message_of(error)}. Repair the file or leave it out"
-        ) from error
+        advice = name_hint(url, "parquet") or f": {message_of(error)}. Repair the file or leave it out"
+        raise InputError(f"{url}: not a readable parquet file{advice}") from error
 
 
 def _not_read(num_rows: int, *bad: BadRow) -> Rows:

@@ -417,6 +417,24 @@ def test_a_compressed_file_without_the_suffix_is_refused(tmp_path: Path) -> None
             texts_of(path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "named"),
+    [
+        ("parquet", "a.jsonl", "jsonl"),
+        ("parquet", "a.jsonl.gz", "jsonl"),
+        ("parquet", "a.csv", "csv"),
+        ("arrow", "a.parquet", "parquet"),
+        ("arrayrecord", "a.json", "jsonl"),
+    ],
+)
+def test_a_file_with_the_name_of_another_kind_gets_that_kind_as_advice(
+    kind: str, name: str, named: str, tmp_path: Path
+) -> None:
+    advice = f"its name ends in {name.removeprefix('a')}: read it with kind: {named}, or leave the file out"
+    with pytest.raises(InputError, match=re.escape(advice)):
+        texts_of(written(tmp_path / name, CONTENT), kind)
+
+
 # Parquet
 
 

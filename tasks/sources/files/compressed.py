@@ -13,6 +13,7 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.tasks.sources.files.opening import announce, input_bytes, is_local, open_input
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+SUFFIXES = tuple(_CODECS)
 _NOT_TEXT = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh91AY&SY": "bz2",
