@@ -70,24 +70,46 @@ def resolve(reference: Reference) -> tuple[Store, Manifest]:
         return store, load_manifest(store, reference.name)
     entry = tags.newest(store, reference.name)
     if entry is None:
-        raise StoreError(f"{reference}: {why_missing(store, reference)}")
+        raise StoreError(why_missing(store, reference))
     return store, load_manifest(store, entry.version)
 
 
 def why_missing(store: Store, reference: Reference) -> str:
-    """Return why `reference` names no version, and what could be named instead."""
+    """Return a message: `reference` names no version, why, and what could be named instead."""
     if not store.exists(""):
-        return f"no dataset {reference.dataset!r} in {reference.store}"
-    if cut := _why_not_a_version(store, reference.name):
-        return cut
-    if known := [name for name in store.names("tags") if tags.newest_number(store, name)]:
-        return f"no tag {reference.name!r}; tags: {', '.join(known)}"
+        return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{_others(reference.store)}"
+    folder = f"{reference.store}/{reference.dataset}"
+    if not {"versions", "tags"} & set(store.names("")) and (datasets := _datasets_in(store)):
+        return (
+            f"{folder}: this is a store; name one of its datasets: {', '.join(f'{folder}/{one}' for one in datasets)}"
+        )
+    return f"{reference}: {_why_not_a_version(store, reference.name) or _why_not_a_tag(store, reference.name)}"
+
+
+def _others(root: str) -> str:
+    """Return what the end of a message says about the datasets that the store at `root` has."""
+    store = open_store(root)
+    if not store.is_local:
+        return f"; `tokenloom ls {root}` lists its datasets"
+    if not store.exists(""):
+        return ", which does not exist"
+    datasets = _datasets_in(store)
+    return f"; its datasets are: {', '.join(datasets)}" if datasets else ", which has no datasets"
+
+
+def _datasets_in(store: Store) -> list[str]:
+    """Return the names of the datasets of a store in which something was published, sorted."""
+    names = filter(NAME_PATTERN.match, store.names(""))
+    return sorted(name for name in names if any(store.exists(f"{name}/{part}") for part in ("versions", "tags")))
+
+
+def _why_not_a_tag(store: Store, name: str) -> str:
+    """Return the tags of a dataset that lacks the tag `name`, or else its versions."""
+    if known := [tag for tag in store.names("tags") if tags.newest_number(store, tag)]:
+        return f"no tag {name!r}; tags: {', '.join(known)}"
     if versions := published_versions(store):
-        return f"no tag {reference.name!r}, and no other; name a version after the @: {', '.join(versions)}"
-    names = sorted(filter(NAME_PATTERN.match, store.names("")))
-    if datasets := [name for name in names if {"versions", "tags"} & set(store.names(name))]:
-        return f"that is a store; name one of its datasets: {', '.join(datasets)}"
-    return f"no tag {reference.name!r}; no build has finished yet"
+        return f"no tag {name!r}, and no other; name a version after the @: {', '.join(versions)}"
+    return f"no tag {name!r}; no build has finished yet"
 
 
 def _why_not_a_version(store: Store, name: str) -> str:

@@ -177,7 +177,7 @@ def open_version(reference: str) -> Subject:
             version = None
         else:
             if entry is None:
-                raise StoreError(f"{parsed}: {why_missing(store, parsed)}")
+                raise StoreError(why_missing(store, parsed))
             version = entry.version
     manifest = _manifest(store, version, damages) if version else None
     inputs = None

@@ -130,7 +130,7 @@ def test_commands_print_the_same_for_remote_and_local_stores(published: Publishe
 
 
 def test_missing_dataset_tag_and_version_are_named(published: Published, s3_proxy: FaultyProxy) -> None:
-    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {published.url}"):
+    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {published.url}; `tokenloom ls {published.url}` lists"):
         resolve(Reference(published.url, "gnus", "latest"))
     with pytest.raises(StoreError, match="no tag 'prod'; tags: latest"):
         resolve(Reference(published.url, "data", "prod"))

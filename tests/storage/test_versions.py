@@ -149,8 +149,23 @@ def test_a_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
 
 def test_missing_dataset_is_named(tmp_path: Path) -> None:
     publish(tmp_path, "news", A, "latest")
-    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {tmp_path}"):
+    publish(tmp_path, "books", B, "latest")
+    (tmp_path / "notes.txt").write_text("a file, not a dataset")
+    (tmp_path / "empty").mkdir()
+    message = f"^{tmp_path}/gnus@latest: no dataset 'gnus' in {tmp_path}"
+    with pytest.raises(StoreError, match=rf"{message}; its datasets are: books, news$"):
         resolve(Reference(str(tmp_path), "gnus", "latest"))
+    with pytest.raises(StoreError, match=r"no dataset 'gnus' in .*/empty, which has no datasets$"):
+        resolve(Reference(f"{tmp_path}/empty", "gnus", "latest"))
+    with pytest.raises(StoreError, match=r"no dataset 'gnus' in .*/none, which does not exist$"):
+        resolve(Reference(f"{tmp_path}/none", "gnus", "latest"))
+
+
+def test_a_folder_of_other_files_is_not_called_a_store(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes.txt").write_text("a file, not a dataset")
+    with pytest.raises(StoreError, match=r"data@latest: no tag 'latest'; no build has finished yet$"):
+        resolve(Reference(str(tmp_path), "data", "latest"))
 
 
 def test_a_missing_tag_is_reported_with_the_existing_tags(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def test_a_missing_dataset_and_a_version_without_tags_are_reported(
 ) -> None:
     shutil.copytree(made.spec.store, tmp_path / "store")
     assert main(["inspect", str(tmp_path / "store")]) == 1
-    assert "that is a store; name one of its datasets: data" in capsys.readouterr().err
+    store = tmp_path / "store"
+    assert f"tokenloom: {store}: this is a store; name one of its datasets: {store}/data\n" == capsys.readouterr().err
     shutil.rmtree(tmp_path / "store" / "data" / "tags")
     assert main(["inspect", str(tmp_path / "store" / "data")]) == 1
     assert "no tag 'latest', and no other; name a version after the @: " in (shown := capsys.readouterr().err)
