@@ -302,12 +302,22 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
         ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
         ("documents=3", "--set documents=3: documents: must be a mapping of keys"),
         ("dataset=", "--set dataset=: dataset: must be text; got no value"),
+        ("dataset=../x", "'.', '_' or '-'; got '../x'"),
         ('store=""', "--set store=\"\": store: must not be empty; got ''"),
         ("sources=[]", "--set sources=[]: sources: must not be empty; got []"),
     ],
 )
 def test_a_bad_override_is_reported_as_written(override: str, message: str, tmp_path: Path) -> None:
     assert message in refusal(tmp_path, BASE, override)
+
+
+def test_an_override_inside_a_source_is_blamed_with_the_line_of_the_source(tmp_path: Path) -> None:
+    overrides = ("sources.0.kind=csv", "sources.0.header=false", "seed=3")
+    place = "spec.yaml:4 with --set sources.0.kind=csv --set sources.0.header=false"
+    assert refusal(tmp_path, BASE, *overrides).startswith(f"{place}: sources.0: text: without a header")
+    spec = load(tmp_path, BASE + "tokenizer: byte\n", "sources.1.path=other.txt")
+    assert spec.source_place("parquet-0") == f"{tmp_path}/spec.yaml:4"
+    assert spec.source_place("text-1") == f"{tmp_path}/spec.yaml:5 with --set sources.1.path=other.txt"
 
 
 # Paths

@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted, key_path
+from tokenloom.spec.yaml_file import OVERRIDE, KeyPath, YamlFile, dotted, key_path
 
 _PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
-_PATH_PREFIXES = ("./", "../", "~/")  # the name of a Hugging Face dataset may be such a folder
+_NAME_KEYS = ("name", "data_files")  # of a Hugging Face dataset; paths if they begin like one
+_PATH_PREFIXES = ("./", "../", "~/")
 
 
 def apply_override(file: YamlFile, override: str, folder: Path) -> None:
@@ -29,7 +30,7 @@ def apply_override(file: YamlFile, override: str, folder: Path) -> None:
     _set(file.value, key, _value(key, text, folder), override)
     for replaced in [known for known in file.places if known[: len(key)] == key]:
         del file.places[replaced]
-    file.places[key] = f"--set {override}"
+    file.places[key] = f"{OVERRIDE}{override}"
 
 
 def _parts(override: str) -> tuple[KeyPath, str]:
@@ -48,8 +49,10 @@ def _value(key: KeyPath, text: str, folder: Path) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:  # *.txt, [a-z]+: a text that is not valid YAML is taken literally
         value = text
-    is_path = isinstance(value, str) and value and (key[-1] in _PATH_KEYS or value.startswith(_PATH_PREFIXES))
-    return str((folder / Path(value).expanduser()).absolute()) if is_path and "://" not in value else value
+    if not isinstance(value, str) or not value or "://" in value:
+        return value
+    is_path = key[-1] in _PATH_KEYS or (key[-1] in _NAME_KEYS and value.startswith(_PATH_PREFIXES))
+    return str((folder / Path(value).expanduser()).absolute()) if is_path else value
 
 
 def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:

@@ -14,6 +14,7 @@ from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.spec.build_spec import field_names
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
+OVERRIDE = "--set "  # the place of a key that an override gave begins with it
 KeyPath = tuple[str | int, ...]  # such as ("sources", 0, "path")
 
 
@@ -34,9 +35,15 @@ class YamlFile:
     places: dict[KeyPath, str]
 
     def place(self, key: KeyPath) -> str:
-        """Return where a key or else its closest parent was written; the name of the file if neither was."""
+        """Return where a key or else its closest parent was written; the name of the file if neither was.
+
+        Overrides of parts of its value follow: "news.yaml:7 with --set sources.0.path=x".
+        """
         parents = (key[:n] for n in range(len(key), 0, -1))
-        return next((self.places[parent] for parent in parents if parent in self.places), self.name)
+        place = next((self.places[parent] for parent in parents if parent in self.places), self.name)
+        below = [at for part, at in self.places.items() if key and part[: len(key)] == key and part != key]
+        overrides = [at for at in below if at.startswith(OVERRIDE)]
+        return f"{place} with {' '.join(overrides)}" if overrides else place
 
 
 def read_yaml_file(name: str) -> YamlFile:
