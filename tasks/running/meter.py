@@ -16,7 +16,8 @@ from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarte
 from tokenloom.wording import counted
 
 _MIN_SHARE = 0.02  # of a step or of the work; less says nothing about its pace
-_MIN_SECONDS = 1.0
+_MIN_SECONDS = 2.0  # of work; before it, a build starts processes and loads the tokenizer
+_LONG_SECONDS = 30.0  # of a step; its start no longer matters
 
 
 @dataclass
@@ -34,6 +35,7 @@ class _Step:
     num_bytes: int = 0
     num_tokens: int = 0
     start: float = field(default_factory=lambda: time.monotonic())
+    first_advance: float | None = None
 
     def take(self, event: Reused | Advanced) -> None:
         self.done += event.done
@@ -41,6 +43,8 @@ class _Step:
             self.reused += event.done
             self.num_reused += event.num_parts
         else:
+            if self.first_advance is None:
+                self.first_advance = time.monotonic()
             self.num_documents += event.num_documents
             self.num_bytes += event.num_bytes
             self.num_tokens += event.num_tokens
@@ -48,6 +52,12 @@ class _Step:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.start
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its work has gone on for long enough to know its pace."""
+        first = self.first_advance
+        return first is not None and (time.monotonic() - first >= _MIN_SECONDS or self.seconds >= _LONG_SECONDS)
 
     @property
     def share(self) -> float:
@@ -142,6 +152,8 @@ class Meter:
         """Return about how long the rest of the work takes; None while too little of it is done for an estimate."""
         step = self._step
         if step is None or step.name not in self._weights:
+            return None
+        if not (self._worked or step.is_measured):
             return None
         weight, own = self._weights[step.name], step.share - step.reused_share
         worked, seconds = self._worked + weight * own, self._work_seconds + step.seconds

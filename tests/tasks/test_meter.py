@@ -65,6 +65,18 @@ def test_the_step_and_the_whole_build_are_both_named_with_elapsed_and_remaining_
     assert meter.read().seconds_left == pytest.approx(100 + 0.2 * 100 / 0.4)
 
 
+def test_a_small_build_shows_no_time_left_that_follows_from_its_start(time: _Clock) -> None:
+    meter = _meter(_WORK, StepStarted("tokenize", 1000))
+    time.now += 6  # processes start
+    meter.take(Advanced(num_documents=4, num_bytes=100, num_tokens=20, done=100))
+    assert meter.read().seconds_left is None
+    time.now += 1.9
+    assert meter.read().text() == "tokenize 10%, overall 8%, 4 documents, 0:08 elapsed"
+    time.now += 0.1
+    meter.take(Advanced(done=100))
+    assert meter.read().seconds_left == pytest.approx(0.8 * 8 / 0.2 + 0.2 * 8 / 0.16)
+
+
 def test_reused_work_does_not_affect_the_time_left(time: _Clock) -> None:
     meter = _meter(_WORK, StepStarted("tokenize", 1000, "partitions", 10), Reused(8, 800))
     time.now += 50
