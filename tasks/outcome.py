@@ -20,7 +20,7 @@ CONTINUES = "Retry, or the next run of the same spec, continues from what is don
 
 
 def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Return two lines: the version that a build published or found, and its contents and cost.
+    """Return two lines: the version that a build published, found or was overtaken with, and its contents and cost.
 
     Args:
         result: see BuildResult.to_json.
@@ -28,6 +28,8 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
     seconds = duration(result["seconds"])
     if result["published"]:
         version, took = f"published {result['reference']}", f", in {seconds}"
+    elif was_overtaken(result):
+        version, took = f"another build published the same version first: {result['reference']}", f", in {seconds}"
     else:
         version, took = f"up to date, nothing new to publish: {result['reference']}", f"; checked in {seconds}"
     holds = f"{result['tokens']:,} tokens in {counted(result['documents'], 'document')}"
@@ -35,6 +37,11 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
     if result["partitions"] is not None:
         facts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
     return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
+
+
+def was_overtaken(result: Mapping[str, Any]) -> bool:
+    """Return whether a build made its version while another build published the same one."""
+    return result["partitions"] is not None and not result["published"]
 
 
 def outcome_line(result: Mapping[str, Any]) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
+from tokenloom.cli.main import main
+from tokenloom.flows import build_steps
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.outcome import (
     CONTINUES,
@@ -15,6 +20,7 @@ from tokenloom.tasks.outcome import (
     outcome_line,
     reading_lines,
 )
+from tokenloom.tasks.publish import publish_version
 
 
 def _spec(folder: Path, num_files: int) -> BuildSpec:
@@ -58,6 +64,24 @@ def test_the_outcome_of_an_up_to_date_build_describes_the_existing_version(tmp_p
         f"up to date, nothing new to publish: {first['reference']} has {first['tokens']:,} tokens in 100 documents, "
         "3 shards; checked in 0.3 s; tokenizer byte (byte), 256 ids"
     )
+
+
+def test_a_build_that_another_one_overtook_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def publish_twice(*arguments: Any) -> bool:
+        assert publish_version(*arguments)
+        return publish_version(*arguments)
+
+    spec = _spec(tmp_path, 2)
+    (tmp_path / "spec.yaml").write_text(spec.model_dump_json())
+    monkeypatch.setattr(build_steps, "publish_version", publish_twice)
+    assert main(["build", str(tmp_path / "spec.yaml"), "--direct", "--workers", "0"]) == 0
+    version, facts, *rest = capsys.readouterr().out.splitlines()
+    assert version.startswith(f"another build published the same version first: {spec.store}/{spec.dataset}@")
+    assert "tokens in 100 documents, 3 shards, in " in facts
+    assert "0 of 2 partitions reused" in facts
+    assert not [line for line in rest if "latest" in line]
 
 
 def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
 
 
 def _print(out: Output, result: Json) -> None:
-    from tokenloom.tasks.outcome import outcome_lines, reading_lines
+    from tokenloom.tasks.outcome import outcome_lines, reading_lines, was_overtaken
 
     for line in outcome_lines(result):
         out.line(line)
@@ -68,7 +68,7 @@ def _print(out: Output, result: Json) -> None:
     _print_left_out_rows(out, result)
     if result["tag"] != "latest":
         out.line(f"a try-out of the first documents of each source: its tag is {result['tag']}, never latest")
-    elif result["tag_moved"] and not result["published"]:
+    elif result["tag_moved"] and not result["published"] and not was_overtaken(result):
         out.line(f"latest now names {result['version']}")
     if result["tag_note"]:
         out.line(f"the tag was not moved: {result['tag_note']}")
