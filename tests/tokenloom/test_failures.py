@@ -159,7 +159,7 @@ def test_an_error_of_a_source_names_the_line_of_the_spec(tmp_path: Path, capsys:
     limited = _refused(capsys, "build", spec, "--direct", "--limit", "2", "--workers", "0")
     assert limited.startswith(place)
     missing = _refused(capsys, "plan", spec, "--set", "sources.1.path=none.jsonl")
-    assert missing.startswith(f"{spec}:5: source second: ")
+    assert missing.startswith(f"{spec}:5 with --set sources.1.path=none.jsonl: source second: ")
     written = _refused(capsys, "plan", spec, "--set", f"sources=[{{kind: jsonl, path: {tmp_path}/a.jsonl}}]")
     assert written.startswith(f"--set sources=[{{kind: jsonl, path: {tmp_path}/a.jsonl}}]: source jsonl-0: ")
 
@@ -204,7 +204,8 @@ def test_only_strings_are_read_with_a_dot_and_named_without(
     (tmp_path / "a.json").write_text(rows)
     message = _refused(capsys, "plan", _spec(tmp_path, "jsonl", "a.json"))
     assert message.endswith(
-        "a string where an object with the key 'text' is expected; set text: . if each row is a text"
+        "a string where an object with the key 'text' is expected; set text: . if each row is a text, or leave out bad "
+        "rows (documents.on_error: skip)"
     )
     assert main(["build", _spec(tmp_path, "jsonl", "a.json", "text: ."), "--direct", "--workers", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3
