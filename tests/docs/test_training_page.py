@@ -31,11 +31,9 @@ def _blocks(heading: str) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the datasets that the page names."""
     folder = tmp_path_factory.mktemp("page")
-    for name in ("storage", "tasks"):
-        files = [path.read_text(encoding="utf-8") for path in sorted((_ROOT / name).rglob("*.py"))]
-        texts = [text for file in files for text in file.split("\n\n\n")]
-        source = {"kind": "jsonl", "path": str(write_jsonl(folder / f"{name}.jsonl", texts))}
-        dataset = {"storage": "news", "tasks": "titles"}[name]
+    for dataset, length in (("news", 24), ("titles", 6)):
+        texts = [f"def {dataset}_{i}(x):\n    return x + {i}\n" * (1 + i % length) for i in range(1500)]
+        source = {"kind": "jsonl", "path": str(write_jsonl(folder / f"{dataset}.jsonl", texts))}
         splits = {"train": 0.8, "validation": 0.2}
         build(make_spec(folder / "store", [source], dataset=dataset, splits=splits, shard_tokens=60_000))
     return folder

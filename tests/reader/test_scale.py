@@ -159,7 +159,9 @@ def read_in_full_order(reference: str, packing: str, fields: list[str], max_open
 def test_at_most_max_open_shards_stay_mapped(
     max_open_shards: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
-    assert 1 <= children.run(read_in_full_order, reference, packing, fields, max_open_shards) <= max_open_shards
+    """Where samples depend on documents, a thread maps one more while it counts its samples."""
+    most = max_open_shards + (packing == "document")
+    assert 1 <= children.run(read_in_full_order, reference, packing, fields, max_open_shards) <= most
 
 
 def read_with_few_files(reference: str, packing: str, fields: list[str], access: str, prefetch: int) -> int:
