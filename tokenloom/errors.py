@@ -5,10 +5,13 @@
     ├── InputError      (ValueError)    an input file is missing, damaged or of the wrong kind
     │   └── BadRow                      a row is damaged: `on_error: skip` leaves it out and lists it
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
+    │   └── EncoderMismatch             a fast encoder does not give the ids of the reference library
     ├── StoreError      (OSError)       the store can't be read or written
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
     ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build recreates it, at most twice
+    │   └── DistrustedEncoder           it holds ids of a fast encoder that must not be used any more
     ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
+    │   └── ReencodingMismatch          documents that were encoded again have other ids
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
 A message contains the place (file, row group or shard), the rule, the value and the next step.
@@ -74,6 +77,10 @@ class TokenizerError(TokenloomError, ValueError):
     """A tokenizer can't be made from its definition, or it can't encode a text."""
 
 
+class EncoderMismatch(TokenizerError):
+    """A fast encoder gave other ids than the reference library, or failed."""
+
+
 class StoreError(TokenloomError, OSError):
     """The store can't be read or written. The message names the path and the system's reason."""
 
@@ -83,7 +90,7 @@ class FormatError(TokenloomError, ValueError):
 
 
 class WorkError(TokenloomError, RuntimeError):
-    """A file in work/ is missing or damaged. A build recreates it, and raises StoreError if that does not help.
+    """A file in work/ is missing, damaged or must not be used. A build recreates it; StoreError if that does not help.
 
     Args:
         message: what is wrong with which file.
@@ -98,10 +105,30 @@ class WorkError(TokenloomError, RuntimeError):
         return str(self.args[0])
 
 
+class DistrustedEncoder(WorkError):
+    """Work files hold ids of a fast encoder that is distrusted. A build encodes the documents again."""
+
+
 class CheckError(TokenloomError, RuntimeError):
     """A check before publication failed, so nothing was published."""
 
     exit_code = 3
+
+
+class ReencodingMismatch(CheckError):
+    """Documents that were encoded again have other ids than their shard.
+
+    Args:
+        found: what differs where.
+        next_step: what to do, if no fast encoder is to blame.
+    """
+
+    def __init__(self, found: str, next_step: str) -> None:
+        super().__init__(found, next_step)
+        self.found = found
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 class WorkerLost(TokenloomError, RuntimeError):

@@ -1,7 +1,8 @@
 """Records: JSON of a known shape as frozen dataclasses, and the decoder that checks it.
 
-The fields of a record have the names of its JSON's keys. Other keys are ignored: a later release may add some. A
-NamedTuple stands for a JSON array with an item for each field.
+The fields of a record have the names of its JSON's keys. Other keys are ignored: a later release may add some. A field
+with a default may be missing: an earlier release did not write it. A NamedTuple stands for a JSON array with an item
+for each field.
 
     @dataclass(frozen=True, slots=True)
     class Point:
@@ -15,7 +16,7 @@ NamedTuple stands for a JSON array with an item for each field.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -135,12 +136,17 @@ def _mapping(item: Decoder) -> Decoder:
 
 def _dataclass(kind: type) -> Decoder:
     hints = get_type_hints(kind)
-    decoders = [(field.name, _decoder(hints[field.name])) for field in fields(kind)]
+    decoders = [(field.name, _decoder(hints[field.name]), field.default is not MISSING) for field in fields(kind)]
 
     def decode(value: object) -> object:
         if not isinstance(value, dict):
             raise Mismatch("", "an object")
-        return kind(*(_of_field(name, decoder, _given(value, name)) for name, decoder in decoders))
+        known = {
+            name: _of_field(name, decoder, _given(value, name))
+            for name, decoder, has_default in decoders
+            if not (has_default and name not in value)
+        }
+        return kind(**known)
 
     return decode
 

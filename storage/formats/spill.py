@@ -64,11 +64,12 @@ def spill_path(name: str, index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SpillCounts:
-    """The length of a spill, and its documents and tokens by split."""
+    """The length of a spill, its documents and tokens by split, and the checksum of its header, which covers it all."""
 
     bytes: int
     documents: list[int]
     tokens: list[int]
+    checksum: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def write_spill(
     tokens = take_documents(documents.tokens, documents.num_tokens, order)
     ids = take_documents(documents.ids, documents.id_bytes, order)
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes = _write(file, _table(documents, order), tokens, ids, info | counts)
-    return SpillCounts(num_bytes, **counts)
+        num_bytes, checksum = _write(file, _table(documents, order), tokens, ids, info | counts)
+    return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
 def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
@@ -132,7 +133,10 @@ def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
     return table
 
 
-def _write(file: IO[bytes], table: AnyArray, tokens: AnyArray, ids: NDArray[np.uint8], info: JsonObject) -> int:
+def _write(
+    file: IO[bytes], table: AnyArray, tokens: AnyArray, ids: NDArray[np.uint8], info: JsonObject
+) -> tuple[int, str]:
+    """Write a spill; return its length and the checksum of its header."""
     body = [part.view(np.uint8).data for part in (table, np.ascontiguousarray(tokens), ids)]
     checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
     block = canonical_json(info)
@@ -150,10 +154,11 @@ def _write(file: IO[bytes], table: AnyArray, tokens: AnyArray, ids: NDArray[np.u
         file_bytes,
     )
     head = fixed + block + sampled + checksums
-    local_files.write_all(file, head + xxhash.xxh3_128_digest(head))
+    digest = xxhash.xxh3_128_digest(head)
+    local_files.write_all(file, head + digest)
     for part in body:
         local_files.write_all(file, part)
-    return file_bytes
+    return file_bytes, digest.hex()
 
 
 def _block_checksums(parts: Sequence[memoryview]) -> list[int]:
@@ -204,10 +209,12 @@ class Spill:
         name: the name of the partition's spills.
         index: the index of this spill in the partition.
         num_bytes: its length, as the partition's record gives it.
+        checksum: that of its header, as the record gives it; None for a record of an earlier release.
     """
 
-    def __init__(self, store: Store, name: str, index: int, num_bytes: int) -> None:
+    def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str | None = None) -> None:
         self.name = name
+        self._checksum = checksum
         self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
         self._read_header()
 
@@ -228,6 +235,8 @@ class Spill:
         head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
         if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
             raise self._error("its header is damaged")
+        if self._checksum not in (None, head[-_CHECKSUM_BYTES:].hex()):
+            raise self._error("another build has replaced it by one with other contents")
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
         num_sampled = -(-num_documents // _SAMPLE_ROWS)

@@ -28,11 +28,19 @@ class _Inputs:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderUse:
+    """How many partitions a fast encoder encoded, and how many bytes of their text the reference encoded too."""
+
+    partitions: int
+    compared: int
+
+
+@dataclass(frozen=True, slots=True)
 class BuildRecord:
     """How a version was built; nothing that decides its bytes.
 
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
-    checks before publishing found.
+    checks before publishing found, `encoders` are the fast encoders, by name and version.
     """
 
     spec: JsonObject
@@ -42,6 +50,7 @@ class BuildRecord:
     host: str
     python: str
     libraries: dict[str, str]
+    encoders: dict[str, EncoderUse] | None = None
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tokenloom.storage.formats.canonical import read_signed_record
+from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.formats.work_files import reading_work_file, write_work_record
 from tokenloom.storage.stores.store import Store
 
@@ -17,7 +18,7 @@ _NAME = "assignment.json"
 
 @dataclass(frozen=True, slots=True)
 class SpillEntry:
-    """One spill to read: its partition's name, its index there, its length, and the index of its input.
+    """One spill to read: its partition's name, its index there, length and checksum, and the index of its input.
 
     Entries are in the total order of inputs.
     """
@@ -25,6 +26,7 @@ class SpillEntry:
     name: str
     index: int
     num_bytes: int
+    checksum: str | None
     input_index: int
 
 
@@ -69,12 +71,13 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the shuffle reads and writes; `totals` are by split."""
+    """What the shuffle reads and writes; `totals` are by split, `encoders` what fast encoders did."""
 
     spills: list[SpillEntry]
     shards: list[ShardRange]
     totals: dict[str, SplitTotals]
     rows: RowsRead
+    encoders: dict[str, EncoderUse]
 
 
 def candidate_path(version: str, name: str) -> str:

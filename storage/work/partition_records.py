@@ -34,7 +34,9 @@ class QuarantineSummary:
 class PartitionRecord:
     """What became of the rows of a partition.
 
-    `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has.
+    `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
+    is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
+    bytes of their text were encoded by the reference too.
     """
 
     read: int
@@ -43,6 +45,8 @@ class PartitionRecord:
     unseen: list[str]
     spills: list[SpillCounts]
     quarantine: QuarantineSummary
+    encoder: str | None = None
+    compared: int = 0
 
 
 def partition_record_path(spill_name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from tokenloom.storage.formats.shard_entries import ShardEntry
@@ -17,7 +18,8 @@ class ShardRecord:
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `sampled` are
-    documents to check, each the fields of a SampledDocument.
+    documents to check, each the fields of a SampledDocument. `encoders` are the fast encoders that encoded
+    spills of the build.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ShardRecord:
     max_id: int
     bad_ends: int
     sampled: list[tuple[int, ...]]
+    encoders: tuple[str, ...] = ()
 
     def entry(self) -> ShardEntry:
         """Return the shard's row of the manifest."""
@@ -53,10 +56,17 @@ def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:
     write_work_record(store, shard_record_path(version, record.name), record)
 
 
-def find_shard_record(store: Store, version: str, name: str) -> ShardRecord | None:
-    """Return the record of a shard if it and the shard's two files are there, else None."""
+def find_shard_record(store: Store, version: str, name: str, distrusted: Collection[str] = ()) -> ShardRecord | None:
+    """Return the record of a shard if it and the shard's two files are there, else None.
+
+    Args:
+        store: the dataset's store.
+        version: of the shard.
+        name: of the shard: "train/000000".
+        distrusted: fast encoders that must not be used any more; a shard that may hold their ids does not count.
+    """
     record = find_work_record(store, shard_record_path(version, name), ShardRecord)
-    if record is None:
+    if record is None or set(record.encoders) & set(distrusted):
         return None
     path = version_path(version, name)
     is_complete = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")

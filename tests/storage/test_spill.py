@@ -284,3 +284,13 @@ def test_a_work_error_can_be_pickled() -> None:
 
     error = pickle.loads(pickle.dumps(WorkError("the reason", NAME)))  # noqa: S301  (our own bytes)
     assert (error.spill_name, str(error)) == (NAME, "the reason")
+
+
+def test_a_spill_with_other_contents_than_recorded_is_refused(tmp_path: Path) -> None:
+    """Two builds may write spills of one name; each knows the contents of its own."""
+    store = write(tmp_path, make_documents(50, 8, 1, np.uint16))
+    num_bytes = store.num_bytes(spill_path(NAME, 0)) or 0
+    counts = write_spill(store, NAME, 0, make_documents(50, 8, 1, np.uint16), NUM_SPLITS, {"backend": "test"})
+    assert Spill(store, NAME, 0, num_bytes, counts.checksum).num_documents == counts.documents
+    with pytest.raises(WorkError, match="another build has replaced it by one with other contents"):
+        Spill(store, NAME, 0, num_bytes, "0" * 32)

@@ -37,10 +37,11 @@ from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record,
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
-    [SpillEntry(SPILL, 0, 10, 0)],
+    [SpillEntry(SPILL, 0, 10, None, 0)],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": SplitTotals(1, 5)},
     RowsRead(1, 0, 0, 0),
+    {},
 )
 RECORD = PartitionRecord(
     3, 1, 0, ["id"], [SpillCounts(4, [1, 0], [5, 0])], QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row")
