@@ -51,6 +51,7 @@ def test_a_default_never_changes_within_a_format_version() -> None:
             "encoder": None,
             "pattern": None,
             "special_tokens": {},
+            "backend": "reference",
             "eot": None,
             "bos": None,
         },

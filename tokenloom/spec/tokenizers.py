@@ -30,7 +30,19 @@ class _WithMarks(SpecModel):
     )
 
 
-class TiktokenTokenizer(_WithMarks):
+class _WithBackend(_WithMarks):
+    backend: Literal["reference", "auto"] = Field(
+        "reference",
+        title="Encoder",
+        description="reference: the tokenizer's own library; auto: a fast encoder that is proven to give the same ids",
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that determine the bytes of a version; the encoder does not."""
+        return {name: value for name, value in super().identity().items() if name != "backend"}
+
+
+class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
     model_config = ConfigDict(title="tiktoken files")
@@ -69,7 +81,7 @@ class TiktokenTokenizer(_WithMarks):
         return self
 
 
-class HuggingFaceTokenizer(_WithMarks):
+class HuggingFaceTokenizer(_WithBackend):
     """A tokenizer.json of the Hugging Face library tokenizers: BPE, Unigram or WordPiece."""
 
     model_config = ConfigDict(title="Hugging Face")
@@ -102,7 +114,7 @@ class SentencePieceTokenizer(_WithMarks):
 # The rest is for the form, except the short names.
 
 
-class _NamedTiktoken(_WithMarks):
+class _NamedTiktoken(_WithBackend):
     """A byte-pair encoding of tiktoken, by its name."""
 
     model_config = ConfigDict(title="tiktoken")

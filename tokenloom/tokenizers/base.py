@@ -17,6 +17,8 @@ from tokenloom.errors import TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"  # what decode() returns for the end-of-text id of every tokenizer
 
+WORKER_MARK = "TOKENLOOM_WORKER"  # in the environment of a worker process, which may be ended at any time
+
 # Its ids are part of every fingerprint: a library that encodes any of it differently counts as another tokenizer.
 PROBE = (
     "Hello, world! It's 2026; we've 1234567 reasons.\r\n\tdef f(x):\n        return x**2  # naïve café\n\n\n"
@@ -44,7 +46,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     eot_id: int
     fingerprint: str  # SHA-256 of the whole definition and the ids of PROBE, in hexadecimal
-    backend: str  # the library that encodes, with its version
+    backend: str  # the library whose ids it gives, with its version
     files: dict[str, bytes]  # the files it was made from, by fixed names; empty if it is built in or named
     max_text_bytes: int  # a longer text only if `takes` allows it: a worker's limit is 1 GB + 4 times its largest text
 

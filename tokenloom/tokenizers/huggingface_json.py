@@ -70,11 +70,11 @@ class HuggingFaceTokenizer:
         self.name = name
         self.files = {FILE: data}
         self._library = library
-        self._bos_ids, self.eot_id = boundary_ids
+        self.bos_ids, self.eot_id = boundary_ids
         self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
-        self._spellings = {i: library.id_to_token(i) or "" for i in self._bos_ids} | {self.eot_id: END_OF_TEXT}
+        self._spellings = {i: library.id_to_token(i) or "" for i in self.bos_ids} | {self.eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest()}
-        marked = {"eot": self.eot_id, "bos": self._bos_ids}
+        marked = {"eot": self.eot_id, "bos": self.bos_ids}
         probe_ids = self._encode_texts([PROBE], _UINT32)[0].tolist()
         self.fingerprint = fingerprint(definition | marked, probe_ids)
         with _library_errors(f"tokenizer {name}: a text can't be encoded"):
@@ -90,7 +90,7 @@ class HuggingFaceTokenizer:
                 ids = [self._encode_long(data[offsets[start] : offsets[end]], self._cut, dtype)]
             else:
                 ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
-            parts.append(with_boundary_ids(ids, self._bos_ids, self.eot_id, dtype))
+            parts.append(with_boundary_ids(ids, self.bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)
 
     def _encode_long(self, text: NDArray[np.uint8], cut: re.Pattern[str], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -25,6 +25,7 @@ from tiktoken_ext import openai_public
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes
+from tokenloom.tokenizers.byte_letters import BYTES_IN_ORDER, bytes_of_letters
 
 _RUN_BYTES = 250_000  # 0.1 to 0.5 MB are equally fast; 2 MB is slower
 RANKS, VOCAB_BPE, ENCODER = "ranks.tiktoken", "vocab.bpe", "encoder.json"
@@ -55,7 +56,7 @@ class TiktokenTokenizer:
         self._eot, self._bos = eot, bos or ""
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
-        self._bos_ids = [self._special_id(bos)] if bos else []
+        self.bos_ids = [self._special_id(bos)] if bos else []
         # Documents are not joined if tokens can overlap (such as "<<" with itself): one could be found across a seam.
         self._can_join = not any(_overlap(a, b) for a in self._allowed for b in self._allowed)
         probe_ids = [int(i) for i in self._encode_text(PROBE)]
@@ -64,6 +65,16 @@ class TiktokenTokenizer:
                 f"tokenizer {name}: its pattern drops text; give the pattern that belongs to its vocabulary"
             )
         self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, probe_ids)
+
+    @property
+    def ranks(self) -> dict[bytes, int]:
+        """The ordinary tokens and their ids."""
+        return self._encoding._mergeable_ranks
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression that cuts a text into words."""
+        return self._encoding._pat_str
 
     def _special_id(self, token: str) -> int:
         if token not in self._encoding.special_tokens_set:
@@ -99,13 +110,13 @@ class TiktokenTokenizer:
     def _ends(self, tokens: NDArray[Any], num_documents: int) -> NDArray[np.int64] | None:
         """Return where each document ends; None if there are too many special ids, as when a text contains one."""
         ends = np.flatnonzero(tokens == self.eot_id) + 1
-        if self.eot_id in self._bos_ids:  # one token for both, as in gpt2
+        if self.eot_id in self.bos_ids:  # one token for both, as in gpt2
             return ends[1::2] if len(ends) == 2 * num_documents else None
-        num_bos = [np.count_nonzero(tokens == i) for i in self._bos_ids]
+        num_bos = [np.count_nonzero(tokens == i) for i in self.bos_ids]
         return ends if len(ends) == num_documents and num_bos in ([], [num_documents]) else None
 
     def _encode_one(self, text: str) -> NDArray[Any]:
-        return np.concatenate([np.array(self._bos_ids, np.uint32), self._encode_text(text), [self.eot_id]])
+        return np.concatenate([np.array(self.bos_ids, np.uint32), self._encode_text(text), [self.eot_id]])
 
     def _encode_text(self, text: str) -> NDArray[Any]:
         """Return the ids of one text, in which special tokens are ordinary text."""
@@ -236,25 +247,14 @@ def _pattern(pattern: str) -> str:
 
 
 def _parse_gpt2_files(vocab_bpe: bytes, encoder_json: bytes) -> tuple[dict[bytes, int], dict[str, int]]:
-    """Return the ranks and special tokens in the two files of GPT-2.
-
-    The files write bytes as printable characters (openai/gpt-2, src/encoder.py): printable bytes as themselves, the
-    others, in order, as the characters 256, 257, ...
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-    def spelled(token: str) -> bytes:
-        return bytes(byte_of[character] for character in token)
-
-    ranks = {bytes([b]): i for i, b in enumerate([*printable, *others])}
+    """Return the ranks and special tokens in the two files of GPT-2."""
+    ranks = {bytes([byte]): i for i, byte in enumerate(BYTES_IN_ORDER)}
     for line in vocab_bpe.decode().splitlines()[1:]:
         if line:
             left, right = line.split(" ")
-            ranks[spelled(left) + spelled(right)] = len(ranks)
+            ranks[bytes_of_letters(left) + bytes_of_letters(right)] = len(ranks)
     encoder: dict[str, int] = json.loads(encoder_json)
     special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
-    if {spelled(token): i for token, i in encoder.items() if token not in special} != ranks:
+    if {bytes_of_letters(token): i for token, i in encoder.items() if token not in special} != ranks:
         raise ValueError("vocab.bpe and encoder.json don't match: their ids differ")
     return ranks, special

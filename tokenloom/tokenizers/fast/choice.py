@@ -1,0 +1,64 @@
+"""Choose what encodes: the fast encoder of a tokenizer if it is proven here, or else its reference library."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
+
+AUTO, REFERENCE = "auto", "reference"
+_KINDS = ("tiktoken", "huggingface")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What encodes.
+
+    `reason` says, as a clause, why it is not a fast encoder; None if it is. `is_pending` if a probe may change that.
+    """
+
+    tokenizer: Tokenizer
+    reason: str | None = None
+    is_pending: bool = False
+
+    @property
+    def encoder(self) -> str | None:
+        """The fast encoder that is used, None for the reference library."""
+        return self.tokenizer.encoder if isinstance(self.tokenizer, FastTokenizer) else None
+
+
+def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), *, compares: bool = True) -> Choice:
+    """Return what encodes with the ids of a tokenizer.
+
+    Args:
+        reference: the tokenizer, which encodes with its reference library.
+        backend: AUTO or REFERENCE, as in a spec.
+        distrusted: names and versions of fast encoders that must not be used.
+        compares: whether a fast encoder is compared with the reference on a sample; not for a measurement of its speed.
+    """
+    if backend == REFERENCE:
+        return Choice(reference, "the spec asks for the reference library")
+    if reference.kind not in _KINDS:
+        return Choice(reference, f"there is no fast encoder for the kind {reference.kind}")
+    try:
+        from tokenloom.tokenizers.fast.encoder import ENCODER, make_encoder
+    except Exception as error:  # noqa: BLE001  (whatever a missing, broken or other version of the package raises)
+        why = f"{type(error).__name__}: {error}"
+        return Choice(reference, f"splintr-rs can't be imported ({why}): pip install 'tokenloom[fast]'")
+    if ENCODER in distrusted:
+        return Choice(reference, f"{ENCODER} is distrusted: see the folder distrusted/ of the dataset")
+    verdict = read_verdict(verdict_path(reference, ENCODER), reference.fingerprint)
+    if verdict is not None and verdict.refused is not None:
+        return Choice(reference, f"{ENCODER} is refused: {verdict.refused}")
+    try:
+        encoder = make_encoder(reference)
+    except Unproven as error:
+        return Choice(reference, str(error))
+    if verdict is None:
+        return Choice(reference, f"{ENCODER} has not been probed on this machine", is_pending=True)
+    return Choice(FastTokenizer(reference, encoder, Router(verdict.odd, encoder.spellings), compares=compares))

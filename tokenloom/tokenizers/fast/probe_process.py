@@ -1,0 +1,97 @@
+"""Probe a fast encoder and keep the verdict, here or in a process in the background.
+
+A build starts such a process while the reference library encodes, and does not wait for it. It may outlive the build,
+so that the next one has its verdict. It ends after half an hour at the latest, and one machine probes a tokenizer once
+at a time. If three probes of an encoder did not come to an end, the encoder is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from tokenloom.storage.cache.cache_files import translate_cache_errors
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.encoder import ENCODER, make_encoder
+from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
+from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
+from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
+
+_START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tokenizers.fast.probe_process import main; main()"
+_MAX_SECONDS = 1800
+_MAX_STARTS = 3
+
+
+def start_probe(reference: Tokenizer, definition: Mapping[str, Any]) -> bool:
+    """Start a probe of a tokenizer's fast encoder in the background; return False if one is running on this machine."""
+    path = verdict_path(reference, ENCODER)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path).acquire(timeout=0):
+            pass
+    except (Timeout, OSError):  # without a cache there is no place for a verdict
+        return False
+    subprocess.Popen(
+        [sys.executable, "-c", _START, json.dumps(dict(definition)), *sys.path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )
+    return True
+
+
+def run_probe(reference: Tokenizer, report: Callable[[str, int], None], size: ProbeSize = FULL_SIZE) -> Verdict:
+    """Probe the fast encoder of a tokenizer, keep the verdict and return it; wait for a probe that is running.
+
+    Args:
+        reference: the tokenizer.
+        report: called with what is compared and the number of texts so far.
+        size: how much is compared.
+
+    Raises StoreError if the cache can't be written.
+    """
+    path = verdict_path(reference, ENCODER)
+    starts = path.with_suffix(".starts")
+    with translate_cache_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path):
+            num_starts = starts.stat().st_size if starts.exists() else 0
+            starts.write_bytes(b"x" * (num_starts + 1))
+            verdict = _probe(reference, report, size, num_starts)
+            write_verdict(path, verdict)
+            starts.unlink()
+    return verdict
+
+
+def _probe(reference: Tokenizer, report: Callable[[str, int], None], size: ProbeSize, num_starts: int) -> Verdict:
+    why = f"{num_starts} probes of it did not come to an end"
+    if num_starts < _MAX_STARTS:
+        try:
+            return probe(reference, make_encoder(reference), vocabulary_of(reference), report, size)
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            why = f"its probe failed ({type(error).__name__}: {error})"
+    return Verdict(reference.fingerprint, reference.backend, ENCODER, why, [])
+
+
+def _lock(path: Path) -> FileLock:
+    return FileLock(path.with_suffix(".lock"))
+
+
+def main() -> None:
+    """Run in the process: probe the encoder of the tokenizer that its first argument defines, as JSON."""
+    signal.alarm(_MAX_SECONDS)
+    os.nice(5)
+    run_probe(load_tokenizer(json.loads(sys.argv[1])), lambda what, num_texts: None)

@@ -1,0 +1,148 @@
+"""A tokenizer that encodes with a fast encoder what the encoder is proven for, and compares a sample of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.errors import EncoderMismatch
+from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
+from tokenloom.tokenizers.fast.comparison import differing
+from tokenloom.tokenizers.fast.routing import Router
+
+if TYPE_CHECKING:  # its library may be missing
+    from tokenloom.tokenizers.fast.encoder import FastEncoder
+
+_RUN_BYTES = 1_000_000
+_MAX_CHECKED_TEXT, _MAX_CHECK_SECONDS = 4_000_000, 5.0
+_HANG_SECONDS = 120  # of one run; the slowest text of a run takes 2 s
+
+
+class FastTokenizer:
+    """A tokenizer with the ids of its reference.
+
+    Some of the bytes that the fast encoder gets are encoded by both: 250 kB and an eighth of the first 6 MB, and 0.1 %
+    of more than 1 GB, as long as that takes less than 5 seconds of a process.
+
+    Attributes:
+        encoder: the fast encoder's name and version; `backend` is the reference's.
+        num_compared: bytes of text that both have encoded, so far.
+
+    Args:
+        reference: the tokenizer.
+        encoder: a fast encoder for it.
+        router: finds the texts that only the reference may encode.
+        compares: whether a sample is encoded by both.
+    """
+
+    def __init__(self, reference: Tokenizer, encoder: FastEncoder, router: Router, *, compares: bool = True) -> None:
+        self.kind, self.name, self.vocab_size = reference.kind, reference.name, reference.vocab_size
+        self.eot_id, self.fingerprint, self.files = reference.eot_id, reference.fingerprint, reference.files
+        self.max_text_bytes = reference.max_text_bytes
+        self.backend = reference.backend
+        self.encoder = encoder.library
+        self._reference, self._encoder, self._router = reference, encoder, router
+        self._num_bytes = self.num_compared = 0
+        self._seconds_left = _MAX_CHECK_SECONDS if compares else 0.0
+
+    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        """See Tokenizer.encode; raises EncoderMismatch if the encoder fails or differs on a text of the sample."""
+        offsets = text_bytes(texts)[1]
+        runs = runs_of(offsets, _RUN_BYTES)
+        return concatenate([self._encode_run(texts[start:end], dtype) for start, end in runs], dtype)
+
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """See Tokenizer.takes."""
+        return self._reference.takes(text)
+
+    def decode(self, ids: NDArray[Any]) -> str:
+        """See Tokenizer.decode."""
+        return self._reference.decode(ids)
+
+    def _encode_run(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        needs = self._router.needs_reference(texts)
+        if not needs.any():
+            return self._encode_fast(texts, dtype)
+        fast, slow = (np.flatnonzero(chosen) for chosen in (~needs, needs))
+        parts = [self._encode_fast(texts.take(fast), dtype), self._reference.encode(texts.take(slow), dtype)]
+        return _in_order(concatenate(parts, dtype), np.concatenate([fast, slow]))
+
+    def _encode_fast(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        try:
+            with _ending_if_hung():
+                encoded = self._encoder.encode(texts, dtype)
+        except MemoryError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise EncoderMismatch(f"{self.encoder} failed: {type(error).__name__}: {error}") from error
+        self._compare_some(texts, encoded, dtype)
+        return encoded
+
+    def _compare_some(self, texts: pa.Array, encoded: Encoded, dtype: np.dtype[Any]) -> None:
+        """Encode some of the texts by the reference too, as long as there is time left for it."""
+        if self._seconds_left <= 0:
+            return
+        offsets = text_bytes(texts)[1]
+        self._num_bytes += int(offsets[-1])
+        chosen = _choose(offsets, _num_to_check(self._num_bytes) - self.num_compared)
+        if not len(chosen):
+            return
+        start = time.monotonic()
+        differ = differing(self._reference.encode(texts.take(pa.array(chosen)), dtype), _select(encoded, chosen))
+        if len(differ):
+            text = texts[int(chosen[differ[0]])].as_py()
+            raise EncoderMismatch(f"{self.encoder} and {self.backend} give different ids for {text[:60]!a}")
+        self.num_compared += int((offsets[chosen + 1] - offsets[chosen]).sum())
+        self._seconds_left -= time.monotonic() - start
+
+
+@contextmanager
+def _ending_if_hung() -> Iterator[None]:
+    """End a worker process, whose job is then given to another one, if the block takes _HANG_SECONDS."""
+    if WORKER_MARK not in os.environ:
+        yield
+        return
+    faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)  # also if the library keeps Python's lock
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _num_to_check(num_bytes: int) -> float:
+    """Return how many of the first `num_bytes` bytes are encoded by both."""
+    return max(min(1_000_000, 250_000 + num_bytes / 8), 0.001 * num_bytes)
+
+
+def _choose(offsets: NDArray[np.int64], num_bytes: float) -> NDArray[np.int64]:
+    """Return the indices of texts of at least `num_bytes` bytes in total, spread over all texts."""
+    if num_bytes <= 0:
+        return np.empty(0, np.int64)
+    order = np.random.default_rng(int(offsets[-1])).permutation(len(offsets) - 1)
+    lengths = np.diff(offsets)[order]
+    order, lengths = order[lengths <= _MAX_CHECKED_TEXT], lengths[lengths <= _MAX_CHECKED_TEXT]
+    return np.sort(order[np.cumsum(lengths) - lengths < num_bytes])
+
+
+def _select(encoded: Encoded, chosen: NDArray[np.int64]) -> Encoded:
+    """Return some documents."""
+    ends = np.cumsum(encoded.num_tokens, dtype=np.int64)
+    starts = ends - encoded.num_tokens
+    parts = [encoded.tokens[start:end] for start, end in zip(starts[chosen], ends[chosen], strict=True)]
+    return Encoded(np.concatenate(parts), encoded.num_tokens[chosen])
+
+
+def _in_order(encoded: Encoded, places: NDArray[np.int64]) -> Encoded:
+    """Return documents in the order of `places`, the places where they belong."""
+    return _select(encoded, np.argsort(places))

@@ -1,0 +1,60 @@
+"""What a probe found out about a fast encoder and one vocabulary, kept in the machine's cache.
+
+A verdict holds for one fingerprint and one version of both libraries; any other has a verdict of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.tokenizers.base import Tokenizer
+
+_PROBE_FORMAT = 1  # of the verdicts, and of the texts that the probe compares
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a probe found.
+
+    `refused` says why the encoder is not used, None if it is. `odd` are ranges [first, last] of code points that it may
+    encode differently: texts that contain one are left to the reference.
+    """
+
+    fingerprint: str
+    reference: str
+    library: str
+    refused: str | None
+    odd: list[tuple[int, ...]]
+
+
+def verdict_path(tokenizer: Tokenizer, library: str) -> Path:
+    """Return where the verdict on an encoder and a tokenizer is kept."""
+    what = f"{_PROBE_FORMAT}\n{tokenizer.fingerprint}\n{tokenizer.backend}\n{library}"
+    return default_cache_folder() / "tokenizers" / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
+
+
+def read_verdict(path: Path, fingerprint: str) -> Verdict | None:
+    """Return the verdict in a file; None if it is missing, damaged or about another tokenizer."""
+    try:
+        verdict = read_signed_record(path.read_bytes(), str(path), Verdict)
+    except (OSError, FormatError):
+        return None
+    return verdict if verdict.fingerprint == fingerprint else None
+
+
+def write_verdict(path: Path, verdict: Verdict) -> None:
+    """Write a verdict atomically; raises OSError if the cache can't be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_bytes(sign_record(verdict))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
