@@ -3,9 +3,10 @@
     python benchmarks/build.py [--rounds 5] [--workers 2] [--json]
 
 The text exists on every machine: the .py files of the interpreter's packages and standard library, 100 MB or more,
-written to parquet. Rounds are interleaved (bare, build, bare, build, ...), each with a fresh process and a fresh store.
-Ratios are taken within a round, so they do not change when the speed of the machine drifts. The tokenizer is gpt2 if
-its vocabulary is available (TIKTOKEN_CACHE_DIR), otherwise byte.
+written to parquet. Rounds are interleaved (bare, build, build with the reference library, bare, ...), each with a fresh
+process and a fresh store. Ratios are taken within a round, so they do not change when the speed of the machine drifts.
+The tokenizer is gpt2 if its vocabulary is available (TIKTOKEN_CACHE_DIR), otherwise byte. Its fast encoder is proven
+before the first round, if it was not on this machine.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Bench:
         self.bare_script = folder / "bare.py"
         self.bare_script.write_text(_BARE)
         self.spec = folder / "spec.yaml"
-        name = "{kind: tiktoken, name: gpt2}" if tokenizer == "gpt2" else "{kind: byte}"
+        name = "{kind: tiktoken, name: gpt2, backend: auto}" if tokenizer == "gpt2" else "{kind: byte}"
         self.spec.write_text(
             f"dataset: bench\nstore: {folder}/store\nsources: [{{kind: parquet, path: {folder}/corpus/*.parquet}}]\n"
             f"tokenizer: {name}\nshard_tokens: 20000000\n"
@@ -143,6 +144,10 @@ class Bench:
         kind = "tiktoken" if self.tokenizer == "gpt2" else "byte"
         arguments = [kind, str(self.num_workers), *map(str, self.paths)]
         return measured([sys.executable, str(self.bare_script), *arguments], self.environment)
+
+    def prove_encoder(self) -> None:
+        """Compare the fast encoder with the reference library, unless that was done on this machine."""
+        measured([sys.executable, "-m", "tokenloom", "tokenizer", str(self.spec), "--json"], self.environment)
 
     def build(self, *options: str) -> dict[str, Any]:
         """Run a whole build into a new store; also return the seconds of each step and the tokens written."""
@@ -158,25 +163,31 @@ class Bench:
 
 def run_rounds(bench: Bench, rounds: int) -> dict[str, Any]:
     """Time bare and build alternately, then one build through Prefect; return the figures to print."""
+    bench.prove_encoder()
     bench.bare()
     bench.build("--direct")  # one run of each warms the caches of files and imports
-    pairs = [(bench.bare(), bench.build("--direct")) for _ in range(rounds)]
-    walls = [build["wall"] for _, build in pairs]
-    median = pairs[walls.index(statistics.median_high(walls))][1]
+    reference = ["--set", "tokenizer.backend=reference"] if bench.tokenizer != "byte" else []
+    runs = [(bench.bare(), bench.build("--direct"), bench.build("--direct", *reference)) for _ in range(rounds)]
+    walls = [build["wall"] for _, build, _ in runs]
+    median = runs[walls.index(statistics.median_high(walls))][1]
     with_prefect = bench.build()
-    ratios = sorted(bare["wall"] / build["wall"] for bare, build in pairs)
     return {
         "tokenizer": bench.tokenizer,
         "text_mb": bench.text_bytes / MB,
         "workers": bench.num_workers,
         "mb_per_second": bench.text_bytes / MB / median["wall"],
         "mtokens_per_second": median["tokens"] / 1e6 / median["wall"],
-        "bare_mb_per_second": bench.text_bytes / MB / statistics.median(bare["wall"] for bare, _ in pairs),
-        "ratio_to_bare": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
-        "peak_mb_of_a_process": max(build["peak_mb"] for _, build in pairs),
+        "bare_mb_per_second": bench.text_bytes / MB / statistics.median(bare["wall"] for bare, _, _ in runs),
+        "ratio_to_bare": _spread([bare["wall"] / build["wall"] for bare, build, _ in runs]),
+        "reference_ratio_to_bare": _spread([bare["wall"] / build["wall"] for bare, _, build in runs]),
+        "peak_mb_of_a_process": max(build["peak_mb"] for _, build, _ in runs),
         "steps": {step: seconds / median["wall"] for step, seconds in median["steps"].items()},
         "prefect_adds_seconds": with_prefect["wall"] - median["wall"],
     }
+
+
+def _spread(ratios: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
 
 
 def large_documents(folder: Path, texts: list[str], tokenizer: str) -> float:
@@ -189,11 +200,12 @@ def large_documents(folder: Path, texts: list[str], tokenizer: str) -> float:
 
 def show(figures: dict[str, Any]) -> None:
     """Print the figures as text."""
-    ratio = figures["ratio_to_bare"]
     print(f"{figures['text_mb']:.0f} MB of Python sources, {figures['tokenizer']}, {figures['workers']} workers")
     print(f"build          {figures['mb_per_second']:.1f} MB/s   {figures['mtokens_per_second']:.2f} M tokens/s")
     print(f"read + encode  {figures['bare_mb_per_second']:.1f} MB/s")
-    print(f"ratio          {ratio['median']:.3f}   ({ratio['least']:.3f} to {ratio['most']:.3f})")
+    for name, key in (("ratio", "ratio_to_bare"), ("  reference", "reference_ratio_to_bare")):
+        ratio = figures[key]
+        print(f"{name:14} {ratio['median']:.3f}   ({ratio['least']:.3f} to {ratio['most']:.3f})")
     print(f"peak memory    {figures['peak_mb_of_a_process']:.0f} MB per process")
     print(f"               {figures['peak_mb_large_documents']:.0f} MB with documents of 32 MB")
     print("steps          " + ", ".join(f"{step} {share:.1%}" for step, share in figures["steps"].items()))

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tokenloom.errors import BadRow, StoreError, WorkError
+from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
+from tokenloom.tasks.encoders import distrusting
 from tokenloom.tasks.estimate import (
     Estimate,
     PartitionProbe,
@@ -89,6 +90,9 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
 
 def _repair(plan: BuildPlan, error: WorkError) -> None:
     """Report a work file that is missing or damaged; the next round of steps recreates it."""
+    if isinstance(error, DistrustedEncoder):
+        progress.report(progress.Message(f"{error}; {plan.backend} encodes it again"))
+        return
     step = "the partition is encoded again" if error.spill_name else "the file is recreated"
     progress.report(progress.Message(f"{error}; {step}"))
     if error.spill_name:
@@ -163,7 +167,8 @@ def _encode_and_publish(
     checks = check_batches(plan, records, num_workers)
     num_chosen = sum(len(job.documents) for _, batch in checks for job in batch)
     with _step("validate", seconds, num_chosen):
-        num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
+        with distrusting(plan.store, assignment.encoders, plan.tokenizer.fingerprint):
+            num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.formats.version_files import EncoderUse
+from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.work.assignment import (
     Assignment,
     RowsRead,
@@ -22,7 +26,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     """Divide the key range, and write the assignment where the shuffle finds it.
 
     Raises:
-        WorkError: a partition has no spills (work/ was deleted while the build ran).
+        WorkError: a partition has no spills (work/ was deleted while the build ran), or they must not be used.
         InputError: the inputs hold no document at all.
     """
     shares = plan.spec.split_shares()
@@ -35,7 +39,9 @@ def assign_shards(plan: BuildPlan) -> Assignment:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill_name} are missing", partition.spill_name)
         records.append(record)
         for index, spill in enumerate(record.spills):
-            spills.append(SpillEntry(partition.spill_name, index, spill.bytes, partition.input_index))
+            spills.append(SpillEntry(partition.spill_name, index, spill.bytes, spill.checksum, partition.input_index))
+    encoders = _encoders(records)
+    refuse_distrusted(plan.store, encoders, plan.tokenizer.fingerprint)
     totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
     check_documents_found(plan, found)
     shards = [
@@ -43,11 +49,21 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         for i, (name, _) in enumerate(shares)
         for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
     ]
-    assignment = Assignment(spills, shards, totals, _rows_read(records))
+    assignment = Assignment(spills, shards, totals, _rows_read(records), encoders)
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
+
+
+def _encoders(records: list[PartitionRecord]) -> dict[str, EncoderUse]:
+    """Return what each fast encoder did."""
+    partitions, compared = Counter[str](), Counter[str]()
+    for record in records:
+        if record.encoder:
+            partitions[record.encoder] += 1
+            compared[record.encoder] += record.compared
+    return {name: EncoderUse(partitions[name], compared[name]) for name in sorted(partitions)}
 
 
 def _split_totals(records: list[PartitionRecord], split_index: int) -> SplitTotals:

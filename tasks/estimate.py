@@ -17,7 +17,7 @@ from tokenloom.storage.work.assignment import SplitTotals
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.tasks.assign import cut_split
 from tokenloom.tasks.documents_found import check_documents_found
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.encoders import load_for_measuring
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.tally import PartitionTally
@@ -88,7 +88,7 @@ def probe_jobs(plan: BuildPlan) -> list[tuple[str, TokenizeJob]]:
 
 def probe_partition(job: TokenizeJob) -> PartitionProbe:
     """Read the head of a partition and encode the start of it; errors as tokenize_partition."""
-    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
+    tokenizer = load_for_measuring(job.definition, job.tokenizer_fingerprint, job.encoding)
     num_bytes = num_documents = id_bytes = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = PartitionTally()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tokenloom.storage.work.assignment import Assignment, ShardRange
 from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.tasks.encoders import MIN_PROBED_BYTES, EncodingRules
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.rules import RulesJob
@@ -62,6 +63,9 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
         rules=rules_job(plan),
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer.fingerprint,
+        encoding=EncodingRules(
+            plan.distrusted, may_probe=plan.spec.limit is None and plan.missing_bytes >= MIN_PROBED_BYTES
+        ),
     )
 
 

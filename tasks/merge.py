@@ -104,13 +104,13 @@ def merge_documents(
 def _open(store: Store, entry: SpillEntry) -> Spill:
     """Return a spill. Where reading is a request, a process reads each header once for all its shards."""
     if store.is_local:
-        return Spill(store, entry.name, entry.index, entry.num_bytes)
+        return Spill(store, entry.name, entry.index, entry.num_bytes, entry.checksum)
     return _open_remote(str(store.root), entry)
 
 
 @lru_cache(maxsize=2**16)  # headers of about 1 KB: all of a build, because each shard needs all
 def _open_remote(root: str, entry: SpillEntry) -> Spill:
-    return Spill(open_store(root), entry.name, entry.index, entry.num_bytes)
+    return Spill(open_store(root), entry.name, entry.index, entry.num_bytes, entry.checksum)
 
 
 def _stays(rows: NDArray[Any], rules: MergeRules, excluded: Dropped) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tokenloom.storage.formats.manifest import TokenizerEntry, version_name
 from tokenloom.storage.formats.spill import SPILL_FORMAT
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.partition_records import find_partition_records
@@ -47,10 +49,10 @@ class Partition(PartitionRange):
 class BuildPlan:
     """What the steps of a build need to know.
 
-    `tokenizer` is its entry in the manifest; `definition` is its part of the spec. `identity` is the identity part of
-    the spec; `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or
-    another one for a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out`
-    counts the files that each pattern of a source's `leave_out` matches.
+    `tokenizer` is its entry in the manifest; `definition` is its part of the spec, `backend` its reference library.
+    `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that
+    the build moves: `latest`, or another one for a try-out; `seen_tag_number` is the number of its newest entry when
+    the plan was made. `left_out` counts the files that each pattern of a source's `leave_out` matches.
     """
 
     spec: BuildSpec
@@ -64,10 +66,17 @@ class BuildPlan:
     tokenizer: TokenizerEntry
     definition: dict[str, Any]
     tokenizer_files: dict[str, bytes]
+    backend: str
     inputs: list[InputFile]
     left_out: LeftOut
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
+    distrusted: frozenset[str] = frozenset()  # fast encoders that the build must not use
+
+    @cached_property
+    def missing_bytes(self) -> int:
+        """The bytes of text to encode."""
+        return sum(part.num_bytes for part in self.missing)
 
     @property
     def missing(self) -> list[Partition]:
@@ -114,6 +123,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         tokenizer=_tokenizer_entry(tokenizer),
         definition=definition,
         tokenizer_files=tokenizer.files,
+        backend=tokenizer.backend,
         inputs=inputs,
         left_out=left_out,
     )
@@ -157,8 +167,10 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
-    cached = frozenset(find_partition_records(plan.store, (part.spill_name for part in partitions)))
-    return replace(plan, partitions=partitions, cached=cached)
+    distrusted = distrusted_encoders(plan.store, plan.tokenizer.fingerprint)
+    found = find_partition_records(plan.store, (part.spill_name for part in partitions))
+    cached = frozenset(name for name, record in found.items() if record.encoder not in distrusted)
+    return replace(plan, partitions=partitions, cached=cached, distrusted=distrusted)
 
 
 def with_tryout_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:

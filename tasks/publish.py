@@ -22,12 +22,14 @@ from tokenloom.storage.formats.manifest import (
     encode_manifest,
 )
 from tokenloom.storage.formats.shard_entries import Shards
-from tokenloom.storage.formats.version_files import BuildRecord, InputEntry, encode_build, encode_inputs
+from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, InputEntry, encode_build, encode_inputs
+from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
 from tokenloom.storage.versions.published import TOKENIZER, check_lengths, load_manifest, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records
-from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rows.quarantine import quarantine_reasons, write_quarantine
@@ -39,6 +41,7 @@ _LIBRARIES = (
     "pyarrow",
     "xxhash",
     "fsspec",
+    "splintr-rs",
     "tiktoken",
     "tokenizers",
     "sentencepiece",
@@ -114,19 +117,38 @@ def publish_version(
         records: the records of all shards.
         measured: what the check found, for build.json.
         times: seconds by step, for build.json.
+
+    Raises:
+        DistrustedEncoder: another build distrusted a fast encoder meanwhile whose ids the shards hold.
+        WorkError: a build with that encoder has overwritten a shard.
     """
     files = {INPUTS: encode_inputs([_input_entry(file) for file in plan.inputs])}
     files |= {f"{TOKENIZER}{name}": data for name, data in plan.tokenizer_files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
-    plan.store.replace(version_path(plan.version, BUILD), encode_build(_build_record(plan, measured, times)))
+    record = _build_record(plan, assignment.encoders, measured, times)
+    plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    refuse_distrusted(plan.store, assignment.encoders, plan.tokenizer.fingerprint)
+    _check_not_overwritten(plan, records)
     manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
     try:
         plan.store.create(version_path(plan.version, NAME), encode_manifest(manifest))
     except FileExistsError:
         return False
     return True
+
+
+def _check_not_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
+    """Read all shards again if an encoder is distrusted: another build may have written its ids since we wrote ours."""
+    if not distrusted_encoders(plan.store, plan.tokenizer.fingerprint):
+        return
+    for record in records:
+        path = version_path(plan.version, record.name)
+        for suffix, sha256 in ((".tok", record.sha256), (".docs", record.docs_sha256)):
+            if check_file(plan.store, path + suffix, sha256, lambda position, block: None):
+                plan.store.remove(shard_record_path(plan.version, record.name))
+                raise WorkError(f"{plan.store.place(path + suffix)}: another build has overwritten it")
 
 
 def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
@@ -215,7 +237,9 @@ def _split(records: Sequence[ShardRecord]) -> Split:
     )
 
 
-def _build_record(plan: BuildPlan, measured: dict[str, int], times: dict[str, float]) -> BuildRecord:
+def _build_record(
+    plan: BuildPlan, encoders: dict[str, EncoderUse], measured: dict[str, int], times: dict[str, float]
+) -> BuildRecord:
     libraries = {}
     for name in _LIBRARIES:
         try:
@@ -230,4 +254,5 @@ def _build_record(plan: BuildPlan, measured: dict[str, int], times: dict[str, fl
         host=platform.node(),
         python=platform.python_version(),
         libraries=libraries,
+        encoders=encoders,
     )

@@ -18,6 +18,7 @@ from tokenloom.storage.formats.shard import open_shard, token_dtype
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry, read_assignment
 from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record, write_shard_record
@@ -56,11 +57,15 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
+        DistrustedEncoder: a fast encoder that encoded some spills was distrusted meanwhile.
         StoreError: the shard can't be written.
     """
     assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
-    if record := find_shard_record(job.store, job.version, shard.name):
+    fingerprint = str(job.info["tokenizer_fingerprint"])
+    refuse_distrusted(job.store, assignment.encoders, fingerprint)
+    distrusted = distrusted_encoders(job.store, fingerprint)
+    if record := find_shard_record(job.store, job.version, shard.name, distrusted):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
@@ -93,7 +98,9 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
                 )
         written = tokens.finish()
         measured.read_samples(token_file.name)
-    return measured.record(shard, written, table.sha256)
+        # Once more, before the files get their names.
+        refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
+    return measured.record(shard, written, table.sha256, tuple(assignment.encoders))
 
 
 def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
@@ -145,7 +152,9 @@ class _Measured:
         """Hash the ids of the chosen documents as the shard's own reader returns them; `path` is a local file."""
         self._sampler.hash_ids(open_shard(path).tokens)
 
-    def record(self, shard: ShardRange, file: ShardFileRecord, docs_sha256: str) -> ShardRecord:
+    def record(
+        self, shard: ShardRange, file: ShardFileRecord, docs_sha256: str, encoders: tuple[str, ...]
+    ) -> ShardRecord:
         """Return the record of the shard, from what was measured and from its files."""
         return ShardRecord(
             name=shard.name,
@@ -164,6 +173,7 @@ class _Measured:
             max_id=self._max_id,
             bad_ends=self._bad_ends,
             sampled=self._sampler.rows(),
+            encoders=encoders,
         )
 
     def _counts(self) -> dict[str, int]:

@@ -19,8 +19,8 @@ from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
+from tokenloom.tasks.encoders import ANY_ENCODER, EncodingRules, encoding
 from tokenloom.tasks.inputs import InputFile, check_unchanged
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.rows.tally import PartitionTally
@@ -30,6 +30,7 @@ from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 _SPILL_TEXT_BYTES = 64_000_000
 
@@ -48,6 +49,7 @@ class TokenizeJob:
     rules: RulesJob
     definition: dict[str, Any]
     tokenizer_fingerprint: str
+    encoding: EncodingRules = ANY_ENCODER
     limit: int | None = None
 
 
@@ -81,19 +83,30 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         InputError: a row is bad (the message names file and row group or byte), or the file has changed since the build
             was planned.
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
+        DistrustedEncoder: the fast encoder gives other ids than the reference.
         StoreError: a spill can't be written.
     """
-    if record := find_partition_record(job.store, job.spill_name):
+    if record := _usable_record(job):
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
-    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint)
-    with of_source(job.file.source):
+    encoder = encoding(job.store, job.definition, job.tokenizer_fingerprint, job.encoding, job.spill_name)
+    with encoder as tokenizer, of_source(job.file.source):
         with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
+            num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0
             record = _encode_partition(job, tokenizer, quarantine)
+            if isinstance(tokenizer, FastTokenizer):
+                num_compared = tokenizer.num_compared - num_compared
+                record = replace(record, encoder=tokenizer.encoder, compared=num_compared)
         check_unchanged(job.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
     write_partition_record(job.store, job.spill_name, record)
     return record
+
+
+def _usable_record(job: TokenizeJob) -> PartitionRecord | None:
+    """Return the record of the partition if it is complete, and not of an encoder that must not be used any more."""
+    record = find_partition_record(job.store, job.spill_name)
+    return record if record and record.encoder not in job.encoding.distrusted else None
 
 
 def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:
@@ -149,8 +162,9 @@ def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
     left = jobs[0].limit or 0
     for job in jobs:
         name = f"{job.spill_name}-{left}"
-        spills.append((name, find_partition_record(job.store, name) is not None))
-        record = tokenize_partition(replace(job, limit=left, spill_name=name))
+        limited = replace(job, limit=left, spill_name=name)
+        spills.append((name, _usable_record(limited) is not None))
+        record = tokenize_partition(limited)
         left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
             break

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from tokenloom.errors import CheckError, InputError, StoreError, of_source
+from tokenloom.errors import CheckError, InputError, ReencodingMismatch, StoreError, of_source
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
@@ -73,7 +73,7 @@ def _check_comparison(job: ReencodeJob, found: Comparison) -> None:
         why = _CHANGED if job.transform is None else _UNSTEADY
         raise CheckError(f"{found.place}: its text differs from {where}; {why}")
     if not found.has_same_ids:
-        raise CheckError(f"{found.place}: encoded again, its ids differ from {where}; {_NEXT_STEP}")
+        raise ReencodingMismatch(f"{found.place}: encoded again, its ids differ from {where}", _NEXT_STEP)
 
 
 def validate_build(

@@ -28,6 +28,7 @@ from tokenloom.errors import WorkerLost
 from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import memory, progress
 from tokenloom.tasks.running.without_pandas import keep_pandas_out
+from tokenloom.tokenizers.base import WORKER_MARK
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -37,7 +38,13 @@ _START = (
     "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.running.workers import serve; serve(int(sys.argv[1]))"
 )
 _CLOSE_SECONDS = 2.0
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_MARKED = {WORKER_MARK: "1"}
 # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py.
 _COUNTED = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
 
@@ -82,7 +89,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=dict(environment) | _ONE_THREAD | _COUNTED,
+                env=dict(environment) | _ONE_THREAD | _COUNTED | _MARKED,
             )
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:

@@ -24,6 +24,9 @@ _COMMANDS = (
     _Command("init", "write a commented starter spec", "tokenloom.cli.commands.init"),
     _Command("plan", "show what a build would read, make and reuse", "tokenloom.cli.commands.plan"),
     _Command("build", "build and publish a version", "tokenloom.cli.commands.build"),
+    _Command(
+        "tokenizer", "show a spec's tokenizer, what encodes with it and how fast", "tokenloom.cli.commands.tokenizer"
+    ),
     _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),

@@ -107,6 +107,7 @@ def _print_sources(out: Output, result: PlanResult) -> None:
 
 
 def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> None:
+    from tokenloom.tasks.encoders import encoder_line
     from tokenloom.tasks.inputs import header_messages, left_out_messages
 
     for message in (*left_out_messages(planned.left_out), *header_messages(planned.inputs)):
@@ -114,6 +115,7 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> N
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {planned.tokenizer.eot_id}")
+    out.line(encoder_line(planned))
     if estimate and not planned.published:
         _print_estimate(out, estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")

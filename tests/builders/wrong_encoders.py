@@ -1,0 +1,34 @@
+"""Transforms whose modules break the fast encoder of the worker process that imports them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import NoReturn
+
+from tokenloom.tokenizers.fast import tokenizer
+from tokenloom.tokenizers.fast.encoder import FastEncoder
+
+
+def crash(text: str) -> str:
+    """Return the text, in a process whose fast encoder crashes."""
+
+    def kill(*_: object) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    FastEncoder.encode = kill  # type: ignore[assignment,method-assign]
+    return text
+
+
+def hang(text: str) -> str:
+    """Return the text, in a process whose fast encoder never returns."""
+
+    def sleep(*_: object) -> NoReturn:
+        time.sleep(3600)
+        raise AssertionError
+
+    FastEncoder.encode = sleep  # type: ignore[assignment,method-assign]
+    tokenizer._HANG_SECONDS = 1
+    return text

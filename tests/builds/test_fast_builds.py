@@ -1,0 +1,231 @@
+"""Builds with a fast encoder have the bytes of builds without; a wrong one is found, marked and no longer used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.builders.datasets import make_spec, write_parquet
+from tests.tokenloom.test_fast_encoders import changed, train
+from tokenloom.flows.direct import build_directly, verify_directly
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.versions.distrust import distrust
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.running import progress
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast import encoder as encoders
+from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
+
+_NUM_TEXTS = 3000
+
+
+class Builds:
+    """Builds of one input into fresh stores, and what they reported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "tokenizer.json").write_bytes(train())
+        self.definition = {"kind": "huggingface", "path": str(folder / "tokenizer.json")}
+        texts = [f"text {i}: lorem ipsum, it's naïve" for i in range(_NUM_TEXTS)]
+        for i in range(3):
+            write_parquet(folder / f"{i}.parquet", texts[i::3])
+        self.messages: list[str] = []
+        self.reference = load_tokenizer(self.definition)
+        self.encoder = make_encoder(self.reference)
+
+    def trust(self) -> None:
+        """Write a verdict that trusts the encoder."""
+        verdict = Verdict(self.reference.fingerprint, self.reference.backend, self.encoder.library, None, [])
+        write_verdict(verdict_path(self.reference, self.encoder.library), verdict)
+
+    def spec(self, store: str, backend: str = "auto", **fields: Any) -> BuildSpec:
+        source = {"kind": "parquet", "path": str(self.folder / "*.parquet")}
+        return make_spec(self.folder / store, [source], tokenizer=self.definition | {"backend": backend}, **fields)
+
+    def build(self, spec: BuildSpec, num_workers: int = 0) -> BuildResult:
+        def listen(event: progress.Event) -> None:
+            if isinstance(event, progress.Message):
+                self.messages.append(event.text)
+
+        with progress.listening(listen):
+            return build_directly(spec, num_workers)
+
+    def shards(self, store: str) -> dict[str, bytes]:
+        found = sorted((self.folder / store).rglob("versions/*/*/*.tok"))
+        return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in found}
+
+    def used(self, store: str) -> dict[str, Any]:
+        """Return the fast encoders of build.json."""
+        (path,) = (self.folder / store).rglob("versions/*/build.json")
+        return dict(json.loads(path.read_bytes())["encoders"])
+
+    def marks(self, store: str) -> list[Path]:
+        return list((self.folder / store).rglob("distrusted/*"))
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
+    """Builds with a cache of their own, in which the encoder is trusted."""
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    made = Builds(tmp_path)
+    made.trust()
+    return made
+
+
+def killed(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def break_encoder(
+    monkeypatch: pytest.MonkeyPatch, builds: Builds, change: Callable[[str, list[int]], list[int]]
+) -> None:
+    wrong = changed(builds.encoder, change)
+    monkeypatch.setattr(encoders, "make_encoder", lambda tokenizer: wrong)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_bytes_do_not_depend_on_the_encoder(num_workers: int, builds: Builds) -> None:
+    fast, slow = builds.build(builds.spec("fast"), num_workers), builds.build(builds.spec("slow", "reference"))
+    assert fast.version == slow.version
+    assert builds.shards("fast") == builds.shards("slow")
+    ((library, use),) = builds.used("fast").items()
+    assert (library, use["partitions"]) == (builds.encoder.library, 3)
+    assert use["compared"] > 50_000
+    assert builds.used("slow") == {}
+    assert builds.messages == []
+
+
+@pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
+def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
+    wrong_text: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_encoder(monkeypatch, builds, lambda text, ids: [*ids[:-1], 9] if text == wrong_text else ids)
+    result = builds.build(builds.spec("fast"))
+    assert result.published
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("fast") == builds.shards("slow")
+    assert builds.used("fast") == {}
+    (mark,) = builds.marks("fast")
+    assert mark.name == f"{builds.encoder.library.replace(' ', '@')}@{builds.reference.fingerprint[:16]}"
+    assert f"{wrong_text!a}\n" in mark.read_text()
+    (message,) = builds.messages
+    assert f"give different ids for {wrong_text!a}" in message
+    assert message.endswith(f"not used for this dataset from now on; {builds.reference.backend} encodes it again")
+
+
+def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+    break_encoder(monkeypatch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
+    assert builds.build(builds.spec("fast")).published
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("fast") == builds.shards("slow")
+    assert len(builds.marks("fast")) == 1
+    assert "encoded again, its ids differ" in builds.messages[0]
+
+
+def test_shards_of_an_encoder_that_was_distrusted_later_are_written_again(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build is killed after its shuffle, another one distrusts the encoder, and the first is run again."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+        break_encoder(patch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
+        patch.setattr("tokenloom.flows.build_steps.check_batches", killed)
+        with pytest.raises(KeyboardInterrupt):
+            builds.build(builds.spec("fast"))
+    store = LocalStore(str(builds.folder / "fast" / "data"))
+    distrust(store, builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    assert builds.build(builds.spec("fast")).published
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("fast") == builds.shards("slow")
+    assert builds.used("fast") == {}
+
+
+@pytest.mark.parametrize("way", ["crash", "hang"])
+def test_an_encoder_that_never_returns_is_replaced(way: str, builds: Builds) -> None:
+    transform = {"function": f"tests.builders.wrong_encoders:{way}", "version": "1"}
+    result = builds.build(builds.spec("fast", documents={"transform": transform}), 1)
+    assert result.published
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("fast") == builds.shards("slow")
+    assert builds.used("fast") == {}
+    assert [text for text in builds.messages if "ended early" in text]
+
+
+def test_spills_of_an_encoder_that_another_build_distrusts_are_encoded_again(builds: Builds) -> None:
+    builds.build(builds.spec("fast"))
+    store = LocalStore(str(builds.folder / "fast" / "data"))
+    distrust(store, builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    changed_spec = builds.spec("fast", seed=7)
+    again = builds.build(changed_spec.model_copy(update={"seed": 0, "shard_tokens": 10_000}))
+    assert again.num_encoded == again.num_partitions == 3
+    version = again.version
+    assert json.loads((builds.folder / f"fast/data/versions/{version}/build.json").read_bytes())["encoders"] == {}
+
+
+@pytest.mark.parametrize("step", ["assign_shards", "publish_version"])
+def test_a_mark_that_appears_during_a_build_stops_it_before_it_publishes(
+    step: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenloom.flows import build_steps
+
+    original = getattr(build_steps, step)
+
+    def distrust_first(plan: Any, *arguments: Any) -> Any:
+        distrust(plan.store, builds.encoder.library, plan.tokenizer.fingerprint, "another build found it")
+        return original(plan, *arguments)
+
+    monkeypatch.setattr(build_steps, step, distrust_first)
+    assert builds.build(builds.spec("fast")).published
+    assert builds.used("fast") == {}
+    assert "was distrusted while this build used it" in builds.messages[0]
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("fast") == builds.shards("slow")
+
+
+def test_a_shard_that_a_build_with_a_distrusted_encoder_overwrote_is_written_again(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenloom.flows import build_steps
+
+    original = getattr(build_steps, "publish_version")  # noqa: B009  (imported there)
+    overwritten: list[int] = []
+
+    def overwrite_first(plan: Any, *arguments: Any) -> Any:
+        if not overwritten:
+            (path,) = (builds.folder / "fast").rglob("train/000000.tok")
+            overwritten.append(path.write_bytes(bytes(path.stat().st_size)))
+        return original(plan, *arguments)
+
+    monkeypatch.setattr(build_steps, "publish_version", overwrite_first)
+    store = LocalStore(str(builds.folder / "fast" / "data"))
+    distrust(store, builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    assert builds.build(builds.spec("fast")).published
+    assert "another build has overwritten it" in builds.messages[0]
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("fast") == builds.shards("slow")
+
+
+def test_verify_names_a_version_that_a_later_mark_casts_doubt_on(builds: Builds) -> None:
+    builds.build(builds.spec("fast"))
+    reference = str(builds.folder / "fast" / "data")
+    assert verify_directly(reference, False, None, 0)["warnings"] == []
+    distrust(LocalStore(reference), builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    (warning,) = verify_directly(reference, False, None, 0)["warnings"]
+    assert warning.startswith(f"{builds.encoder.library} encoded 3 partitions, and gave wrong ids in another build")
+
+
+def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    for why in ("first", "second"):
+        distrust(store, "splintr-rs 0.22.0", "0123456789abcdef" * 4, why)
+    (mark,) = (tmp_path / "distrusted").iterdir()
+    assert mark.read_text() == "first\n"

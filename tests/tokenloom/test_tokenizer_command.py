@@ -1,0 +1,75 @@
+"""`tokenloom tokenizer`: a tokenizer, what encodes with it, its speed, and the ids of a text."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.tokenloom.test_fast_encoders import train
+from tokenloom.cli.main import main
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast import probe_process
+from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.probe import ProbeSize
+from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec with a tokenizer.json, and a cache without verdicts."""
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tokenizer.json").write_bytes(train())
+    path = tmp_path / "spec.yaml"
+    source = "{kind: text, path: a.txt}"
+    tokenizer = "{kind: huggingface, path: tokenizer.json, name: small, backend: auto}"
+    path.write_text(f"dataset: d\nstore: st\nsources: [{source}]\ntokenizer: {tokenizer}\n")
+    return path
+
+
+def trust(spec: Path, refused: str | None = None) -> None:
+    """Write a verdict."""
+    reference = load_tokenizer({"kind": "huggingface", "path": str(spec.parent / "tokenizer.json")})
+    encoder = make_encoder(reference)
+    verdict = Verdict(reference.fingerprint, reference.backend, encoder.library, refused, [])
+    write_verdict(verdict_path(reference, encoder.library), verdict)
+
+
+def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trust(spec)
+    assert main(["tokenizer", str(spec), "--text", "lorem ipsum"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"tokenizer  small \(huggingface\), \d+ ids, end of text 0", shown[0])
+    assert shown[1].startswith("encoder    splintr-rs ")
+    assert "MB/s; tokenizers " in shown[2]
+    reference = load_tokenizer({"kind": "huggingface", "path": str(spec.parent / "tokenizer.json")})
+    assert main(["tokenizer", str(spec), "--text", "lorem ipsum", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert shown[3] == "ids        " + " ".join(map(str, result["ids"]))
+    assert (result["fingerprint"], result["reason"]) == (reference.fingerprint, None)
+    assert result["encoder_speed"] > 0
+
+
+def test_it_says_why_the_reference_encodes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trust(spec, "it encodes 'x' differently")
+    assert main(["tokenizer", str(spec)]) == 0
+    assert "tokenizers 0.23.3: splintr-rs 0.22.0 is refused: it encodes 'x' differently" in capsys.readouterr().out
+    assert main(["tokenizer", str(spec), "--set", "tokenizer.backend=reference"]) == 0
+    assert ": the spec asks for the reference library" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_it_probes_an_encoder_that_nobody_has_compared(
+    spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = ProbeSize(range(2000), (100,), 100)
+    monkeypatch.setattr(probe_process, "run_probe", partial(probe_process.run_probe, size=size))
+    assert main(["tokenizer", str(spec)]) == 0
+    shown = capsys.readouterr().out
+    assert "has not been probed on this machine; that takes a minute or two" in shown
+    assert "proven on this machine to give the ids of tokenizers" in shown
+    assert main(["tokenizer", str(spec)]) == 0
+    assert "that takes a minute" not in capsys.readouterr().out

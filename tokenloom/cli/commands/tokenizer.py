@@ -1,0 +1,158 @@
+"""`tokenloom tokenizer`: show a spec's tokenizer, what encodes with it here, and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenloom.cli.argument_types import add_spec
+from tokenloom.cli.commands.build import load_limited_spec
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.wording import described_tokenizer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tokenloom.tokenizers import Tokenizer
+    from tokenloom.tokenizers.fast.choice import Choice
+
+_MEASURED_BYTES = 2_000_000
+
+
+@dataclass(frozen=True)
+class TokenizerResult(Result):
+    """A tokenizer, what encodes with it on this machine and why, and the ids of a text.
+
+    `encoder` is the name and version of the fast encoder that is used, None if the library `reference` encodes, for the
+    `reason`. Speeds are in MB of text a second, on one core. `ids` have no ids around them.
+    """
+
+    name: str
+    kind: str
+    vocab_size: int
+    eot_id: int
+    fingerprint: str
+    reference: str
+    encoder: str | None
+    reason: str | None
+    reference_speed: float
+    encoder_speed: float | None
+    ids: list[int] | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_spec(parser)
+    parser.add_argument("--text", help="show the ids of this text")
+
+
+def run(spec: str, overrides: list[str], limit: int | None, text: str | None, out: Output) -> TokenizerResult:
+    """Show the tokenizer of a spec; compare its fast encoder with its library first, if nobody did on this machine.
+
+    Raises TokenizerError if the tokenizer can't be loaded, or can't encode the text.
+    """
+    from tokenloom.tokenizers import load_tokenizer
+
+    definition = load_limited_spec(spec, overrides, limit).tokenizer.model_dump()
+    reference = load_tokenizer(definition)
+    choice = _choose(reference, str(definition.get("backend", "reference")), out)
+    texts = _measured_texts()
+    result = TokenizerResult(
+        name=reference.name,
+        kind=reference.kind,
+        vocab_size=reference.vocab_size,
+        eot_id=reference.eot_id,
+        fingerprint=reference.fingerprint,
+        reference=reference.backend,
+        encoder=choice.encoder,
+        reason=choice.reason,
+        reference_speed=_speed(reference, texts),
+        encoder_speed=_speed(choice.tokenizer, texts) if choice.encoder else None,
+        ids=None if text is None else _ids(choice.tokenizer, text),
+    )
+    _print(out, result)
+    return result
+
+
+def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
+    """Return what encodes; probe the fast encoder first if that is still to be done."""
+    from tokenloom.tokenizers.fast.choice import choose
+
+    choice = choose(reference, backend, compares=False)
+    if not choice.is_pending:
+        return choice
+    from tokenloom.tokenizers.fast.probe_process import run_probe
+
+    out.line(f"{choice.reason}; that takes a minute or two")
+    run_probe(reference, _progress(out))
+    return choose(reference, backend, compares=False)
+
+
+def _progress(out: Output) -> Callable[[str, int], None]:
+    """Return a function that shows how far a probe is, at most every five seconds."""
+    shown = time.monotonic()
+
+    def report(what: str, num_texts: int) -> None:
+        nonlocal shown
+        if time.monotonic() > shown + 5:
+            shown = time.monotonic()
+            out.line(f"  {num_texts:,} texts compared, now {what}")
+
+    return report
+
+
+def _measured_texts() -> pa.Array:
+    """Return some of Python's own sources, one text a file."""
+    import pyarrow as pa
+
+    texts, num_bytes = [], 0
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        texts.append(path.read_text(encoding="utf-8", errors="replace"))
+        num_bytes += path.stat().st_size
+        if num_bytes >= _MEASURED_BYTES:
+            break
+    return pa.array(texts, pa.large_string())
+
+
+def _speed(tokenizer: Tokenizer, texts: pa.Array) -> float:
+    """Return how many MB of text are encoded a second, the second time."""
+    import numpy as np
+
+    from tokenloom.tokenizers.base import text_bytes
+
+    for _ in range(2):
+        start = time.perf_counter()
+        tokenizer.encode(texts, np.dtype(np.uint32))
+        seconds = time.perf_counter() - start
+    return round(len(text_bytes(texts)[0]) / seconds / 1e6, 1)
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    import numpy as np
+    import pyarrow as pa
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(pa.array([text], pa.large_string()), np.dtype(np.uint32)).tokens.tolist())
+
+    num_before = len(encode("")) - 1
+    return encode(text)[num_before:-1]
+
+
+def _print(out: Output, result: TokenizerResult) -> None:
+    described = described_tokenizer({"name": result.name, "kind": result.kind, "vocab_size": result.vocab_size})
+    out.line(f"tokenizer  {described}, end of text {result.eot_id}")
+    if result.encoder:
+        out.line(f"encoder    {result.encoder}, proven on this machine to give the ids of {result.reference}")
+        speed = f"{result.encoder_speed:,} MB/s; {result.reference}: {result.reference_speed:,} MB/s"
+    else:
+        out.line(f"encoder    {result.reference}: {result.reason}")
+        speed = f"{result.reference_speed:,} MB/s"
+    out.line(f"speed      {speed} (on one core, Python's own sources)")
+    if result.ids is not None:
+        out.line(f"ids        {' '.join(map(str, result.ids))}")
