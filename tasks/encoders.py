@@ -21,7 +21,7 @@ from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, choose
+from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _choose(reference: Tokenizer, definition: dict[str, Any], rules: EncodingRul
 @lru_cache(maxsize=2)
 def _settled(definition: bytes, fingerprint: str, distrusted: frozenset[str]) -> Choice:
     plain = json.loads(definition)
-    return choose(load_job_tokenizer(plain, fingerprint), str(plain.get("backend", REFERENCE)), distrusted)
+    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), distrusted)
 
 
 def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choice) -> None:
@@ -105,13 +105,13 @@ def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choic
 def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: EncodingRules) -> Tokenizer:
     """Return what encodes, without its sample, to measure its speed; errors as load_job_tokenizer."""
     reference = load_job_tokenizer(definition, fingerprint)
-    return choose(reference, str(definition.get("backend", REFERENCE)), rules.distrusted, compares=False).tokenizer
+    return choose(reference, backend_of(definition), rules.distrusted, compares=False).tokenizer
 
 
 def encoder_line(plan: BuildPlan) -> str:
     """Return what encodes the documents of a build on this machine, as one line of text."""
     reference = load_job_tokenizer(plan.definition, plan.tokenizer.fingerprint)
-    choice = choose(reference, str(plan.definition.get("backend", REFERENCE)), plan.distrusted)
+    choice = choose(reference, backend_of(plan.definition), plan.distrusted)
     if choice.reason is None:
         return f"encoded by {choice.encoder}, which gives the ids of {plan.backend}"
     return f"encoded by {plan.backend}: {choice.reason}"
@@ -128,12 +128,13 @@ def _marking(spill_name: str) -> Iterator[bool]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
+        was_left = mark.exists()
+        mark.touch()
     except (OSError, Timeout):  # without a cache, or beside another build, a retry meets the same encoder
+        lock.release()
         yield False
         return
     try:
-        was_left = mark.exists()
-        mark.touch()
         yield was_left
     finally:
         with contextlib.suppress(OSError):

@@ -30,6 +30,7 @@ from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers.fast.choice import may_use
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -169,7 +170,7 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     ]
     distrusted = distrusted_encoders(plan.store, plan.tokenizer.fingerprint)
     found = find_partition_records(plan.store, (part.spill_name for part in partitions))
-    cached = frozenset(name for name, record in found.items() if record.encoder not in distrusted)
+    cached = frozenset(name for name, record in found.items() if may_use(record.encoder, plan.definition, distrusted))
     return replace(plan, partitions=partitions, cached=cached, distrusted=distrusted)
 
 

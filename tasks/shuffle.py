@@ -18,7 +18,7 @@ from tokenloom.storage.formats.shard import open_shard, token_dtype
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
+from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry, read_assignment
 from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record, write_shard_record
@@ -62,10 +62,8 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
     """
     assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
-    fingerprint = str(job.info["tokenizer_fingerprint"])
-    refuse_distrusted(job.store, assignment.encoders, fingerprint)
-    distrusted = distrusted_encoders(job.store, fingerprint)
-    if record := find_shard_record(job.store, job.version, shard.name, distrusted):
+    refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
+    if record := find_shard_record(job.store, job.version, shard.name, assignment.encoders):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))

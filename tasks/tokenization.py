@@ -30,6 +30,7 @@ from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tokenizers.fast.choice import may_use
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 _SPILL_TEXT_BYTES = 64_000_000
@@ -104,9 +105,9 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
 
 
 def _usable_record(job: TokenizeJob) -> PartitionRecord | None:
-    """Return the record of the partition if it is complete, and not of an encoder that must not be used any more."""
+    """Return the record of the partition if it is complete, and of an encoder that the build may use."""
     record = find_partition_record(job.store, job.spill_name)
-    return record if record and record.encoder not in job.encoding.distrusted else None
+    return record if record and may_use(record.encoder, job.definition, job.encoding.distrusted) else None
 
 
 def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:

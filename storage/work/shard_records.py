@@ -56,17 +56,17 @@ def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:
     write_work_record(store, shard_record_path(version, record.name), record)
 
 
-def find_shard_record(store: Store, version: str, name: str, distrusted: Collection[str] = ()) -> ShardRecord | None:
+def find_shard_record(store: Store, version: str, name: str, encoders: Collection[str]) -> ShardRecord | None:
     """Return the record of a shard if it and the shard's two files are there, else None.
 
     Args:
         store: the dataset's store.
         version: of the shard.
         name: of the shard: "train/000000".
-        distrusted: fast encoders that must not be used any more; a shard that may hold their ids does not count.
+        encoders: the fast encoders whose ids the build may use; a shard that may hold others does not count.
     """
     record = find_work_record(store, shard_record_path(version, name), ShardRecord)
-    if record is None or set(record.encoders) & set(distrusted):
+    if record is None or not set(record.encoders).issubset(encoders):
         return None
     path = version_path(version, name)
     is_complete = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")

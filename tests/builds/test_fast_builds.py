@@ -223,6 +223,19 @@ def test_verify_names_a_version_that_a_later_mark_casts_doubt_on(builds: Builds)
     assert warning.startswith(f"{builds.encoder.library} encoded 3 partitions, and gave wrong ids in another build")
 
 
+def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+        break_encoder(patch, builds, lambda text, ids: ids[::-1] if text == "text 7: lorem ipsum, it's naïve" else ids)
+        patch.setattr("tokenloom.flows.build_steps.check_batches", killed)
+        with pytest.raises(KeyboardInterrupt):
+            builds.build(builds.spec("mixed"))
+    result = builds.build(builds.spec("mixed", "reference"))
+    assert (result.published, result.num_encoded) == (True, 3)
+    builds.build(builds.spec("slow", "reference"))
+    assert builds.shards("mixed") == builds.shards("slow")
+
+
 def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for why in ("first", "second"):

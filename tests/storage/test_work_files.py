@@ -81,7 +81,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_assignment(store, VERSION) == ASSIGNMENT
     assert find_partition_record(store, SPILL) == RECORD
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
-    assert find_shard_record(store, VERSION, "train/000000") == SHARD
+    assert find_shard_record(store, VERSION, "train/000000", ()) == SHARD
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -97,7 +97,7 @@ def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
         read_assignment(store, VERSION)
     assert find_partition_record(store, SPILL) is None
     assert find_partition_records(store, [SPILL]) == {}
-    assert find_shard_record(store, VERSION, "train/000000") is None
+    assert find_shard_record(store, VERSION, "train/000000", ()) is None
 
 
 def test_a_missing_work_file_is_reported_as_missing(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_missing_work_file_is_reported_as_missing(tmp_path: Path) -> None:
         read_assignment(store, VERSION)
     assert find_partition_record(store, SPILL) is None
     assert find_partition_records(store, [SPILL]) == {}
-    assert find_shard_record(store, VERSION, "train/000000") is None
+    assert find_shard_record(store, VERSION, "train/000000", ()) is None
 
 
 @pytest.mark.parametrize("path", [spill_path(SPILL, 0), quarantine_path(SPILL)])

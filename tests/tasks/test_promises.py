@@ -87,10 +87,10 @@ def test_an_edited_shard_record_is_not_trusted(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "store", [jsonl(path)])
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
-    assert find_shard_record(store, version, "train/000000") is not None
+    assert find_shard_record(store, version, "train/000000", ()) is not None
     record = store.local(shard_record_path(version, "train/000000"))
     record.write_bytes(record.read_bytes().replace(b'"tokens":', b'"tokens":1', 1))
-    assert find_shard_record(store, version, "train/000000") is None
+    assert find_shard_record(store, version, "train/000000", ()) is None
 
 
 def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

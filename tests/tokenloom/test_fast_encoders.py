@@ -295,7 +295,7 @@ def test_only_a_proven_encoder_is_chosen(reference: Reference, encoder: FastEnco
 @pytest.mark.usefixtures("cache")
 def test_kinds_without_a_fast_encoder_keep_their_library() -> None:
     choice = choose(load_tokenizer({"kind": "byte"}), "auto")
-    assert (choice.is_pending, choice.reason) == (False, "there is no fast encoder for the kind byte")
+    assert (choice.is_pending, choice.reason) == (False, "no fast encoder supports the kind byte")
 
 
 # ---- real vocabularies and texts

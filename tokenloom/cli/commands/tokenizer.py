@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tokenloom.tokenizers import Tokenizer
     from tokenloom.tokenizers.fast.choice import Choice
 
-_MEASURED_BYTES = 2_000_000
+_MEASURED_BYTES = 500_000
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,11 @@ def run(spec: str, overrides: list[str], limit: int | None, text: str | None, ou
     Raises TokenizerError if the tokenizer can't be loaded, or can't encode the text.
     """
     from tokenloom.tokenizers import load_tokenizer
+    from tokenloom.tokenizers.fast.choice import backend_of
 
     definition = load_limited_spec(spec, overrides, limit).tokenizer.model_dump()
     reference = load_tokenizer(definition)
-    choice = _choose(reference, str(definition.get("backend", "reference")), out)
+    choice = _choose(reference, backend_of(definition), out)
     texts = _measured_texts()
     result = TokenizerResult(
         name=reference.name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.known_parts import Unproven
@@ -13,6 +14,22 @@ from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
 
 AUTO, REFERENCE = "auto", "reference"
 _KINDS = ("tiktoken", "huggingface")
+
+
+def backend_of(definition: Mapping[str, Any]) -> str:
+    """Return the `backend` of a tokenizer's definition, REFERENCE for a kind that has none."""
+    return str(definition.get("backend", REFERENCE))
+
+
+def may_use(encoder: str | None, definition: Mapping[str, Any], distrusted: Collection[str]) -> bool:
+    """Return whether a build may use what an encoder has encoded.
+
+    Args:
+        encoder: the fast encoder's name and version; None for the reference library.
+        definition: of the build's tokenizer.
+        distrusted: names and versions of fast encoders that must not be used.
+    """
+    return encoder is None or (backend_of(definition) != REFERENCE and encoder not in distrusted)
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,7 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
     if backend == REFERENCE:
         return Choice(reference, "the spec asks for the reference library")
     if reference.kind not in _KINDS:
-        return Choice(reference, f"there is no fast encoder for the kind {reference.kind}")
+        return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
     try:
         from tokenloom.tokenizers.fast.encoder import ENCODER, make_encoder
     except Exception as error:  # noqa: BLE001  (whatever a missing, broken or other version of the package raises)

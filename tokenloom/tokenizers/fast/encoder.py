@@ -73,7 +73,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     if isinstance(tokenizer, HuggingFaceTokenizer):
         encoder, spellings = _for_tokenizer_json(tokenizer.files[FILE])
         return FastEncoder(ENCODER, encoder.encode_batch_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
-    raise Unproven(f"there is no fast encoder for the kind {tokenizer.kind}")
+    raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
 
 
 def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:

@@ -38,7 +38,7 @@ def start_probe(reference: Tokenizer, definition: Mapping[str, Any]) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path).acquire(timeout=0):
             pass
-    except (Timeout, OSError):  # without a cache there is no place for a verdict
+    except (Timeout, OSError):  # without a cache, a verdict could not be kept
         return False
     subprocess.Popen(
         [sys.executable, "-c", _START, json.dumps(dict(definition)), *sys.path],
