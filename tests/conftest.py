@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
-from tests.servers.s3_server import s3_server
+from tests.servers.s3_server import proxied_s3, s3_server
 from tokenloom.server.prefect_home import ensure_prefect_home
 
 # A busy machine is slow, which is not a fault of a test: no example has a deadline.
@@ -59,22 +59,9 @@ def s3_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+def s3_proxy(s3_url: str) -> Iterator[FaultyProxy]:
     """A proxy before the S3 server that fails as planned; the environment sends s3:// through it."""
-    with FaultyProxy(s3_url) as proxy:
-        variables = {
-            "AWS_ENDPOINT_URL": proxy.url,
-            "AWS_ACCESS_KEY_ID": "an-access-key-id",
-            "AWS_SECRET_ACCESS_KEY": "a-secret-access-key",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "NO_PROXY": "127.0.0.1",
-        }
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("AWS_PROFILE", raising=False)
+    with proxied_s3(s3_url) as proxy:
         yield proxy
 
 

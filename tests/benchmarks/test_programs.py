@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.counts import full_only
+
 _FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 
 
@@ -18,6 +20,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> None
     runpy.run_path(str(_FOLDER / program), run_name="__main__")
 
 
+@full_only
 def test_read_measures_everything_it_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -36,6 +39,7 @@ def test_read_measures_everything_it_names(
     assert all(0 <= share <= 1 for share in cold)
 
 
+@full_only
 def test_gpu_feed_runs_its_models_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
     python -m tests.drivers.memory_driver ARGUMENTS
 
-Arguments: JSON of {"store", "url", "options", "documents"}; "url" may be generated:N, N GB of JSON lines as one .gz
+Arguments: JSON of {"store", "url", "options", "documents"}; "url" may be generated:N, N MB of JSON lines as one .gz
 that exists nowhere. Prints {"peak_bytes", "read", "filtered", "spills"}; an error goes to stderr.
 """
 
@@ -61,13 +61,13 @@ class _Repeated(io.RawIOBase):
 
 
 class GeneratedFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Files generated://N.jsonl.gz: N GB of JSON lines, decompressed."""
+    """Files generated://N.jsonl.gz: N MB of JSON lines, decompressed."""
 
     protocol = "generated"
 
     def _members(self, path: str) -> tuple[bytes, int]:
         data, num_bytes = member()
-        return data, int(path.split("://")[-1].split(".")[0]) * 10**9 // num_bytes
+        return data, int(path.split("://")[-1].split(".")[0]) * 10**6 // num_bytes
 
     def size(self, path: str) -> int:
         """Return the length of the compressed file."""

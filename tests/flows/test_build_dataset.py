@@ -281,6 +281,7 @@ def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iter
         log.close()
 
 
+@full_only
 def test_a_deployment_of_prefect_yaml_runs_in_a_worker(flows_url: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {
         "PREFECT_API_URL": flows_url,

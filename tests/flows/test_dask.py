@@ -17,8 +17,7 @@ import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import count
-from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.s3_server import BUCKET, upload
+from tests.servers.s3_server import BUCKET, proxied_s3, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
@@ -69,17 +68,18 @@ def _cluster(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def shared_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster for tests that do not change it."""
-    with _cluster(tmp_path_factory.mktemp("cluster")) as address:
-        yield address
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that a worker creates before it kills itself."""
+    return tmp_path_factory.mktemp("killed") / "killed"
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster for one test, with the environment of that test."""
-    with _cluster(tmp_path) as address:
-        yield address
+@pytest.fixture(scope="module")
+def address(s3_url: str, killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster."""
+    with proxied_s3(s3_url), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENLOOM_TEST_KILLED", str(killed))
+        with _cluster(tmp_path_factory.mktemp("cluster")) as address:
+            yield address
 
 
 def _address_when_ready(file: Path) -> str:
@@ -110,8 +110,8 @@ def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, shared_address: str) -> None:
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
+def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address: str) -> None:
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
     seen: list[progress.Event] = []
     with progress.listening(seen.append):
         result = build_dataset(spec)
@@ -122,47 +122,9 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, shared_
     assert sum(encoded) >= 2 * 400  # tokenize and shuffle
 
 
-def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
-    """Encode, but kill this worker of the cluster the first time."""
-    try:
-        Path(os.environ["TOKENLOOM_TEST_KILLED"]).touch(exist_ok=False)
-    except FileExistsError:
-        return tokenize_partition(job)
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a killed process continues")
-
-
-@pytest.fixture
-def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that a worker creates before it kills itself."""
-    monkeypatch.setenv("TOKENLOOM_TEST_KILLED", str(tmp_path / "killed"))
-    return tmp_path / "killed"
-
-
 @pytest.mark.usefixtures("prefect_server")
-def test_workers_that_share_only_s3_change_no_bytes_even_if_one_is_killed(
-    tmp_path: Path, s3_proxy: FaultyProxy, s3_url: str, killed: Path, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local = _spec(tmp_path, again=count(1, 17_000))  # 200 MB
-    upload(s3_url, tmp_path / "input", "cluster/input")
-    fields = {
-        "store": f"s3://{BUCKET}/cluster/store",
-        "sources": [{"kind": "jsonl", "path": f"s3://{BUCKET}/cluster/input/*.jsonl"}],
-        "runner": {"kind": "dask", "address": address},
-    }
-    spec = BuildSpec.model_validate(local.model_dump() | fields)
-    with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
-        result = build_dataset(spec)
-    assert killed.exists()
-    same = _elsewhere(spec, tmp_path)
-    assert listed_files(spec, result["version"]) == listed_files(same, build(same, num_workers=2).version)
-    assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")
-
-
-@pytest.mark.usefixtures("prefect_server")
-def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, shared_address: str) -> None:
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": shared_address})
+def test_bad_input_on_a_cluster_fails_with_our_message(tmp_path: Path, address: str) -> None:
+    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
     with (tmp_path / "input" / "b.jsonl").open("a") as file:
         file.write('{"text": 3}\n')
     with pytest.raises(InputError, match=r"b\.jsonl"):
@@ -180,3 +142,34 @@ def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
         pytest.raises(TokenloomError, match=r"runner\.address: no cluster at tcp://127\.0\.0\.1:1"),
     ):
         build_dataset(spec)
+
+
+def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
+    """Encode, but kill this worker of the cluster the first time."""
+    try:
+        Path(os.environ["TOKENLOOM_TEST_KILLED"]).touch(exist_ok=False)
+    except FileExistsError:
+        return tokenize_partition(job)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process continues")
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_workers_that_share_only_s3_change_no_bytes_even_if_one_is_killed(
+    tmp_path: Path, s3_url: str, killed: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = _spec(tmp_path, again=count(1, 17_000))  # 200 MB
+    upload(s3_url, tmp_path / "input", "cluster/input")
+    fields = {
+        "store": f"s3://{BUCKET}/cluster/store",
+        "sources": [{"kind": "jsonl", "path": f"s3://{BUCKET}/cluster/input/*.jsonl"}],
+        "runner": {"kind": "dask", "address": address},
+    }
+    spec = BuildSpec.model_validate(local.model_dump() | fields)
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
+        result = build_dataset(spec)
+    assert killed.exists()
+    same = _elsewhere(spec, tmp_path)
+    assert listed_files(spec, result["version"]) == listed_files(same, build(same, num_workers=2).version)
+    assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")

@@ -160,12 +160,12 @@ def assert_log_ends_with(run: FlowRun, last: str) -> None:
     assert not [line for line in lines if "Traceback" in line]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 180) -> Any:
-    """Return the value of `condition` once it is truthy."""
+def wait_until(condition: Callable[[], Any], seconds: float = 180, *, interval: float = 0.3) -> Any:
+    """Return the value of `condition`, which is called once every `interval` seconds, as soon as it is truthy."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not true within {seconds} s: {condition}"
-        time.sleep(0.3)
+        time.sleep(interval)
     return found
 
 
@@ -182,5 +182,5 @@ def wait_until_final(run_id: UUID, seconds: float = 240) -> FlowRun:
         run = flow_run(run_id)
         return run if run.state is not None and run.state.is_final() else None
 
-    found: FlowRun = wait_until(ended, seconds)
+    found: FlowRun = wait_until(ended, seconds, interval=1)  # a request takes 50 ms of processor time
     return found

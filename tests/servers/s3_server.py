@@ -6,6 +6,7 @@ python -m tests.servers.s3_server     prints its URL, serves until its standard 
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,10 @@ from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote, urlsplit
+
+import pytest
+
+from tests.servers.faulty_proxy import FaultyProxy
 
 BUCKET = "corpora"
 _HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
@@ -37,6 +42,26 @@ def s3_server() -> Iterator[str]:
         process.stdout.close()
         process.kill()  # it may be busy freeing its memory
         process.wait()
+
+
+@contextmanager
+def proxied_s3(url: str) -> Iterator[FaultyProxy]:
+    """Put a proxy that fails as planned before the S3 server; meanwhile the environment sends s3:// through it."""
+    with FaultyProxy(url) as proxy, pytest.MonkeyPatch.context() as patch:
+        variables = {
+            "AWS_ENDPOINT_URL": proxy.url,
+            "AWS_ACCESS_KEY_ID": "an-access-key-id",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-access-key",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "NO_PROXY": "127.0.0.1",
+        }
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield proxy
 
 
 def put(url: str, key: str, data: bytes = b"") -> None:

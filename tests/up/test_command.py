@@ -37,7 +37,8 @@ from tests.servers.running import (
     wait_until_final,
     wait_until_gone,
 )
-from tokenloom.server.deployments import NAMES, deployment_pages
+from tokenloom.server.deployments import NAMES, deploy_all, deployment_pages
+from tokenloom.server.prefect_server import HEARTBEAT_SECONDS
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.wording import duration
@@ -224,11 +225,8 @@ def add_old_deployment(active: bool) -> UUID:
 
 
 def test_deploy_removes_the_deployment_of_an_earlier_release_that_nobody_changed(up: Up) -> None:
-    folder = up.folder
     old = add_old_deployment(active=False)
-    done = command(folder, "deploy")
-    assert done.returncode == 0, done.stderr
-    assert "kept" not in done.stdout
+    assert deploy_all(up.url, HEARTBEAT_SECONDS) == []
     with get_client(sync_client=True) as client, pytest.raises(ObjectNotFound):
         client.read_deployment(old)
 
