@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.builders.synthetic_store import random_documents, write_store
+from tests.counts import full_only
 from tokenloom.cli.bench import rank as bench_rank
 from tokenloom.cli.bench import read as bench_read
 from tokenloom.cli.bench.figures import BenchResult, Quantiles, WayFigures
@@ -51,7 +52,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return value
 
 
-@pytest.mark.slow
+@full_only
 def test_spawned_ranks_with_workers_are_measured(
     reference: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -447,8 +447,8 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
     assert losses["test"] < bound
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("home", ["missing", pytest.param("empty", marks=full_only)])
+@full_only
+@pytest.mark.parametrize("home", ["missing", "empty"])
 def test_build_publishes_with_an_empty_or_missing_home_folder(project: Path, home: str) -> None:
     (project / "empty").mkdir()
     (project / "tmp").mkdir()
