@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -137,16 +137,24 @@ def _next_cut(text: NDArray[np.uint8], start: int, cut: re.Pattern[str]) -> int:
     return len(text)
 
 
-def _parts(step: Any, name: str) -> list[dict[str, Any]]:
-    """Return a normalizer or pre-tokenizer of the library as JSON values, with the parts of a Sequence separate."""
-    return [] if step is None else _flat(json.loads(step.__getstate__()), name)
+def _parts(step: Any, name: str) -> list[Mapping[str, Any]]:
+    """Return a normalizer or pre-tokenizer of the library as the list of its parts."""
+    return parts_of(None if step is None else json.loads(step.__getstate__()), name)
 
 
-def _flat(step: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    return [part for inner in step[name] for part in _flat(inner, name)] if step["type"] == "Sequence" else [step]
+def parts_of(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    """Return a normalizer or pre-tokenizer of a tokenizer.json as the list of its parts.
+
+    Args:
+        step: as in the file; None for none.
+        name: the field of a Sequence that holds its parts.
+    """
+    if step is None:
+        return []
+    return [part for inner in step[name] for part in parts_of(inner, name)] if step["type"] == "Sequence" else [step]
 
 
-def _separate(steps: list[dict[str, Any]]) -> bool:
+def _separate(steps: list[Mapping[str, Any]]) -> bool:
     """Return whether a sequence of pre-tokenizers separates a text at every cut and works locally elsewhere."""
     separated = False
     for step in steps:
@@ -162,7 +170,7 @@ def _separate(steps: list[dict[str, Any]]) -> bool:
     return separated
 
 
-def _allowed_after_cut(steps: list[dict[str, Any]]) -> str:
+def _allowed_after_cut(steps: list[Mapping[str, Any]]) -> str:
     """Return the characters before which these pre-tokenizers allow a cut."""
     if any(step.get("add_prefix_space") for step in steps):
         return " "
@@ -171,7 +179,7 @@ def _allowed_after_cut(steps: list[dict[str, Any]]) -> str:
     return " \t\n\r\u3000" + marks
 
 
-def _is_known(split: dict[str, Any]) -> bool:
+def _is_known(split: Mapping[str, Any]) -> bool:
     one = "|".join(map(re.escape, sorted(_ALTERNATIVES, key=len, reverse=True)))
     keeps_matches = (split["behavior"], split["invert"]) in [("Isolated", False), ("Removed", True)]
     return keeps_matches and re.fullmatch(rf"(?:{one})(?:\|(?:{one}))*", split["pattern"].get("Regex", "")) is not None

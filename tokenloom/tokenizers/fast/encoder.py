@@ -16,7 +16,15 @@ import splintr
 from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Encoded, Tokenizer
-from tokenloom.tokenizers.fast.known_parts import GPT_2, GPT_4, GPT_4O, QWEN_2, Unproven, check_tokenizer_json
+from tokenloom.tokenizers.fast.known_parts import (
+    GPT_2,
+    GPT_4,
+    GPT_4O,
+    QWEN_2,
+    Unproven,
+    check_tokenizer_json,
+    is_white_space,
+)
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
@@ -44,7 +52,7 @@ class FastEncoder:
     Attributes:
         library: its name and version.
         encode_flat: returns the ids of n texts (uint32) and the n + 1 offsets of the texts in them (uint64), as bytes.
-        spellings: texts that it finds in a text where the reference does not; it must not get a text with one.
+        spellings: texts that it may find where the reference does not; it must not get a text with one.
         bos_ids: the ids before each document.
         eot_id: the id after each document.
     """
@@ -87,12 +95,12 @@ def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
 
 
 def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:
-    """Return an encoder, and the special tokens that it finds in texts."""
+    """Return an encoder, and the added tokens that it must not get in a text."""
     content = json.loads(data)
     check_tokenizer_json(content)
     # We put the ids around a text ourselves, and cut no text short.
     bare = content | {"post_processor": None, "truncation": None, "padding": None}
-    spellings = [token["content"] for token in content.get("added_tokens") or [] if token["special"]]
+    spellings = [token["content"] for token in content.get("added_tokens") or [] if not is_white_space(token)]
     with _refusals():
         return splintr.from_json_bytes(json.dumps(bare).encode()), spellings
 

@@ -1,13 +1,15 @@
 """What a tokenizer.json may hold for a fast encoder: parts that splintr-rs is known to support.
 
-A file with any other part is encoded by the reference. Special tokens in a text are the caller's matter: such texts
-never reach a fast encoder.
+A file with any other part is encoded by the reference. Added tokens in a text are the caller's matter: a text with one
+never reaches a fast encoder, unless it is_white_space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tokenloom.tokenizers.long_texts import parts_of
 
 # The patterns of GPT-4 (also Llama 3 and OLMo 2), Qwen 2 and GPT-4o, as their files spell them.
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -21,6 +23,8 @@ GPT_4O = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _PATTERNS = (GPT_2, GPT_4, QWEN_2, GPT_4O)
+# The ways of a Split that keep what the pattern matches. These patterns match all of a text, so both give the same.
+_KEEPS_MATCHES = (("Isolated", False), ("Removed", True))
 _MODEL = {
     "type": ("BPE",),
     "dropout": (None,),
@@ -43,18 +47,11 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     for name, value in model.items():
         if name not in ("vocab", "merges") and value not in _MODEL.get(name, ()):
             raise Unproven(f"its model has {name}: {value!r}")
-    normalizers = {part["type"] for part in parts(content.get("normalizer"), "normalizers")}
+    normalizers = {part["type"] for part in parts_of(content.get("normalizer"), "normalizers")}
     if unknown := sorted(normalizers - {"NFC"}):
         raise Unproven(f"its normalizer is {unknown[0]}")
-    _check_pre_tokenizers(parts(content.get("pre_tokenizer"), "pretokenizers"))
+    _check_pre_tokenizers(parts_of(content.get("pre_tokenizer"), "pretokenizers"))
     _check_added_tokens(content.get("added_tokens") or [], bool(normalizers))
-
-
-def parts(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
-    """Return a normalizer or pre-tokenizer as the list of its parts, which a Sequence has under `name`."""
-    if step is None:
-        return []
-    return [part for inner in step[name] for part in parts(inner, name)] if step["type"] == "Sequence" else [step]
 
 
 def _check_pre_tokenizers(steps: list[Mapping[str, Any]]) -> None:
@@ -70,26 +67,34 @@ def _check_pre_tokenizers(steps: list[Mapping[str, Any]]) -> None:
         raise Unproven("its pre-tokenizer does not have one pattern")
     if any(split["pattern"].get("Regex") not in _PATTERNS for split in splits):
         raise Unproven("its pattern is not that of GPT-2, GPT-4, Qwen 2 or GPT-4o")
-    if any(split["behavior"] != "Isolated" or split["invert"] for split in splits):
-        raise Unproven("its pre-tokenizer Split does not isolate the matches of its pattern")
+    if any((split["behavior"], split["invert"]) not in _KEEPS_MATCHES for split in splits):
+        raise Unproven("its pre-tokenizer Split does not keep the matches of its pattern")
+
+
+def is_white_space(token: Mapping[str, Any]) -> bool:
+    """Return whether a fast encoder is trusted to find an added token: a run of white space that is not special.
+
+    A text with any other added token is left to the reference.
+    """
+    return not token["special"] and token["content"].isspace()
 
 
 def _check_added_tokens(tokens: Sequence[Mapping[str, Any]], normalizes: bool) -> None:
-    ordinary = [token for token in tokens if not token["special"]]
     for token in tokens:
         shown = f"its added token {token['content']!r}"
         if not token["content"]:
             raise Unproven("it has an empty added token")
-        if token["special"] and token["normalized"]:
-            raise Unproven(f"{shown} is special and found in normalized text")
-    for token in ordinary:
-        shown = f"its added token {token['content']!r}"
-        if token["single_word"] or token["lstrip"] or token["rstrip"]:
+        if is_white_space(token) and (token["single_word"] or token["lstrip"] or token["rstrip"]):
             raise Unproven(f"{shown} looks at its neighbours")
-        if not token["content"].isascii():
-            raise Unproven(f"{shown} is not ASCII")
-        # A mark may compose with the last letter of a token that is found in normalized text, never with a space.
-        if normalizes and token["normalized"] and not token["content"].isspace():
-            raise Unproven(f"{shown} is found in normalized text")
-    if len({token["normalized"] for token in ordinary}) > 1:
+        if normalizes and not _is_stable(token["content"]):
+            raise Unproven(f"{shown} may appear when a text is normalized")
+    if len({token["normalized"] for token in tokens if is_white_space(token)}) > 1:
         raise Unproven("some of its added tokens are found in normalized text, others are not")
+
+
+def _is_stable(content: str) -> bool:
+    """Return whether a text in normal form C contains `content` only if the text itself does.
+
+    The three ASCII characters that are the normal form of another one are K (of U+212A), ; (U+037E) and ` (U+1FEF).
+    """
+    return content.isascii() and not set(content) & set("K;`")
