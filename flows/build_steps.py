@@ -164,8 +164,8 @@ def _encode_and_publish(
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         jobs = shuffle_batches(plan, assignment, num_workers)
         records = run_batches(run_each, "shuffle", shuffle_shard, jobs)
-    checks = check_batches(plan, records, num_workers)
-    num_chosen = sum(len(job.documents) for _, batch in checks for job in batch)
+    checks = check_batches(plan, assignment, records, num_workers)
+    num_chosen = sum(len(job.reencode.documents) for _, batch in checks for job in batch)
     with _step("validate", seconds, num_chosen):
         with distrusting(plan.store, assignment.encoders, plan.tokenizer.fingerprint):
             num_checked = sum(run_batches(run_each, "check", check_encoding, checks))

@@ -22,7 +22,7 @@ from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import ALL_FOR_A_SECOND, NO_CHECK, SAMPLE, Check, FastTokenizer
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
@@ -32,8 +32,12 @@ MIN_PROBED_BYTES = 50_000_000  # of text to encode, from which on a build starts
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """How a build may encode: not with the `distrusted` libraries; `may_probe` if its text is worth a probe."""
+    """How a build may encode: not with the `distrusted` libraries; `may_probe` if its text is worth a probe.
 
+    `version` is the build's, because each build checks a sample of its own.
+    """
+
+    version: str = ""
     distrusted: frozenset[str] = frozenset()
     may_probe: bool = False
 
@@ -59,35 +63,59 @@ def encoding(
         DistrustedEncoder: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
-    tokenizer = _choose(reference, definition, rules)
-    if not isinstance(tokenizer, FastTokenizer):
-        yield reference
-        return
-    with _marking(spill_name) as was_left:
-        if was_left:
-            progress.report(progress.Message(_left_message(tokenizer)))
-            yield reference
-            return
-        try:
-            yield tokenizer
-        except EncoderMismatch as error:
-            raise _distrusted(store, [tokenizer.encoder], fingerprint, str(error)) from error
-
-
-def _choose(reference: Tokenizer, definition: dict[str, Any], rules: EncodingRules) -> Tokenizer:
-    """Return what encodes; start a probe if that may be a fast encoder later."""
-    choice = _settled(canonical_json(definition), reference.fingerprint, rules.distrusted)
+    choice = _settled(canonical_json(definition), fingerprint, rules, SAMPLE)
     if choice.is_pending:
         _settled.cache_clear()
         if rules.may_probe:
             _start_probe(reference, definition, choice)
-    return choice.tokenizer
+    with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
+        try:
+            yield tokenizer
+        except EncoderMismatch as error:
+            raise _distrusted(store, [str(choice.encoder)], fingerprint, str(error)) from error
 
 
-@lru_cache(maxsize=2)
-def _settled(definition: bytes, fingerprint: str, distrusted: frozenset[str]) -> Choice:
+@contextmanager
+def encoding_again(
+    definition: dict[str, Any], fingerprint: str, rules: EncodingRules, encoders: Collection[str], name: str
+) -> Iterator[Tokenizer]:
+    """Yield what encodes documents of a build for a second time in the block, to check them.
+
+    Args:
+        definition: see load_tokenizer.
+        fingerprint: of the tokenizer of the build.
+        rules: how the build may encode.
+        encoders: the fast encoders that encoded some of the build. They encode all of the documents, the reference
+            library only those for which it needs a second: it may take ten times as long as the rest of the build.
+        name: of these documents, for a file name.
+
+    Raises:
+        TokenizerError: as load_job_tokenizer.
+        EncoderMismatch: the block found that the encoder gives other ids.
+    """
+    reference = load_job_tokenizer(definition, fingerprint)
+    choice = _settled(canonical_json(definition), fingerprint, rules, ALL_FOR_A_SECOND)
+    fastest = choice.tokenizer if choice.encoder in encoders else reference
+    with _unless_left(fastest, reference, name) as tokenizer:
+        yield tokenizer
+
+
+@lru_cache(maxsize=4)
+def _settled(definition: bytes, fingerprint: str, rules: EncodingRules, check: Check) -> Choice:
     plain = json.loads(definition)
-    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), distrusted)
+    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), rules.distrusted, check)
+
+
+@contextmanager
+def _unless_left(tokenizer: Tokenizer, reference: Tokenizer, name: str) -> Iterator[Tokenizer]:
+    """Yield a tokenizer, or else the reference if a process that encoded the documents `name` ended early."""
+    if not isinstance(tokenizer, FastTokenizer):
+        yield tokenizer
+        return
+    with _marking(name) as was_left:
+        if was_left:
+            progress.report(progress.Message(_left_message(tokenizer)))
+        yield reference if was_left else tokenizer
 
 
 def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choice) -> None:
@@ -105,7 +133,7 @@ def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choic
 def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: EncodingRules) -> Tokenizer:
     """Return what encodes, without its sample, to measure its speed; errors as load_job_tokenizer."""
     reference = load_job_tokenizer(definition, fingerprint)
-    return choose(reference, backend_of(definition), rules.distrusted, compares=False).tokenizer
+    return choose(reference, backend_of(definition), rules.distrusted, NO_CHECK).tokenizer
 
 
 def encoder_line(plan: BuildPlan) -> str:
@@ -118,13 +146,13 @@ def encoder_line(plan: BuildPlan) -> str:
 
 
 @contextmanager
-def _marking(spill_name: str) -> Iterator[bool]:
+def _marking(name: str) -> Iterator[bool]:
     """Leave a mark on this machine while the block runs; yield whether a process that left one ended within its block.
 
     A library may crash or hang in native code. Whatever ended that process, the reference encodes the partition then.
     """
     folder = Path(default_cache_folder(), "tokenizers", "encoding")
-    mark, lock = folder / spill_name, FileLock(folder / f"{spill_name}.lock")
+    mark, lock = folder / name, FileLock(folder / f"{name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -145,7 +173,8 @@ def _marking(spill_name: str) -> Iterator[bool]:
 
 def _left_message(tokenizer: FastTokenizer) -> str:
     return (
-        f"the process that encoded this partition with {tokenizer.encoder} ended early; {tokenizer.backend} encodes it"
+        f"the process that encoded these documents with {tokenizer.encoder} ended early; {tokenizer.backend} encodes "
+        "them"
     )
 
 

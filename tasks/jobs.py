@@ -14,8 +14,7 @@ from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
-from tokenloom.tasks.validate import reencode_jobs
-from tokenloom.tasks.verification.reencoding import ReencodeJob
+from tokenloom.tasks.validate import CheckJob, reencode_jobs
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, num_proposed
 
 _TASK_BYTES = 64_000_000
@@ -63,10 +62,14 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
         rules=rules_job(plan),
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer.fingerprint,
-        encoding=EncodingRules(
-            plan.distrusted, may_probe=plan.spec.limit is None and plan.missing_bytes >= MIN_PROBED_BYTES
-        ),
+        encoding=encoding_rules(plan),
     )
+
+
+def encoding_rules(plan: BuildPlan) -> EncodingRules:
+    """Return how a build may encode."""
+    may_probe = plan.spec.limit is None and plan.missing_bytes >= MIN_PROBED_BYTES
+    return EncodingRules(plan.version, plan.distrusted, may_probe)
 
 
 def rules_job(plan: BuildPlan) -> RulesJob:
@@ -121,9 +124,10 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
 
 
 def check_batches(
-    plan: BuildPlan, records: Sequence[ShardRecord], num_workers: int
-) -> list[tuple[str, list[ReencodeJob]]]:
+    plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_workers: int
+) -> list[tuple[str, list[CheckJob]]]:
     """Return the documents to encode again, for check_encoding."""
-    jobs = reencode_jobs(plan, records, max(1, num_workers))
-    weighted = [WeightedJob(job.file.path, job, len(job.documents)) for job in jobs]
+    encoders = frozenset(assignment.encoders)
+    jobs = [CheckJob(job, encoding_rules(plan), encoders) for job in reencode_jobs(plan, records, max(1, num_workers))]
+    weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
     return batch_jobs(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)

@@ -7,18 +7,21 @@ chosen by hash, are read from their source again, encoded again and compared wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 
-from tokenloom.errors import CheckError, InputError, ReencodingMismatch, StoreError, of_source
+from tokenloom.errors import CheckError, EncoderMismatch, InputError, ReencodingMismatch, StoreError, of_source
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.tasks.encoders import EncodingRules, encoding_again
 from tokenloom.tasks.inputs import check_all_unchanged, check_unchanged
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
 from tokenloom.tasks.verification.sampling import SampledDocument, choose_documents
+from tokenloom.tokenizers import Tokenizer
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
@@ -50,20 +53,41 @@ def reencode_jobs(plan: BuildPlan, records: Sequence[ShardRecord], num_jobs: int
     return jobs
 
 
-def check_encoding(job: ReencodeJob) -> int:
+@dataclass(frozen=True)
+class CheckJob:
+    """Documents of a build to encode again; see encoding_again for `rules` and `encoders`."""
+
+    reencode: ReencodeJob
+    rules: EncodingRules
+    encoders: frozenset[str]
+
+
+def check_encoding(job: CheckJob) -> int:
     """Encode documents again from their source and compare them with the shards; return how many.
 
     Raises:
         CheckError: content or ids differ, or a row no longer exists.
     """
-    with of_source(job.file.source):
-        found = compare_with_source(job, lambda document: document.ids_hash)
+    reencode = job.reencode
+    with of_source(reencode.file.source), _encoding_again(job) as tokenizer:
+        found = compare_with_source(reencode, tokenizer, lambda document: document.ids_hash)
         for comparison in found:
-            _check_comparison(job, comparison)
-    if num_gone := len(job.documents) - len(found):
-        check_unchanged(job.file)
-        raise CheckError(f"{job.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")
+            _check_comparison(reencode, comparison)
+    if num_gone := len(reencode.documents) - len(found):
+        check_unchanged(reencode.file)
+        raise CheckError(f"{reencode.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")
     return len(found)
+
+
+@contextmanager
+def _encoding_again(job: CheckJob) -> Iterator[Tokenizer]:
+    reencode, first = job.reencode, job.reencode.documents[0]
+    fingerprint, name = reencode.tokenizer_fingerprint, f"again-{first.content_high:016x}{first.content_low:016x}"
+    try:
+        with encoding_again(reencode.definition, fingerprint, job.rules, job.encoders, name) as tokenizer:
+            yield tokenizer
+    except EncoderMismatch as error:
+        raise ReencodingMismatch(str(error), _NEXT_STEP) from error
 
 
 def _check_comparison(job: ReencodeJob, found: Comparison) -> None:

@@ -13,7 +13,6 @@ import pyarrow as pa
 from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
@@ -54,19 +53,19 @@ class Comparison:
     has_same_ids: bool
 
 
-def compare_with_source(job: ReencodeJob, stored_hash: Callable[[SampledDocument], int]) -> list[Comparison]:
+def compare_with_source(
+    job: ReencodeJob, tokenizer: Tokenizer, stored_hash: Callable[[SampledDocument], int]
+) -> list[Comparison]:
     """Encode documents again and return how each compares; leaves out those whose rows are gone.
 
     Args:
         job: which documents.
+        tokenizer: the job's.
         stored_hash: returns hash_of_ids of the tokens in the shard.
 
-    Raises:
-        InputError: the input can't be read, or the transform fails.
-        TokenizerError: the tokenizer is not the one of the job.
+    Raises InputError if the input can't be read, or the transform fails.
     """
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
-    tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint, job.tokenizer_files)
     wanted = {document.row: document for document in job.documents}
     found: list[Comparison] = []
     with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):

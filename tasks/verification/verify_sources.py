@@ -20,6 +20,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, SampledDocument, choose_documents, hash_of_ids
 from tokenloom.tasks.verification.verify import Subject
@@ -94,7 +95,8 @@ def verify_encoding(job: DeepJob) -> EncodingReport:
     """Encode the documents of a job again and compare them with their shards; runs in a worker."""
     reencode = job.reencode
     try:
-        found = compare_with_source(reencode, _stored_hash(job))
+        tokenizer = load_job_tokenizer(reencode.definition, reencode.tokenizer_fingerprint, reencode.tokenizer_files)
+        found = compare_with_source(reencode, tokenizer, _stored_hash(job))
         compared = [one for one in found if one.has_same_text or not reencode.transform]
         damages = _damages(job, compared)
         if damages:

@@ -101,6 +101,15 @@ def test_the_bytes_do_not_depend_on_the_encoder(num_workers: int, builds: Builds
     assert builds.messages == []
 
 
+def test_each_build_of_a_process_compares_a_sample_of_its_own(builds: Builds) -> None:
+    compared = []
+    for seed in range(4):
+        builds.build(builds.spec(f"store-{seed}", seed=seed))
+        compared += [use["compared"] for use in builds.used(f"store-{seed}").values()]
+    assert len(compared) == 4
+    assert len(set(compared)) == 1  # the fourth would have none left of a sample of all
+
+
 @pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
 def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
     wrong_text: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
@@ -122,13 +131,13 @@ def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
 def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+    monkeypatch.setattr("tokenloom.tokenizers.fast.tokenizer._num_to_check", lambda num_bytes: 0)
     break_encoder(monkeypatch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
     assert builds.build(builds.spec("fast")).published
     builds.build(builds.spec("slow", "reference"))
     assert builds.shards("fast") == builds.shards("slow")
     assert len(builds.marks("fast")) == 1
-    assert "encoded again, its ids differ" in builds.messages[0]
+    assert "give different ids for 'text 1" in builds.messages[0]
 
 
 def test_shards_of_an_encoder_that_was_distrusted_later_are_written_again(

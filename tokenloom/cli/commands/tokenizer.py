@@ -84,15 +84,16 @@ def run(spec: str, overrides: list[str], limit: int | None, text: str | None, ou
 def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
     """Return what encodes; probe the fast encoder first if that is still to be done."""
     from tokenloom.tokenizers.fast.choice import choose
+    from tokenloom.tokenizers.fast.tokenizer import NO_CHECK
 
-    choice = choose(reference, backend, compares=False)
+    choice = choose(reference, backend, check=NO_CHECK)
     if not choice.is_pending:
         return choice
     from tokenloom.tokenizers.fast.probe_process import run_probe
 
     out.line(f"{choice.reason}; that takes a minute or two")
     run_probe(reference, _progress(out))
-    return choose(reference, backend, compares=False)
+    return choose(reference, backend, check=NO_CHECK)
 
 
 def _progress(out: Output) -> Callable[[str, int], None]:

@@ -9,7 +9,7 @@ from typing import Any
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
 
 AUTO, REFERENCE = "auto", "reference"
@@ -49,14 +49,14 @@ class Choice:
         return self.tokenizer.encoder if isinstance(self.tokenizer, FastTokenizer) else None
 
 
-def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), *, compares: bool = True) -> Choice:
+def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), check: Check = SAMPLE) -> Choice:
     """Return what encodes with the ids of a tokenizer.
 
     Args:
         reference: the tokenizer, which encodes with its reference library.
         backend: AUTO or REFERENCE, as in a spec.
         distrusted: names and versions of fast encoders that must not be used.
-        compares: whether a fast encoder is compared with the reference on a sample; not for a measurement of its speed.
+        check: which texts a fast encoder and the reference both encode.
     """
     if backend == REFERENCE:
         return Choice(reference, "the spec asks for the reference library")
@@ -78,4 +78,4 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
         return Choice(reference, str(error))
     if verdict is None:
         return Choice(reference, f"{ENCODER} has not been probed on this machine", is_pending=True)
-    return Choice(FastTokenizer(reference, encoder, Router(verdict.odd, encoder.spellings), compares=compares))
+    return Choice(FastTokenizer(reference, encoder, Router(verdict.odd, encoder.spellings), check))

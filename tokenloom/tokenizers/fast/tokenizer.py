@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,15 +25,27 @@ if TYPE_CHECKING:  # its library may be missing
     from tokenloom.tokenizers.fast.encoder import FastEncoder
 
 _RUN_BYTES = 1_000_000
-_MAX_CHECKED_TEXT, _MAX_CHECK_SECONDS = 4_000_000, 5.0
+_MAX_CHECKED_TEXT = 4_000_000
 _HANG_SECONDS = 120  # of one run; the slowest text of a run takes 2 s
+
+
+@dataclass(frozen=True)
+class Check:
+    """Which of the texts that a fast encoder gets are encoded by the reference too.
+
+    A sample of them: 250 kB and an eighth of the first 6 MB, and 0.1 % of more than 1 GB; or all, if `is_all`. Either
+    way only as long as that takes less than `seconds`.
+    """
+
+    seconds: float
+    is_all: bool = False
+
+
+SAMPLE, ALL_FOR_A_SECOND, NO_CHECK = Check(5.0), Check(1.0, is_all=True), Check(0.0)
 
 
 class FastTokenizer:
     """A tokenizer with the ids of its reference.
-
-    Some of the bytes that the fast encoder gets are encoded by both: 250 kB and an eighth of the first 6 MB, and 0.1 %
-    of more than 1 GB, as long as that takes less than 5 seconds of a process.
 
     Attributes:
         encoder: the fast encoder's name and version; `backend` is the reference's.
@@ -41,10 +55,10 @@ class FastTokenizer:
         reference: the tokenizer.
         encoder: a fast encoder for it.
         router: finds the texts that only the reference may encode.
-        compares: whether a sample is encoded by both.
+        check: which texts are encoded by both.
     """
 
-    def __init__(self, reference: Tokenizer, encoder: FastEncoder, router: Router, *, compares: bool = True) -> None:
+    def __init__(self, reference: Tokenizer, encoder: FastEncoder, router: Router, check: Check = SAMPLE) -> None:
         self.kind, self.name, self.vocab_size = reference.kind, reference.name, reference.vocab_size
         self.eot_id, self.fingerprint, self.files = reference.eot_id, reference.fingerprint, reference.files
         self.max_text_bytes = reference.max_text_bytes
@@ -52,10 +66,10 @@ class FastTokenizer:
         self.encoder = encoder.library
         self._reference, self._encoder, self._router = reference, encoder, router
         self._num_bytes = self.num_compared = 0
-        self._seconds_left = _MAX_CHECK_SECONDS if compares else 0.0
+        self._check, self._seconds_left = check, check.seconds
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
-        """See Tokenizer.encode; raises EncoderMismatch if the encoder fails or differs on a text of the sample."""
+        """See Tokenizer.encode; raises EncoderMismatch if the encoder fails, or differs on a text that is checked."""
         offsets = text_bytes(texts)[1]
         runs = runs_of(offsets, _RUN_BYTES)
         return concatenate([self._encode_run(texts[start:end], dtype) for start, end in runs], dtype)
@@ -95,7 +109,8 @@ class FastTokenizer:
             return
         offsets = text_bytes(texts)[1]
         self._num_bytes += int(offsets[-1])
-        chosen = _choose(offsets, _num_to_check(self._num_bytes) - self.num_compared)
+        wanted = math.inf if self._check.is_all else _num_to_check(self._num_bytes)
+        chosen = _choose(offsets, wanted - self.num_compared)
         if not len(chosen):
             return
         start = time.monotonic()
