@@ -377,6 +377,7 @@ def test_a_rename_that_fails_leaves_no_part(
     assert f"{part}: it stays in the store for a day" in caplog.text
 
 
+@pytest.mark.usefixtures("temporary")  # whose files are old too
 def test_parts_of_killed_processes_are_removed_after_a_day(
     memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

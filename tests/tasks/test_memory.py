@@ -99,7 +99,7 @@ def test_a_large_document_needs_at_most_four_times_its_bytes_or_is_refused(kind:
 @pytest.mark.timeout(3600)
 def test_a_compressed_file_of_any_length_becomes_spills_in_constant_memory(tmp_path: Path) -> None:
     """JSON lines made by a generator: one .gz that can't be cut."""
-    megabytes = count(400, 50_000)
+    megabytes = count(500, 50_000)
     url = f"generated://{megabytes}.jsonl.gz"
     found, error = encode(tmp_path / "store", url, {"kind": "jsonl"}, documents={"min_chars": 1000})
     assert found["read"] > megabytes * 900, error

@@ -34,6 +34,7 @@ from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 
 _SCHEDULE_SECONDS = 20
+_NIGHTLY = "rebuild-dataset/rebuild-nightly"
 _DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))
 _PATIENCE_SECONDS = 240  # of a schedule: each firing waits for the scheduler, a slot and a new process
 
@@ -139,6 +140,10 @@ def switch_off(page: Page) -> None:
     open_schedules(page)
     page.toggle(f"toggle Every {_SCHEDULE_SECONDS} seconds")
 
+    def is_off() -> bool:
+        with get_client(sync_client=True) as client:
+            return not any(each.active for each in client.read_deployment_by_name(_NIGHTLY).schedules)
+
     def is_idle() -> bool:
         soon = datetime.now(UTC) + timedelta(minutes=1)  # runs of the night may be scheduled already
         due = FlowRunFilter(expected_start_time=FlowRunFilterExpectedStartTime(before_=soon))
@@ -146,6 +151,7 @@ def switch_off(page: Page) -> None:
             runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, flow_run_filter=due, limit=200)
         return all(run.state is not None and run.state.is_final() for run in runs)
 
+    wait_until(is_off)
     wait_until(is_idle, _PATIENCE_SECONDS)
 
 
@@ -176,11 +182,7 @@ def edit_shipped_schedule(page: Page, spec_file: str) -> None:
     save(page, dialog)
     page.await_line("At 03:00 AM")
     with get_client(sync_client=True) as client:
-        (shipped,) = (
-            each
-            for each in client.read_deployment_by_name("rebuild-dataset/rebuild-nightly").schedules
-            if each.slug == "nightly"
-        )
+        (shipped,) = (each for each in client.read_deployment_by_name(_NIGHTLY).schedules if each.slug == "nightly")
     assert shipped.parameters == {"spec_file": spec_file}
 
 
