@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from build import python_sources, write_corpus
+from corpus import python_sources, write_corpus
 from figures import Figure, print_table, write_json
 
 GB = 1e9

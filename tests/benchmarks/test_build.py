@@ -1,0 +1,146 @@
+"""benchmarks/build.py compares equal work."""
+
+from __future__ import annotations
+
+import json
+import random
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+_FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _as_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(_FOLDER)  # as for a program that is run: they share modules
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for the interpreter's packages; its standard library is empty."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    folders = {"purelib": packages, "stdlib": tmp_path / "empty"}
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folders[name]))
+    return packages
+
+
+def _trained_tokenizer(path: Path) -> Path:
+    """Write a tokenizer.json of 300 ids, trained on this file."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=letters, show_progress=False
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text()], trainer)
+    tokenizer.save(str(path))
+    return path
+
+
+def test_rates_and_ratios_agree(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "build.json"
+    options = ["--rounds", "1", "--megabytes", "0.3", "--tokenizer", "byte", "--json", str(output)]
+    monkeypatch.setattr(sys, "argv", ["build.py", *options])
+    runpy.run_path(str(_FOLDER / "build.py"), run_name="__main__")
+    result = json.loads(output.read_text())
+    figures = {figure["name"]: figure["values"][0] for figure in result["figures"]}
+    assert figures["tokenloom / bare"] == pytest.approx(figures["tokenloom"] / figures["bare"])
+    assert result["tokens"] == pytest.approx(result["text_mb"] * 1e6 + result["documents"])  # an end for each
+    assert figures["memory of a process: tokenloom"] > figures["memory of a process: bare"] > 10
+    assert "left out: hf, hf-tiktoken, litdata, datatrove; give" in capfd.readouterr().out
+
+
+def test_a_peer_makes_the_tokens_of_a_build(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    from build_tools import Bench, Vocabulary
+
+    file = _trained_tokenizer(tmp_path / "tokenizer.json")
+    texts = [f"def number_{i}():\n    return {i * i}\n" for i in range(1000)]
+    bench = Bench(tmp_path / "bench", texts, Vocabulary(str(file), "<|endoftext|>"), 2)
+    peer = bench.peer("hf_build.py", sys.executable, str(file))
+    assert peer.versions.keys() == {"datasets", "tokenizers"}
+    library = Tokenizer.from_file(str(file))
+    expected = sum(len(library.encode(text).ids) + 1 for text in texts)
+    built = bench.build("--direct", "--set", "tokenizer.backend=reference")
+    assert [peer.tokens, bench.bare().tokens, built.tokens] == [expected] * 3
+
+
+def test_a_peer_without_an_interpreter_or_the_vocabulary_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    from build_tools import PEERS, Vocabulary, chosen_tools
+
+    file = Vocabulary("/a/b/tokenizer.json", "</s>")
+    assert file.label == "b/tokenizer.json"
+    assert list(chosen_tools(file, dict.fromkeys(PEERS, "python"))) == [
+        *("bare", "tokenloom", "tokenloom, reference", "hf", "litdata", "datatrove")
+    ]
+    assert capsys.readouterr().out == "hf-tiktoken is left out: it can't encode with b/tokenizer.json\n"
+    named = Vocabulary("gpt2", "")
+    assert "litdata" in chosen_tools(named, {"litdata": "python", "datatrove": "python"})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("datatrove is left out: it can't encode with gpt2; give a tokenizer.json of the same")
+    assert lines[1].startswith("left out: hf, hf-tiktoken; give")
+    assert "datatrove" in chosen_tools(Vocabulary("gpt2", "", "tokenizer.json"), {"datatrove": "python"})
+
+
+def test_a_tool_with_other_tokens_is_refused() -> None:
+    from build import run_rounds
+    from build_tools import Bench, Run, Tools
+
+    tools: Tools = {"bare": lambda _: Run(1, 1, 1000), "hf": lambda _: Run(1, 1, 1001)}
+    with pytest.raises(SystemExit, match="hf made 1,001 tokens, bare 1,000"):
+        run_rounds(Bench.__new__(Bench), tools, 1)
+
+
+def test_an_unknown_peer_or_interpreter_is_refused() -> None:
+    from argparse import ArgumentTypeError
+
+    from build import peer_and_python
+
+    with pytest.raises(ArgumentTypeError, match="'spark' is not one of hf"):
+        peer_and_python(f"spark={sys.executable}")
+    with pytest.raises(ArgumentTypeError, match="'/nowhere/python' does not exist"):
+        peer_and_python("hf=/nowhere/python")
+
+
+@pytest.mark.parametrize("text_bytes", [None, 4, 100])
+def test_documents_are_distinct_short_and_without_special_tokens(sources: Path, text_bytes: int | None) -> None:
+    from corpus import distinct_documents
+
+    letters = random.Random(0)
+    texts = ["".join(letters.choices("aé€😀\n", k=2000)) for _ in range(20)]
+    for i, text in enumerate([*texts, texts[0], "<|endoftext|> in a text", ""]):
+        (sources / f"{i}.py").write_text(text, encoding="utf-8")
+    documents = distinct_documents(text_bytes=text_bytes)
+    assert documents == distinct_documents(text_bytes=text_bytes)
+    assert len(set(documents)) == len(documents)
+    if text_bytes is None:
+        assert sorted(documents) == sorted(texts)
+    else:
+        assert all(len(text.encode()) <= text_bytes for text in documents)
+        assert not any("\ufffd" in text for text in documents)
+
+
+def test_more_text_than_there_is_is_refused(sources: Path) -> None:
+    from corpus import distinct_documents
+
+    (sources / "a.py").write_text("a" * 2_500_000)
+    assert distinct_documents(num_bytes=1e6) == ["a" * 2_500_000]
+    with pytest.raises(SystemExit, match=r"have 2 MB of text, not 3 MB; give --megabytes 2 or less"):
+        distinct_documents(num_bytes=3e6)
+
+
+def test_memory_of_a_grandchild_counts() -> None:
+    from watched import run_measured
+
+    large = "import time; x = bytearray(200 << 20); time.sleep(0.5)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {large!r}])"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {parent!r}])"
+    _, peak_mib = run_measured([sys.executable, "-c", child], {})
+    assert peak_mib > 200
