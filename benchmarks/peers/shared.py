@@ -10,6 +10,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def encoding_package(vocabulary: str) -> str:
     return "tokenizers" if vocabulary.endswith(".json") else "numpy" if vocabulary == "byte" else "tiktoken"
 
 
+@cache  # for all files of a process
 def encoder(vocabulary: str, eot: str) -> Encode:
     """Return a function that gives an array for each text: the ids of ordinary text, and the end-of-text id."""
     if vocabulary == "byte":
