@@ -137,7 +137,7 @@ def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     builds.build(builds.spec("slow", "reference"))
     assert builds.shards("fast") == builds.shards("slow")
     assert len(builds.marks("fast")) == 1
-    assert "give different ids for 'text 1" in builds.messages[0]
+    assert 'give different ids for "text 1' in builds.messages[0]
 
 
 def test_shards_of_an_encoder_that_was_distrusted_later_are_written_again(
