@@ -42,6 +42,9 @@ class _WithBackend(_WithMarks):
         return {name: value for name, value in super().identity().items() if name != "backend"}
 
 
+_NAMED_FILES = {"llama3": "tokenizer.model", "tekken": "tekken.json"}  # files of tiktoken known by name
+
+
 class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
@@ -49,12 +52,14 @@ class TiktokenTokenizer(_WithBackend):
     path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
-        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files, only a label"
+        None,
+        title="Name",
+        description="gpt2, cl100k_base, o200k_base, ...; with a file and no pattern: llama3 or tekken; else a label",
     )
     ranks: Location | None = Field(
         None,
         title="Ranks file",
-        description="A .tiktoken file, or vocab.bpe",
+        description="A .tiktoken file, vocab.bpe, tokenizer.model of llama3, or tekken.json",
         json_schema_extra={"default": "vocab.tiktoken"},
     )
     encoder: Location | None = Field(None, title="Encoder file", description="encoder.json that belongs to a vocab.bpe")
@@ -67,18 +72,27 @@ class TiktokenTokenizer(_WithBackend):
 
     @model_validator(mode="after")
     def _one_definition(self) -> TiktokenTokenizer:
-        if self.ranks is None and self.name is None:
-            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
-        if self.ranks is None and (self.encoder or self.pattern or self.special_tokens):
-            raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
-        if self.ranks is not None and self.encoder is None and self.pattern is None:
-            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression")
-        if self.ranks is None:
-            from tiktoken import list_encoding_names
-
-            if self.name not in (known := sorted(list_encoding_names())):
-                raise ValueError(f"tiktoken has no encoding {self.name!r}; allowed: {', '.join(known)}")
+        self._check_name() if self.ranks is None else self._check_files()
         return self
+
+    def _check_name(self) -> None:
+        if self.name is None:
+            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
+        if self.name in _NAMED_FILES:
+            raise ValueError(f"{self.name} is read from a file: give ranks: {_NAMED_FILES[self.name]}")
+        if self.encoder or self.pattern or self.special_tokens:
+            raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
+        from tiktoken import list_encoding_names
+
+        if self.name not in (known := sorted(list_encoding_names())):
+            raise ValueError(f"tiktoken has no encoding {self.name!r}; allowed: {', '.join(known)}")
+
+    def _check_files(self) -> None:
+        if self.encoder is None and self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
+            raise ValueError(
+                "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "
+                "special_tokens, the name llama3 (for its tokenizer.model) or tekken (for a tekken.json)"
+            )
 
 
 class HuggingFaceTokenizer(_WithBackend):

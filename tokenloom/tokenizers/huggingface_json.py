@@ -124,6 +124,10 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Hu
     Raises TokenizerError if the file is not valid, could lose text, or gives ids that change from run to run.
     """
     label, data = read_file(definition, files, FILE)
+    if b'"default_num_special_tokens"' in data:
+        raise TokenizerError(
+            f"tokenizer file {label} is a tekken.json of Mistral; give {{kind: tiktoken, name: tekken, ranks: {label}}}"
+        )
     with _library_errors(
         f"tokenizer file {label} is not a complete tokenizer.json of the library tokenizers; "
         "save it again (Tokenizer.save) or download it again"
