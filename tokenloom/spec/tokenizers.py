@@ -11,6 +11,10 @@ from pydantic_core import CoreSchema
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.wording import did_you_mean
 
+MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
+
+ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
+
 
 class ByteTokenizer(SpecModel):
     """UTF-8 bytes as ids; end of text is 255, a byte that no UTF-8 text contains."""
@@ -40,6 +44,15 @@ class _WithBackend(_WithMarks):
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the bytes of a version; the encoder does not."""
         return {name: value for name, value in super().identity().items() if name != "backend"}
+
+
+def _revision_field() -> Any:
+    return Field(
+        None,
+        min_length=1,
+        title="Revision",
+        description="Branch, tag or commit of the model; default: main. The version records the commit",
+    )
 
 
 _NAMED_FILES = {"llama3": "tokenizer.model", "tekken": "tekken.json"}  # files of tiktoken known by name
@@ -96,22 +109,29 @@ class TiktokenTokenizer(_WithBackend):
 
 
 class HuggingFaceTokenizer(_WithBackend):
-    """A tokenizer.json of the Hugging Face library tokenizers: BPE, Unigram or WordPiece."""
+    """A tokenizer.json of the Hugging Face library tokenizers: of a model on the hub, in a folder, or a file."""
 
-    model_config = ConfigDict(title="Hugging Face")
+    model_config = ConfigDict(title="Hugging Face files")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
-    path: Location = Field(title="File", description="tokenizer.json", json_schema_extra={"default": "tokenizer.json"})
+    name: ModelName | None = Field(
+        None, title="Name", description="A model on the hub, such as org/model; with a path, only a label"
+    )
+    path: Location | None = Field(
+        None,
+        title="Path",
+        description="tokenizer.json, or a folder of save_pretrained",
+        json_schema_extra={"default": "tokenizer.json"},
+    )
+    revision: str | None = _revision_field()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_name_of_the_hub(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("name") and not value.get("path"):
-            raise ValueError(
-                "names of tokenizers on the Hugging Face hub are not supported yet; download the model's "
-                "tokenizer.json and give it as path: tokenizer.json"
-            )
-        return value
+    @model_validator(mode="after")
+    def _one_place(self) -> HuggingFaceTokenizer:
+        if self.path is None and self.name is None:
+            raise ValueError("give the name of a model on the Hugging Face hub (org/model), or path: tokenizer.json")
+        if self.path is not None and self.revision is not None:
+            raise ValueError("revision belongs to a model on the Hugging Face hub: remove it, or remove path")
+        return self
 
 
 class SentencePieceTokenizer(_WithMarks):
@@ -138,6 +158,19 @@ class _NamedTiktoken(_WithBackend):
     )
 
 
+class _HubTokenizer(_WithBackend):
+    """The tokenizer of a model on the Hugging Face hub."""
+
+    model_config = ConfigDict(title="Hugging Face")
+    kind: Literal["huggingface"] = kind_field("huggingface")
+    name: ModelName = Field(
+        title="Name",
+        description="A model on the hub, such as org/model",
+        json_schema_extra={"default": "EleutherAI/gpt-neox-20b"},
+    )
+    revision: str | None = _revision_field()
+
+
 _SHORT = {"byte": {"kind": "byte"}} | {
     name: {"kind": "tiktoken", "name": name} for name in ("gpt2", "cl100k_base", "o200k_base")
 }
@@ -155,18 +188,19 @@ def _expand_short_name(value: Any) -> Any:
     if value not in _SHORT:
         raise ValueError(
             f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "
-            "download its tokenizer.json and write {kind: huggingface, path: tokenizer.json}"
+            "write {kind: huggingface, name: org/model}"
         )
     return _SHORT[value]
 
 
 class _InForm:
-    """Shows the choice in the form: the first tab presets nothing, and tiktoken has two tabs."""
+    """Shows the choice in the form: the first tab presets nothing; tiktoken and Hugging Face have two tabs each."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        byte, tiktoken_files, *others = handler(core_schema)["oneOf"]
-        named = TypeAdapter(_NamedTiktoken).json_schema()
-        return {"anyOf": [_BY_NAME, byte, named, tiktoken_files, *others]}
+        byte, *with_files, sentencepiece = handler(core_schema)["oneOf"]
+        named = [TypeAdapter(model).json_schema() for model in (_NamedTiktoken, _HubTokenizer)]
+        pairs = [tab for pair in zip(named, with_files, strict=True) for tab in pair]
+        return {"anyOf": [_BY_NAME, byte, *pairs, sentencepiece]}
 
 
 Tokenizer = Annotated[
