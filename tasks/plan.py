@@ -29,7 +29,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers import Tokenizer, load_tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import may_use
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
@@ -50,10 +50,11 @@ class Partition(PartitionRange):
 class BuildPlan:
     """What the steps of a build need to know.
 
-    `tokenizer` is its entry in the manifest; `definition` is its part of the spec, `backend` its reference library.
-    `identity` is the identity part of the spec; `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that
-    the build moves: `latest`, or another one for a try-out; `seen_tag_number` is the number of its newest entry when
-    the plan was made. `left_out` counts the files that each pattern of a source's `leave_out` matches.
+    `spec` names the tokenizer as pinned_fields pins it. `tokenizer` is its entry in the manifest; `definition` is its
+    part of the spec, `backend` its reference library. `identity` is the identity part of the spec; `excluded` (m, 2)
+    are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for a try-out;
+    `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files that each
+    pattern of a source's `leave_out` matches.
     """
 
     spec: BuildSpec
@@ -96,12 +97,13 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         InputError: no file matches, a folder matches, the file of excluded contents can't be read, or a dataset of the
             hub can't be reached.
         SpecError: the transform can't be imported.
-        TokenizerError: the tokenizer can't be loaded.
+        TokenizerError: the tokenizer can't be fetched or loaded.
         StoreError: the store can't be read or written.
     """
     if spec.documents.transform:
         load_transform(spec.documents.transform.function)
     store = dataset_store(spec.store, spec.dataset)
+    spec = _with_pinned_tokenizer(spec)
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
     inputs, left_out = list_inputs(spec, store)
@@ -128,6 +130,12 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         inputs=inputs,
         left_out=left_out,
     )
+
+
+def _with_pinned_tokenizer(spec: BuildSpec) -> BuildSpec:
+    """Return the spec with what its tokenizer is today: the commit of a name on the hub, the file in a folder."""
+    pinned = spec.tokenizer.model_copy(update=pinned_fields(spec.tokenizer.model_dump()))
+    return spec.model_copy(update={"tokenizer": pinned})
 
 
 def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str, Any]:

@@ -12,7 +12,14 @@ from typing import cast
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed, sha256_of, sign
-from tokenloom.storage.formats.names import FILE_PATTERN, NAME_PATTERN, SHA256_PATTERN, SPLIT_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.names import (
+    FILE_PATTERN,
+    NAME_PATTERN,
+    SHA256_PATTERN,
+    SPLIT_PATTERN,
+    TOKENIZER_PATTERN,
+    VERSION_PATTERN,
+)
 from tokenloom.storage.formats.records import JsonObject, Mismatch, fields_of
 from tokenloom.storage.formats.shard_entries import COUNT_RULE, DIGEST_RULE, MAX_COUNT, Shards, decode_shards
 
@@ -157,7 +164,8 @@ def decode_manifest(value: JsonObject, place: str) -> Manifest:
 
 
 def _tokenizer(value: JsonObject) -> TokenizerEntry:
-    kind, name = (_text(value, field, NAME_PATTERN.match, "a name", f"tokenizer.{field}") for field in ("kind", "name"))
+    kind = _text(value, "kind", NAME_PATTERN.match, "a name", "tokenizer.kind")
+    name = _text(value, "name", TOKENIZER_PATTERN.match, "a name", "tokenizer.name")
     fingerprint = _text(value, "fingerprint", SHA256_PATTERN.match, DIGEST_RULE, "tokenizer.fingerprint")
     vocab_size = _count(value.get("vocab_size"), "tokenizer.vocab_size", "in [1, 2**32]", _MAX_ID + 1)
     _require(vocab_size > 0, "tokenizer.vocab_size", "in [1, 2**32]")
@@ -171,7 +179,7 @@ def _spec(value: JsonObject) -> JsonObject:
     _text(definition, "kind", NAME_PATTERN.match, "a name", "spec.tokenizer.kind")
     for name in ("path", "ranks", "encoder"):
         _require(name not in definition, f"spec.tokenizer.{name}", "absent: a version names no path")
-    for name in ("name", "eot", "bos", "pattern"):
+    for name in ("name", "revision", "eot", "bos", "pattern"):
         text = definition.get(name)
         _require(text is None or (isinstance(text, str) and _is_unicode(text)), f"spec.tokenizer.{name}", "text")
     special = definition.get("special_tokens", {})

@@ -109,6 +109,21 @@ def test_a_tokenizer_at_a_path_that_the_manifest_names_is_refused(field: str) ->
         read_manifest(sign(value), "v/manifest.json")
 
 
+@pytest.mark.parametrize("name", ["gpt2", "EleutherAI/gpt-neox-20b", "01-ai/Yi-6B", "_a/b"])
+def test_a_tokenizer_may_have_the_name_of_a_model(name: str) -> None:
+    value = empty_manifest("news", "a" * 16)
+    value["tokenizer"]["name"] = name
+    assert read_manifest(sign(value), "v/manifest.json").tokenizer.name == name
+
+
+@pytest.mark.parametrize("name", ["", "../a", "a/b/c", "/a", "a/", "a/..", "a b", "a\n", "é", "a" * 97])
+def test_a_tokenizer_with_another_name_is_refused(name: str) -> None:
+    value = empty_manifest("news", "a" * 16)
+    value["tokenizer"]["name"] = name
+    with pytest.raises(FormatError, match=r"tokenizer\.name must be a name"):
+        read_manifest(sign(value), "v/manifest.json")
+
+
 def test_unknown_fields_are_kept() -> None:
     value = empty_manifest("news", "a" * 16) | {"of": {"a": ["later", "release"]}}
     assert read_manifest(sign(value), "v/manifest.json").raw == value

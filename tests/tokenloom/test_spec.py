@@ -235,6 +235,8 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
         ({"tokenizer": {"kind": "tiktoken"}}, "give the name of a tiktoken encoding"),
         ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "require ranks"),
         ({"tokenizer": {"kind": "tiktoken", "ranks": "a"}}, "needs a pattern"),
+        ({"tokenizer": {"kind": "tiktoken", "name": "llama3"}}, "llama3 is read from a file: give ranks: tokenizer.m"),
+        ({"tokenizer": {"kind": "tiktoken", "name": "tekken", "ranks": "a", "special_tokens": {"x": 1}}}, "a pattern"),
         ({"tokenizer": {"kind": "byte", "eot": "x"}}, "Extra inputs are not permitted"),
         ({"splits": {"train": 0.5, "test": 0.4}}, "shares must add up to 1, not 0.9"),
         ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is required"),

@@ -83,8 +83,16 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "spec.yaml:7: sources.2.kind: this key is required and is missing. Allowed: parquet, jsonl, csv, text,",
         ),
         (
-            "tokenizer: {kind: huggingface, name: org/model}\n",
-            "spec.yaml:7: tokenizer: names of tokenizers on the Hugging Face hub are not supported yet; download the",
+            "tokenizer: {kind: huggingface, name: ./model}\n",
+            "spec.yaml:7: tokenizer.name: must be a name such as org/model, of letters, digits, '.', '_' and '-'; give",
+        ),
+        (
+            "tokenizer: {kind: huggingface, eot: x}\n",
+            "spec.yaml:7: tokenizer: give the name of a model on the Hugging Face hub (org/model), or path: tokenizer.",
+        ),
+        (
+            "tokenizer: {kind: huggingface, path: x, revision: main}\n",
+            "spec.yaml:7: tokenizer: revision belongs to a model on the Hugging Face hub: remove it, or remove path",
         ),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
@@ -403,7 +411,7 @@ def test_the_starter_spec_is_valid_and_lists_the_defaults(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        (BASE + "tokenizer: meta-llama/Llama-3\n", [], r"name of a tokenizer.*byte, gpt2.*kind: huggingface, path: "),
+        (BASE + "tokenizer: meta-llama/Llama-3\n", [], r"name of a tokenizer.*byte, gpt2.*kind: huggingface, name: "),
         (BASE + "tokenizer: gpt3\n", [], "Did you mean gpt2"),
         (
             "sources: [{kind: parquet, path: a[0-2].parquet}]\n",

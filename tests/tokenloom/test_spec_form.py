@@ -15,7 +15,10 @@ from tokenloom.spec.build_spec import BuildSpec
 
 _SCHEMA: dict[str, Any] = build_dataset.parameters.model_dump()
 _SPEC = _SCHEMA["definitions"]["BuildSpec"]
-_TOKENIZERS = ("By name", "Bytes", "tiktoken", "tiktoken files", "Hugging Face", "SentencePiece")
+_TOKENIZERS = (
+    *("By name", "Bytes", "tiktoken", "tiktoken files"),
+    *("Hugging Face", "Hugging Face files", "SentencePiece"),
+)
 _SOURCE = {"kind": "text", "path": "a.txt"}
 
 
@@ -96,7 +99,8 @@ def test_each_name_in_the_list_is_a_tokenizer(name: str) -> None:
     [
         ("tokenizer", None, "is not valid under any"),
         ("tokenizer", {"kind": "tiktoken", "name": 5}, "is not valid under any"),
-        ("tokenizer", {"kind": "huggingface"}, "is not valid under any"),
+        ("tokenizer", {"kind": "huggingface", "name": "./model"}, "is not valid under any"),
+        ("tokenizer", {"kind": "sentencepiece"}, "is not valid under any"),
         ("dataset", "Bad Name", "does not match"),
         ("store", "", "should be non-empty"),
         ("sources", [], "should be non-empty"),
@@ -120,6 +124,7 @@ def test_the_form_refuses_values_that_its_schema_excludes(field: str, value: Any
         {"kind": "tiktoken", "name": "gpt2"},
         {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": "encoder.json"},
         {"kind": "huggingface", "path": "tokenizer.json"},
+        {"kind": "huggingface", "name": "EleutherAI/gpt-neox-20b", "revision": "main"},
         {"kind": "sentencepiece", "path": "tokenizer.model"},
     ],
 )

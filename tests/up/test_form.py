@@ -75,7 +75,7 @@ def test_a_form_without_a_tokenizer_is_refused(ui: tuple[Path, Page]) -> None:
     ("tab", "title", "preset"),
     [
         ("tiktoken", "Name", "gpt2"),
-        ("Hugging Face", "File", "tokenizer.json"),
+        ("Hugging Face", "Name", "EleutherAI/gpt-neox-20b"),
         ("SentencePiece", "File", "tokenizer.model"),
     ],
 )

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.spec.base import NAME_PATTERN
+from tokenloom.spec.tokenizers import MODEL_NAME_PATTERN
 
 _MAX_SHOWN = 10**15
 # A shell variable at the start of a part of a path: $DATA/x, /mnt/${SET}/x, s3://$BUCKET/x.
 _VARIABLE = re.compile(r"(?:^|/)(\$(?:\w+|\{\w+\}))")
 _PATTERNS = {
     NAME_PATTERN: "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'",
+    MODEL_NAME_PATTERN: "must be a name such as org/model, of letters, digits, '.', '_' and '-'; give a file as path",
     r"^[a-z][a-z0-9_-]{0,31}$": "must be a lower-case letter, then at most 31 lower-case letters, digits, '_' or '-'",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must name a function as package.module:function",
     r'^[^"\r\n\x00]': "must be one character, not a double quote, a line end or NUL",

@@ -11,6 +11,10 @@ from pydantic_core import CoreSchema
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.wording import did_you_mean
 
+MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
+
+ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
+
 
 class ByteTokenizer(SpecModel):
     """UTF-8 bytes as ids; end of text is 255, a byte that no UTF-8 text contains."""
@@ -42,6 +46,18 @@ class _WithBackend(_WithMarks):
         return {name: value for name, value in super().identity().items() if name != "backend"}
 
 
+def _revision_field() -> Any:
+    return Field(
+        None,
+        min_length=1,
+        title="Revision",
+        description="Branch, tag or commit of the model; default: main. The version records the commit",
+    )
+
+
+_NAMED_FILES = {"llama3": "tokenizer.model", "tekken": "tekken.json"}  # files of tiktoken known by name
+
+
 class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
@@ -49,12 +65,14 @@ class TiktokenTokenizer(_WithBackend):
     path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
-        None, title="Name", description="gpt2, cl100k_base, o200k_base, ...; with files, only a label"
+        None,
+        title="Name",
+        description="gpt2, cl100k_base, o200k_base, ...; with a file and no pattern: llama3 or tekken; else a label",
     )
     ranks: Location | None = Field(
         None,
         title="Ranks file",
-        description="A .tiktoken file, or vocab.bpe",
+        description="A .tiktoken file, vocab.bpe, tokenizer.model of llama3, or tekken.json",
         json_schema_extra={"default": "vocab.tiktoken"},
     )
     encoder: Location | None = Field(None, title="Encoder file", description="encoder.json that belongs to a vocab.bpe")
@@ -67,37 +85,53 @@ class TiktokenTokenizer(_WithBackend):
 
     @model_validator(mode="after")
     def _one_definition(self) -> TiktokenTokenizer:
-        if self.ranks is None and self.name is None:
-            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
-        if self.ranks is None and (self.encoder or self.pattern or self.special_tokens):
-            raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
-        if self.ranks is not None and self.encoder is None and self.pattern is None:
-            raise ValueError("a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression")
-        if self.ranks is None:
-            from tiktoken import list_encoding_names
-
-            if self.name not in (known := sorted(list_encoding_names())):
-                raise ValueError(f"tiktoken has no encoding {self.name!r}; allowed: {', '.join(known)}")
+        self._check_name() if self.ranks is None else self._check_files()
         return self
+
+    def _check_name(self) -> None:
+        if self.name is None:
+            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
+        if self.name in _NAMED_FILES:
+            raise ValueError(f"{self.name} is read from a file: give ranks: {_NAMED_FILES[self.name]}")
+        if self.encoder or self.pattern or self.special_tokens:
+            raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
+        from tiktoken import list_encoding_names
+
+        if self.name not in (known := sorted(list_encoding_names())):
+            raise ValueError(f"tiktoken has no encoding {self.name!r}; allowed: {', '.join(known)}")
+
+    def _check_files(self) -> None:
+        if self.encoder is None and self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
+            raise ValueError(
+                "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "
+                "special_tokens, the name llama3 (for its tokenizer.model) or tekken (for a tekken.json)"
+            )
 
 
 class HuggingFaceTokenizer(_WithBackend):
-    """A tokenizer.json of the Hugging Face library tokenizers: BPE, Unigram or WordPiece."""
+    """A tokenizer.json of the Hugging Face library tokenizers: of a model on the hub, in a folder, or a file."""
 
-    model_config = ConfigDict(title="Hugging Face")
+    model_config = ConfigDict(title="Hugging Face files")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
-    path: Location = Field(title="File", description="tokenizer.json", json_schema_extra={"default": "tokenizer.json"})
+    name: ModelName | None = Field(
+        None, title="Name", description="A model on the hub, such as org/model; with a path, only a label"
+    )
+    path: Location | None = Field(
+        None,
+        title="Path",
+        description="tokenizer.json, or a folder of save_pretrained",
+        json_schema_extra={"default": "tokenizer.json"},
+    )
+    revision: str | None = _revision_field()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_name_of_the_hub(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("name") and not value.get("path"):
-            raise ValueError(
-                "names of tokenizers on the Hugging Face hub are not supported yet; download the model's "
-                "tokenizer.json and give it as path: tokenizer.json"
-            )
-        return value
+    @model_validator(mode="after")
+    def _one_place(self) -> HuggingFaceTokenizer:
+        if self.path is None and self.name is None:
+            raise ValueError("give the name of a model on the Hugging Face hub (org/model), or path: tokenizer.json")
+        if self.path is not None and self.revision is not None:
+            raise ValueError("revision belongs to a model on the Hugging Face hub: remove it, or remove path")
+        return self
 
 
 class SentencePieceTokenizer(_WithMarks):
@@ -124,6 +158,19 @@ class _NamedTiktoken(_WithBackend):
     )
 
 
+class _HubTokenizer(_WithBackend):
+    """The tokenizer of a model on the Hugging Face hub."""
+
+    model_config = ConfigDict(title="Hugging Face")
+    kind: Literal["huggingface"] = kind_field("huggingface")
+    name: ModelName = Field(
+        title="Name",
+        description="A model on the hub, such as org/model",
+        json_schema_extra={"default": "EleutherAI/gpt-neox-20b"},
+    )
+    revision: str | None = _revision_field()
+
+
 _SHORT = {"byte": {"kind": "byte"}} | {
     name: {"kind": "tiktoken", "name": name} for name in ("gpt2", "cl100k_base", "o200k_base")
 }
@@ -141,18 +188,19 @@ def _expand_short_name(value: Any) -> Any:
     if value not in _SHORT:
         raise ValueError(
             f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "
-            "download its tokenizer.json and write {kind: huggingface, path: tokenizer.json}"
+            "write {kind: huggingface, name: org/model}"
         )
     return _SHORT[value]
 
 
 class _InForm:
-    """Shows the choice in the form: the first tab presets nothing, and tiktoken has two tabs."""
+    """Shows the choice in the form: the first tab presets nothing; tiktoken and Hugging Face have two tabs each."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        byte, tiktoken_files, *others = handler(core_schema)["oneOf"]
-        named = TypeAdapter(_NamedTiktoken).json_schema()
-        return {"anyOf": [_BY_NAME, byte, named, tiktoken_files, *others]}
+        byte, *with_files, sentencepiece = handler(core_schema)["oneOf"]
+        named = [TypeAdapter(model).json_schema() for model in (_NamedTiktoken, _HubTokenizer)]
+        pairs = [tab for pair in zip(named, with_files, strict=True) for tab in pair]
+        return {"anyOf": [_BY_NAME, byte, *pairs, sentencepiece]}
 
 
 Tokenizer = Annotated[

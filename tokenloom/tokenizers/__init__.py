@@ -12,7 +12,7 @@ from typing import Any
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import Encoded, Tokenizer
 
-__all__ = ["Encoded", "Tokenizer", "load_tokenizer"]
+__all__ = ["Encoded", "Tokenizer", "load_tokenizer", "pinned_fields"]
 
 _MODULES = {
     "byte": "tokenloom.tokenizers.byte",
@@ -37,11 +37,25 @@ def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | N
         raise TokenizerError(
             f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {', '.join(_MODULES)}"
         )
+    tokenizer: Tokenizer = _module(_MODULES[kind], kind).load(definition, files)
+    return tokenizer
+
+
+def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that make a definition name the same tokenizer from now on: the commit of a name on the hub.
+
+    A plan asks for them once. Raises TokenizerError as load_tokenizer.
+    """
+    if definition.get("kind") != "huggingface":
+        return {}
+    fields: dict[str, Any] = _module("tokenloom.tokenizers.pretrained", "huggingface").pinned_fields(definition)
+    return fields
+
+
+def _module(name: str, kind: str) -> Any:
     try:
-        module = import_module(_MODULES[kind])
+        return import_module(name)
     except ModuleNotFoundError as error:
         raise TokenizerError(
             f"a {kind} tokenizer needs the package {error.name!r}: pip install 'tokenloom[build]'"
         ) from error
-    tokenizer: Tokenizer = module.load(definition, files)
-    return tokenizer

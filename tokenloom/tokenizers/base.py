@@ -131,7 +131,7 @@ def read_file(definition: Mapping[str, Any], files: Mapping[str, bytes] | None, 
         return str(path), Path(path).read_bytes()
     except FileNotFoundError as error:
         is_name = definition["kind"] == "huggingface" and not str(path).endswith(".json")
-        hub = "; names of the Hugging Face hub are not supported yet: download the model's file" if is_name else ""
+        hub = "; give a model of the Hugging Face hub as name, not path" if is_name else ""
         raise TokenizerError(f"tokenizer file {path}: no such file; give the path of a {name}{hub}") from error
     except IsADirectoryError as error:
         raise TokenizerError(f"tokenizer file {path}: this is a folder; give the path of the {name} in it") from error

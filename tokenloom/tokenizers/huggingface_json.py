@@ -37,6 +37,7 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
+from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 
 _RUN_BYTES = 250_000
@@ -123,7 +124,44 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Hu
 
     Raises TokenizerError if the file is not valid, could lose text, or gives ids that change from run to run.
     """
-    label, data = read_file(definition, files, FILE)
+    label, data = _read(definition, files)
+    library = _parsed(data, label)
+    with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
+        _refuse_random_ids(library, label)
+        _refuse_lost_text(library, label)
+        boundary_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))
+    return HuggingFaceTokenizer(library, str(definition.get("name") or "huggingface"), boundary_ids, data)
+
+
+def end_of_text(data: bytes, label: str) -> str | None:
+    """Return the end-of-text token that a tokenizer.json determines by itself; None if it does not.
+
+    Args:
+        data: content of the file.
+        label: the file's name, for messages.
+
+    Raises TokenizerError if the file is not valid.
+    """
+    library = _parsed(data, label)
+    with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
+        back = _template(library)[1]
+    candidates = [library.id_to_token(back[0])] if len(back) == 1 else _usual_ends(library)
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> tuple[str, bytes]:
+    """Return a label for messages and the content of the file: of a version, at a path, or on the hub."""
+    if files is not None or definition.get("path") or not definition.get("name"):  # a version never asks the hub
+        return read_file(definition, files, FILE)
+    path, commit = fetch(str(definition["name"]), FILE, definition.get("revision"))
+    return f"{FILE} of {definition['name']} at {commit}", path.read_bytes()
+
+
+def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
+    if b'"default_num_special_tokens"' in data:
+        raise TokenizerError(
+            f"tokenizer file {label} is a tekken.json of Mistral; give {{kind: tiktoken, name: tekken, ranks: {label}}}"
+        )
     with _library_errors(
         f"tokenizer file {label} is not a complete tokenizer.json of the library tokenizers; "
         "save it again (Tokenizer.save) or download it again"
@@ -132,11 +170,7 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Hu
     library.no_truncation()
     library.no_padding()
     library.encode_special_tokens = True
-    with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
-        _refuse_random_ids(library, label)
-        _refuse_lost_text(library, label)
-        boundary_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))
-    return HuggingFaceTokenizer(library, str(definition.get("name") or "huggingface"), boundary_ids, data)
+    return library
 
 
 @contextmanager
@@ -202,13 +236,18 @@ def _boundary_ids(library: tokenizers.Tokenizer, label: str, eot: str | None, bo
                 f"tokenizer file {label}: its template puts ids {front}, {back}, which are not all tokens of it"
             )
         return front if bos is None else bos_ids, back[0]
-    known = [token for token in (END_OF_TEXT, "</s>") if token in special]
+    known = _usual_ends(library)
     if len(known) != 1:
         raise TokenizerError(
             f"tokenizer file {label}: its end-of-text token is unknown; give tokenizer.eot; it has these special "
             f"tokens: {', '.join(special) or 'none'}"
         )
     return bos_ids, _token_id(library, label, known[0], special)
+
+
+def _usual_ends(library: tokenizers.Tokenizer) -> list[str]:
+    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    return [token for token in (END_OF_TEXT, "</s>") if token in special]
 
 
 def _template(library: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

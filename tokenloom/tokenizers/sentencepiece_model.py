@@ -32,6 +32,7 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
+from tokenloom.tokenizers.tiktoken_files import is_ranks
 
 _RUN_BYTES = 250_000
 FILE = "tokenizer.model"
@@ -97,6 +98,11 @@ class SentencePieceTokenizer:
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> SentencePieceTokenizer:
     """Return the tokenizer; SentencePieceTokenizer of the spec describes the fields of `definition`."""
     label, data = read_file(definition, files, FILE)
+    if is_ranks(data):
+        raise TokenizerError(
+            f"tokenizer file {label} is not of SentencePiece but of tiktoken, as Llama 3's is; give {{kind: tiktoken, "
+            f"name: llama3, ranks: {label}}}"
+        )
     library = sentencepiece.SentencePieceProcessor(num_threads=1)
     with _library_errors(f"tokenizer file {label} is not a complete SentencePiece model; download it again"):
         if not data or not library.LoadFromSerializedProto(data):

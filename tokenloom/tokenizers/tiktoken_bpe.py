@@ -9,9 +9,7 @@ regular expression engine gives up (a million spaces followed by a letter).
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,9 @@ from tiktoken_ext import openai_public
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes
-from tokenloom.tokenizers.byte_letters import BYTES_IN_ORDER, bytes_of_letters
+from tokenloom.tokenizers.tiktoken_files import file_names, parse_files
 
 _RUN_BYTES = 250_000  # 0.1 to 0.5 MB are equally fast; 2 MB is slower
-RANKS, VOCAB_BPE, ENCODER = "ranks.tiktoken", "vocab.bpe", "encoder.json"
 
 
 class TiktokenTokenizer:
@@ -173,12 +170,12 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     from_files = files or definition.get("ranks")
     name = str(definition.get("name") or "tiktoken")
     contents = dict(files) if files else _read_files(definition)
-    encoding = _from_files(definition, contents) if from_files else _by_name(name)
+    encoding, known_eot = _from_files(definition, contents) if from_files else (_by_name(name), END_OF_TEXT)
     eot = definition.get("eot")
     if eot is None:
-        if END_OF_TEXT not in encoding.special_tokens_set:
+        if known_eot not in encoding.special_tokens_set:
             raise TokenizerError(f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot")
-        eot = END_OF_TEXT
+        eot = known_eot
     return TiktokenTokenizer(encoding, name, str(eot), definition.get("bos"), contents)
 
 
@@ -198,43 +195,33 @@ def _by_name(name: str) -> tiktoken.Encoding:
 def _read_files(definition: Mapping[str, Any]) -> dict[str, bytes]:
     if not definition.get("ranks"):
         return {}
-    paths = {VOCAB_BPE if definition.get("encoder") else RANKS: Path(definition["ranks"])}
-    if definition.get("encoder"):
-        paths[ENCODER] = Path(definition["encoder"])
     try:
-        return {name: path.read_bytes() for name, path in paths.items()}
+        return {name: Path(path).read_bytes() for name, path in file_names(definition).items()}
     except OSError as error:
         raise TokenizerError(f"tokenizer file {error.filename}: {error.strerror}") from error
 
 
-def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tiktoken.Encoding:
+def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[tiktoken.Encoding, str]:
+    """Return the encoding, and the end-of-text token of its format."""
     name = str(definition.get("name") or "tiktoken")
     try:
-        if ENCODER in files:
-            ranks, special = _parse_gpt2_files(files[VOCAB_BPE], files[ENCODER])
-        else:
-            ranks, special = _parse_ranks(files[RANKS]), {}
-        special |= definition.get("special_tokens") or {}
+        pairs = parse_files(definition, files)
+        ranks, special = pairs.ranks, pairs.special_tokens | (definition.get("special_tokens") or {})
         if clash := sorted(set(special.values()) & set(ranks.values())):
             raise ValueError(f"special token id {clash[0]} is the rank of an ordinary token")
         if any(bytes([byte]) not in ranks for byte in range(256)):  # tiktoken panics on a text with such a byte
             raise ValueError("some bytes are not tokens")
         if len(set(ranks.values()) | set(special.values())) != len(ranks) + len(special):
             raise ValueError("two tokens have the same id")
-        pattern = _pattern(str(definition.get("pattern") or "gpt2"))
-        return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+        pattern = pairs.pattern or _pattern(str(definition.get("pattern") or "gpt2"))
+        return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special), pairs.eot
     except TokenizerError:
         raise
-    except (ValueError, KeyError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        labels = file_names(definition).values() if definition.get("ranks") else files
         raise TokenizerError(
-            f"tokenizer {name}: {' and '.join(files)} are not valid files of tiktoken: {error}"
+            f"tokenizer {name}: {' and '.join(labels)} are not valid files of tiktoken: {error}"
         ) from error
-
-
-def _parse_ranks(data: bytes) -> dict[bytes, int]:
-    """Return the ranks of a .tiktoken file, whose lines are a token in base64 and its rank."""
-    lines = (line.split() for line in data.splitlines() if line)
-    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
 
 
 def _pattern(pattern: str) -> str:
@@ -244,17 +231,3 @@ def _pattern(pattern: str) -> str:
     if pattern in tiktoken.list_encoding_names():
         return _by_name(pattern)._pat_str
     return pattern
-
-
-def _parse_gpt2_files(vocab_bpe: bytes, encoder_json: bytes) -> tuple[dict[bytes, int], dict[str, int]]:
-    """Return the ranks and special tokens in the two files of GPT-2."""
-    ranks = {bytes([byte]): i for i, byte in enumerate(BYTES_IN_ORDER)}
-    for line in vocab_bpe.decode().splitlines()[1:]:
-        if line:
-            left, right = line.split(" ")
-            ranks[bytes_of_letters(left) + bytes_of_letters(right)] = len(ranks)
-    encoder: dict[str, int] = json.loads(encoder_json)
-    special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
-    if {bytes_of_letters(token): i for token, i in encoder.items() if token not in special} != ranks:
-        raise ValueError("vocab.bpe and encoder.json don't match: their ids differ")
-    return ranks, special

@@ -19,7 +19,8 @@ sources:                            # one or more; the documents of all are shuf
 
 tokenizer: {kind: tiktoken, name: gpt2}
 # tokenizer: {kind: byte}                                   # UTF-8 bytes; needs no vocabulary
-# tokenizer: {kind: huggingface, path: tokenizer.json}      # of the library tokenizers
+# tokenizer: {kind: huggingface, name: org/model}           # on the hub; or path: tokenizer.json, or its folder
+# tokenizer: {kind: tiktoken, name: llama3, ranks: tokenizer.model}
 # tokenizer: {kind: sentencepiece, path: tokenizer.model}
 
 # All keys below have their default values.

@@ -57,10 +57,11 @@ def run(spec: str, overrides: list[str], limit: int | None, text: str | None, ou
 
     Raises TokenizerError if the tokenizer can't be loaded, or can't encode the text.
     """
-    from tokenloom.tokenizers import load_tokenizer
+    from tokenloom.tokenizers import load_tokenizer, pinned_fields
     from tokenloom.tokenizers.fast.choice import backend_of
 
     definition = load_limited_spec(spec, overrides, limit).tokenizer.model_dump()
+    definition |= pinned_fields(definition)
     reference = load_tokenizer(definition)
     choice = _choose(reference, backend_of(definition), out)
     texts = _measured_texts()

@@ -36,6 +36,11 @@ _CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
     r"\s+(?!\S)|\s"
 )
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _PATTERNS = {
     openai_public.r50k_pat_str: splintr.GPT2_PATTERN,
     GPT_2: splintr.GPT2_PATTERN,
@@ -43,6 +48,7 @@ _PATTERNS = {
     GPT_4: splintr.LLAMA3_PATTERN,
     GPT_4O: splintr.O200K_BASE_PATTERN,
     QWEN_2: splintr.QWEN2_PATTERN,
+    _TEKKEN: splintr.MISTRAL_V3_PATTERN,
 }
 
 
@@ -90,7 +96,7 @@ def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
     """Return an encoder that knows no special tokens."""
     pattern = _PATTERNS.get(tokenizer.pattern)
     if pattern is None:
-        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o or Qwen 2")
+        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2 or Tekken")
     lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items())
     with _refusals():
         return splintr.Tokenizer.from_bytes(lines, pattern)

@@ -1,0 +1,145 @@
+"""The files of byte-pair encodings that tiktoken encodes with.
+
+- A .tiktoken file: a line per token, with the token in base64 and its rank. Nothing else, so a spec gives the rest.
+- vocab.bpe and encoder.json of GPT-2: merges by letters that stand for bytes, and ids.
+- tokenizer.model of Llama 3: a .tiktoken file, with the pattern of GPT-4 and 256 special tokens after the others
+  (meta-llama/llama-models, models/llama3/tokenizer.py).
+- tekken.json of Mistral: special tokens first, then those tokens of `vocab` for which `default_vocab_size` leaves room
+  (mistralai/mistral-common, tokens/tokenizers/tekken.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenloom.tokenizers.base import END_OF_TEXT
+from tokenloom.tokenizers.byte_letters import BYTES_IN_ORDER, bytes_of_letters
+
+RANKS, VOCAB_BPE, ENCODER, TEKKEN_JSON = "ranks.tiktoken", "vocab.bpe", "encoder.json", "tekken.json"
+LLAMA_3, TEKKEN = "llama3", "tekken"
+NAMED_FORMATS = (LLAMA_3, TEKKEN)  # names that say what a file of ranks does not, or that it is another file
+
+_LLAMA_3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+_LLAMA_3_PLACES = {  # of special tokens; at the other places are reserved ones, numbered
+    0: "begin_of_text",
+    1: "end_of_text",
+    4: "finetune_right_pad_id",
+    5: "step_id",
+    6: "start_header_id",
+    7: "end_header_id",
+    8: "eom_id",
+    9: "eot_id",
+    10: "python_tag",
+    11: "image",
+}
+_NUM_LLAMA_3_SPECIAL = 256
+_TEKKEN_SPECIAL = (  # of files that list none, which have a version up to v7
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
+    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
+_VERSIONS_WITHOUT_SPECIAL = ("v1", "v2", "v3", "v7")
+
+
+@dataclass(frozen=True)
+class BytePairs:
+    """What files say of an encoding.
+
+    `ranks` are the ids of ordinary tokens, `special_tokens` those of the others. `pattern` is None if the files don't
+    say it; `eot` is the end-of-text token that the format has.
+    """
+
+    ranks: dict[bytes, int]
+    special_tokens: dict[str, int] = field(default_factory=dict)
+    pattern: str | None = None
+    eot: str = END_OF_TEXT
+
+
+def named_format(definition: Mapping[str, Any]) -> str | None:
+    """Return the name of NAMED_FORMATS that a definition of files has, None if its name is only a label."""
+    explains = any(definition.get(field) for field in ("encoder", "pattern", "special_tokens"))
+    name = definition.get("name")
+    return str(name) if name in NAMED_FORMATS and not explains else None
+
+
+def file_names(definition: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fixed name of each file of a definition, and the path that the definition gives for it."""
+    if definition.get("encoder"):
+        return {VOCAB_BPE: definition["ranks"], ENCODER: definition["encoder"]}
+    return {TEKKEN_JSON if named_format(definition) == TEKKEN else RANKS: definition["ranks"]}
+
+
+def parse_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePairs:
+    """Return what files, by their fixed names, say of an encoding.
+
+    Raises ValueError, KeyError, TypeError or AttributeError if they are not of their format.
+    """
+    if ENCODER in files:
+        return _parse_gpt2(files[VOCAB_BPE], files[ENCODER])
+    if TEKKEN_JSON in files:
+        return _parse_tekken(json.loads(files[TEKKEN_JSON]))
+    ranks = _parse_ranks(files[RANKS])
+    return _llama_3(ranks) if named_format(definition) == LLAMA_3 else BytePairs(ranks)
+
+
+def is_ranks(data: bytes) -> bool:
+    """Return whether a file of unknown format looks like a .tiktoken file."""
+    return re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", data) is not None
+
+
+def _parse_ranks(data: bytes) -> dict[bytes, int]:
+    lines = (line.split() for line in data.splitlines() if line)
+    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+
+
+def _llama_3(ranks: dict[bytes, int]) -> BytePairs:
+    reserved = iter(range(_NUM_LLAMA_3_SPECIAL))
+    names = (_LLAMA_3_PLACES.get(i) or f"reserved_special_token_{next(reserved)}" for i in range(_NUM_LLAMA_3_SPECIAL))
+    special = {f"<|{name}|>": len(ranks) + i for i, name in enumerate(names)}
+    return BytePairs(ranks, special, _LLAMA_3_PATTERN, "<|end_of_text|>")
+
+
+def _parse_tekken(content: Mapping[str, Any]) -> BytePairs:
+    config = content["config"]
+    num_special = int(config["default_num_special_tokens"])
+    num_ordinary = int(config["default_vocab_size"]) - num_special
+    vocab = content["vocab"][:num_ordinary]
+    if [entry["rank"] for entry in vocab] != list(range(num_ordinary)):
+        raise ValueError(f"the ranks of its vocabulary are not 0, 1, 2, ..., {num_ordinary - 1}")
+    ranks = {base64.b64decode(entry["token_bytes"], validate=True): num_special + entry["rank"] for entry in vocab}
+    return BytePairs(ranks, _tekken_special(content, num_special), str(config["pattern"]), "</s>")
+
+
+def _tekken_special(content: Mapping[str, Any], num_special: int) -> dict[str, int]:
+    """Return the special tokens of a tekken.json; at places without one are fillers, numbered."""
+    listed, version = content.get("special_tokens"), content["config"]["version"]
+    if listed is None and version not in _VERSIONS_WITHOUT_SPECIAL:
+        raise ValueError(f"a file of version {version} must list its special tokens")
+    places = dict(enumerate(_TEKKEN_SPECIAL)) if listed is None else {t["rank"]: t["token_str"] for t in listed}
+    if places and not 0 <= min(places) <= max(places) < num_special:
+        raise ValueError(f"the ranks of its special tokens are not all in [0, {num_special})")
+    names = [places.get(i, f"<SPECIAL_{i}>") for i in range(num_special)]
+    if len(set(names)) < num_special or len(places) < len(listed or ()):
+        raise ValueError("two special tokens have the same name or rank")
+    return {name: i for i, name in enumerate(names)}
+
+
+def _parse_gpt2(vocab_bpe: bytes, encoder_json: bytes) -> BytePairs:
+    ranks = {bytes([byte]): i for i, byte in enumerate(BYTES_IN_ORDER)}
+    for line in vocab_bpe.decode().splitlines()[1:]:
+        if line:
+            left, right = line.split(" ")
+            ranks[bytes_of_letters(left) + bytes_of_letters(right)] = len(ranks)
+    encoder: dict[str, int] = json.loads(encoder_json)
+    special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
+    if {bytes_of_letters(token): i for token, i in encoder.items() if token not in special} != ranks:
+        raise ValueError("vocab.bpe and encoder.json don't match: their ids differ")
+    return BytePairs(ranks, special)
