@@ -9,7 +9,8 @@ from __future__ import annotations
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTES_IN_ORDER = [*_PRINTABLE, *_OTHERS]
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(_OTHERS)}
+_BYTE_OF = {letter: byte for byte, letter in LETTERS.items()}
 
 
 def bytes_of_letters(token: str) -> bytes:

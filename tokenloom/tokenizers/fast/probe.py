@@ -1,11 +1,14 @@
-"""Compare a fast encoder with the reference on every part of a vocabulary and every character, once a machine."""
+"""Compare a fast encoder with the reference on every part of a vocabulary and every character, once a machine.
+
+Where a text is cut into words is compared with a vocabulary that shows it, see byte_pairs.py.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +16,18 @@ from numpy.typing import NDArray
 
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import probe_texts
+from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
 from tokenloom.tokenizers.fast.comparison import differing
-from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.verdict import Verdict
 from tokenloom.tokenizers.fast.vocabulary import Vocabulary
 
 _CHUNK = 5_000  # texts that are compared at a time
 _MAX_ODD = 10_000
+_NUM_COMMON = 0x10000  # code points whose ids are compared; those above occur in no word of a usual vocabulary
 _UINT32 = np.dtype(np.uint32)
+_Group = tuple[str, Iterable[str]]  # what is compared, and its texts
 
 
 @dataclass(frozen=True)
@@ -56,17 +62,20 @@ def probe(
         report: called with what was compared and the number of texts so far.
         size: how much is compared.
     """
-    comparison = _Comparison(reference, encoder, vocabulary, report)
+    pairs = with_byte_pairs(reference)
+    cuts, ids = _Comparison(pairs, make_encoder(pairs), report), _Comparison(reference, encoder, report)
     refused = None
     try:
-        odd = comparison.odd_code_points(size.code_points)
+        odd = cuts.odd_code_points(size.code_points)
+        odd |= ids.odd_code_points([code for code in size.code_points if code < _NUM_COMMON])
         if vocabulary.normalizes:
-            odd |= comparison.odd_marks(odd, frozenset(size.code_points))
+            odd |= cuts.odd_marks(odd, frozenset(size.code_points))
         if len(odd) > _MAX_ODD:
             raise _Refused(f"it encodes {len(odd):,} characters differently")
         if vocabulary.normalizes:
             odd |= _unassigned()
-        comparison.compare_all(odd, size)
+        cuts.compare(odd, _any_texts(size))
+        ids.compare(odd, chain(_texts_of(vocabulary), [("special tokens", encoder.spellings)], _any_texts(size)))
     except _Refused as error:
         refused, odd = str(error), set()
     return Verdict(reference.fingerprint, reference.backend, encoder.library, refused, _ranges(odd))
@@ -75,15 +84,8 @@ def probe(
 class _Comparison:
     """The texts that an encoder and the reference encode differently."""
 
-    def __init__(
-        self,
-        reference: Tokenizer,
-        encoder: FastEncoder,
-        vocabulary: Vocabulary,
-        report: Callable[[str, int], None],
-    ) -> None:
-        self._reference, self._encoder, self._vocabulary = reference, encoder, vocabulary
-        self._report = report
+    def __init__(self, reference: Tokenizer, encoder: FastEncoder, report: Callable[[str, int], None]) -> None:
+        self._reference, self._encoder, self._report = reference, encoder, report
         self._num_texts = 0
 
     def odd_code_points(self, codes: Sequence[int]) -> set[int]:
@@ -97,16 +99,9 @@ class _Comparison:
                 odd.update(some[i] for i in differ)
         return odd
 
-    def compare_all(self, odd: set[int], size: ProbeSize) -> None:
-        """Raise _Refused if any other text is encoded differently."""
+    def compare(self, odd: set[int], groups: Iterable[_Group]) -> None:
+        """Raise _Refused if a text without odd code points is encoded differently."""
         router = Router(_ranges(odd), self._encoder.spellings)
-        groups: list[tuple[str, Iterable[str]]] = [
-            ("vocabulary", probe_texts.words_in_context(self._vocabulary.words)),
-            ("merges", probe_texts.merges_in_context(self._vocabulary.merges)),
-            ("runs", probe_texts.runs(size.run_lengths)),
-            ("mixtures", probe_texts.mixtures(size.num_mixtures)),
-            ("special tokens", self._encoder.spellings),
-        ]
         for what, texts in groups:
             for chunk in _chunks(texts):
                 for index in self._differing(what, chunk, router)[:1].tolist():
@@ -131,6 +126,17 @@ class _Comparison:
         self._num_texts += len(texts)
         self._report(what, self._num_texts)
         return given[differing(expected, found)]
+
+
+def _texts_of(vocabulary: Vocabulary) -> list[_Group]:
+    return [
+        ("vocabulary", probe_texts.words_in_context(vocabulary.words)),
+        ("merges", probe_texts.merges_in_context(vocabulary.merges)),
+    ]
+
+
+def _any_texts(size: ProbeSize) -> list[_Group]:
+    return [("runs", probe_texts.runs(size.run_lengths)), ("mixtures", probe_texts.mixtures(size.num_mixtures))]
 
 
 def _unassigned() -> set[int]:

@@ -16,7 +16,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.tokenizers.base import Tokenizer
 
-_PROBE_FORMAT = 1  # of the verdicts, and of the texts that the probe compares
+_PROBE_FORMAT = 2  # of the verdicts, and of the texts that the probe compares
 
 
 @dataclass(frozen=True, slots=True)
