@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose
-from tokenloom.tokenizers.fast.tokenizer import ALL_FOR_A_SECOND, NO_CHECK, SAMPLE, Check, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import ALL_FOR_A_SECOND, NO_CHECK, FastTokenizer
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
@@ -63,7 +63,7 @@ def encoding(
         DistrustedEncoder: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
-    choice = _settled(canonical_json(definition), fingerprint, rules, SAMPLE)
+    choice = _settled(canonical_json(definition), fingerprint, rules)
     if choice.is_pending:
         _settled.cache_clear()
         if rules.may_probe:
@@ -94,16 +94,24 @@ def encoding_again(
         EncoderMismatch: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
-    choice = _settled(canonical_json(definition), fingerprint, rules, ALL_FOR_A_SECOND)
+    choice = _settled_again(canonical_json(definition), fingerprint, rules)
     fastest = choice.tokenizer if choice.encoder in encoders else reference
     with _unless_left(fastest, reference, name) as tokenizer:
         yield tokenizer
 
 
-@lru_cache(maxsize=4)
-def _settled(definition: bytes, fingerprint: str, rules: EncodingRules, check: Check) -> Choice:
+@lru_cache(maxsize=2)
+def _settled(definition: bytes, fingerprint: str, rules: EncodingRules) -> Choice:
     plain = json.loads(definition)
-    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), rules.distrusted, check)
+    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), rules.distrusted)
+
+
+@lru_cache(maxsize=2)
+def _settled_again(definition: bytes, fingerprint: str, rules: EncodingRules) -> Choice:
+    choice = _settled(definition, fingerprint, rules)
+    if isinstance(choice.tokenizer, FastTokenizer):
+        return replace(choice, tokenizer=choice.tokenizer.checking(ALL_FOR_A_SECOND))
+    return choice
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -80,7 +79,6 @@ class FastEncoder:
         return Encoded(tokens, (np.diff(offsets) + len(around)).astype(np.uint32))
 
 
-@lru_cache(maxsize=2)  # it takes 70 MB and 0.1 s
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """Return the fast encoder for a tokenizer; raise Unproven if none is known to support all parts of it."""
     if isinstance(tokenizer, TiktokenTokenizer):
