@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.counts import full_only
+
 _FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -57,6 +59,7 @@ def test_rates_and_ratios_agree(
     assert "left out: hf, hf-tiktoken, litdata, datatrove; give" in capfd.readouterr().out
 
 
+@full_only
 def test_a_peer_makes_the_tokens_of_a_build(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     from build_tools import Bench, Vocabulary

@@ -51,7 +51,7 @@ def test_a_default_never_changes_within_a_format_version() -> None:
             "encoder": None,
             "pattern": None,
             "special_tokens": {},
-            "backend": "reference",
+            "backend": "auto",
             "eot": None,
             "bos": None,
         },

@@ -35,10 +35,10 @@ class _WithMarks(SpecModel):
 
 
 class _WithBackend(_WithMarks):
-    backend: Literal["reference", "auto"] = Field(
-        "reference",
+    backend: Literal["auto", "reference"] = Field(
+        "auto",
         title="Encoder",
-        description="reference: the tokenizer's own library; auto: a fast encoder that is proven to give the same ids",
+        description="auto: a fast encoder where it is proven to give the same ids; reference: the tokenizer's library",
     )
 
     def identity(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tokenloom.tokenizers.fast.vocabulary import Vocabulary
 
 _CHUNK = 5_000  # texts that are compared at a time
 _MAX_ODD = 10_000
-_NUM_COMMON = 0x10000  # code points whose ids are compared; those above occur in no word of a usual vocabulary
+_NUM_COMMON = 0x10000  # code points whose ids are compared; those above are in few words, which are compared too
 _UINT32 = np.dtype(np.uint32)
 _Group = tuple[str, Iterable[str]]  # what is compared, and its texts
 
@@ -62,8 +62,15 @@ def probe(
         report: called with what was compared and the number of texts so far.
         size: how much is compared.
     """
+    num_texts = 0
+
+    def count(what: str, num_more: int) -> None:
+        nonlocal num_texts
+        num_texts += num_more
+        report(what, num_texts)
+
     pairs = with_byte_pairs(reference)
-    cuts, ids = _Comparison(pairs, make_encoder(pairs), report), _Comparison(reference, encoder, report)
+    cuts, ids = _Comparison(pairs, make_encoder(pairs), count), _Comparison(reference, encoder, count)
     refused = None
     try:
         odd = cuts.odd_code_points(size.code_points)
@@ -84,9 +91,8 @@ def probe(
 class _Comparison:
     """The texts that an encoder and the reference encode differently."""
 
-    def __init__(self, reference: Tokenizer, encoder: FastEncoder, report: Callable[[str, int], None]) -> None:
-        self._reference, self._encoder, self._report = reference, encoder, report
-        self._num_texts = 0
+    def __init__(self, reference: Tokenizer, encoder: FastEncoder, count: Callable[[str, int], None]) -> None:
+        self._reference, self._encoder, self._count = reference, encoder, count
 
     def odd_code_points(self, codes: Sequence[int]) -> set[int]:
         """Return the code points that are encoded differently alone or next to others."""
@@ -123,8 +129,7 @@ class _Comparison:
         array = array.take(pa.array(given))
         expected = self._reference.encode(array, _UINT32)
         found = self._encoder.encode(array, _UINT32)
-        self._num_texts += len(texts)
-        self._report(what, self._num_texts)
+        self._count(what, len(texts))
         return given[differing(expected, found)]
 
 
