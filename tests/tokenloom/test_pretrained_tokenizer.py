@@ -290,7 +290,8 @@ def test_the_command_shows_a_tokenizer_of_the_hub(
 ) -> None:
     hub.publish(_FIRST, tokenizer_json=train_bpe().encode())
     path = tmp_path / "spec.yaml"
-    path.write_text("dataset: d\nstore: st\nsources: [{kind: text, path: a.txt}]\ntokenizer:\n  kind: huggingface\n")
+    tokenizer = "tokenizer: {kind: huggingface, backend: reference}"  # a probe takes a minute
+    path.write_text(f"dataset: d\nstore: st\nsources: [{{kind: text, path: a.txt}}]\n{tokenizer}\n")
     assert main(["tokenizer", str(path), "--set", "tokenizer.name=org/model", "--text", "lorem"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "tokenizer  org/model (huggingface), 302 ids, end of text 0"
