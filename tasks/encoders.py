@@ -21,7 +21,7 @@ from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose
+from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose, is_probed
 from tokenloom.tokenizers.fast.tokenizer import ALL_FOR_A_SECOND, NO_CHECK, FastTokenizer
 
 if TYPE_CHECKING:
@@ -64,10 +64,11 @@ def encoding(
     """
     reference = load_job_tokenizer(definition, fingerprint)
     choice = _settled(canonical_json(definition), fingerprint, rules)
-    if choice.is_pending:
+    if choice.is_pending and is_probed(reference):
         _settled.cache_clear()
-        if rules.may_probe:
-            _start_probe(reference, definition, choice)
+        choice = _settled(canonical_json(definition), fingerprint, rules)
+    if choice.is_pending and rules.may_probe:
+        _start_probe(reference, definition, choice)
     with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
         try:
             yield tokenizer

@@ -110,6 +110,36 @@ def test_each_build_of_a_process_compares_a_sample_of_its_own(builds: Builds) ->
     assert len(set(compared)) == 1  # the fourth would have none left of a sample of all
 
 
+def test_a_verdict_that_appears_during_a_build_is_used_and_the_file_is_examined_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenloom.flows import build_steps
+    from tokenloom.tasks import encoders as choices
+
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    builds = Builds(tmp_path)
+    num_examined, num_encoded = 0, 0
+    choose, tokenize = choices.choose, build_steps.tokenize_partition
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal num_examined
+        num_examined += 1
+        return choose(*arguments)
+
+    def trusting(job: Any) -> Any:
+        nonlocal num_encoded
+        num_encoded += 1
+        if num_encoded == 3:
+            builds.trust()
+        return tokenize(job)
+
+    monkeypatch.setattr(choices, "choose", counted)
+    monkeypatch.setattr(build_steps, "tokenize_partition", trusting)
+    builds.build(builds.spec("fast"), 0)
+    (use,) = builds.used("fast").values()
+    assert (use["partitions"], num_encoded, num_examined) == (1, 3, 2)
+
+
 @pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
 def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
     wrong_text: str, builds: Builds, monkeypatch: pytest.MonkeyPatch

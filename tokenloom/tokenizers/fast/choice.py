@@ -49,6 +49,13 @@ class Choice:
         return self.tokenizer.encoder if isinstance(self.tokenizer, FastTokenizer) else None
 
 
+def is_probed(reference: Tokenizer) -> bool:
+    """Return whether this machine has a verdict on the fast encoder of a tokenizer that was pending."""
+    from tokenloom.tokenizers.fast.encoder import ENCODER
+
+    return verdict_path(reference, ENCODER).exists()
+
+
 def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), check: Check = SAMPLE) -> Choice:
     """Return what encodes with the ids of a tokenizer.
 
@@ -63,7 +70,7 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
     if reference.kind not in _KINDS:
         return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
     try:
-        from tokenloom.tokenizers.fast.encoder import ENCODER, make_encoder
+        from tokenloom.tokenizers.fast.encoder import ENCODER, check_parts, make_encoder
     except Exception as error:  # noqa: BLE001  (whatever a missing, broken or other version of the package raises)
         why = f"{type(error).__name__}: {error}"
         return Choice(reference, f"splintr-rs can't be imported ({why}): pip install 'tokenloom[fast]'")
@@ -73,9 +80,10 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
     if verdict is not None and verdict.refused is not None:
         return Choice(reference, f"{ENCODER} is refused: {verdict.refused}")
     try:
+        if verdict is None:
+            check_parts(reference)
+            return Choice(reference, f"{ENCODER} has not been probed on this machine", is_pending=True)
         encoder = make_encoder(reference)
     except Unproven as error:
         return Choice(reference, str(error))
-    if verdict is None:
-        return Choice(reference, f"{ENCODER} has not been probed on this machine", is_pending=True)
     return Choice(FastTokenizer(reference, encoder, Router(verdict.odd, encoder.spellings), check))

@@ -79,6 +79,16 @@ class FastEncoder:
         return Encoded(tokens, (np.diff(offsets) + len(around)).astype(np.uint32))
 
 
+def check_parts(tokenizer: Tokenizer) -> None:
+    """Raise Unproven if no fast encoder is known to support all parts of a tokenizer."""
+    if isinstance(tokenizer, TiktokenTokenizer):
+        _known_pattern(tokenizer)
+    elif isinstance(tokenizer, HuggingFaceTokenizer):
+        check_tokenizer_json(json.loads(tokenizer.files[FILE]))
+    else:
+        raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
+
+
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """Return the fast encoder for a tokenizer; raise Unproven if none is known to support all parts of it."""
     if isinstance(tokenizer, TiktokenTokenizer):
@@ -90,11 +100,16 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
 
 
+def _known_pattern(tokenizer: TiktokenTokenizer) -> str:
+    """Return the pattern as splintr-rs spells it."""
+    if tokenizer.pattern not in _PATTERNS:
+        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2 or Tekken")
+    return _PATTERNS[tokenizer.pattern]
+
+
 def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
     """Return an encoder that knows no special tokens."""
-    pattern = _PATTERNS.get(tokenizer.pattern)
-    if pattern is None:
-        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2 or Tekken")
+    pattern = _known_pattern(tokenizer)
     lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items())
     with _refusals():
         return splintr.Tokenizer.from_bytes(lines, pattern)

@@ -23,7 +23,7 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.encoder import ENCODER, make_encoder
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
-from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
+from tokenloom.tokenizers.fast.verdict import Verdict, read_verdict, verdict_path, write_verdict
 from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tokenizers.fast.probe_process import main; main()"
@@ -66,6 +66,8 @@ def run_probe(reference: Tokenizer, report: Callable[[str, int], None], size: Pr
     with translate_cache_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path):
+            if verdict := read_verdict(path, reference.fingerprint):  # of the probe that was running
+                return verdict
             num_starts = starts.stat().st_size if starts.exists() else 0
             starts.write_bytes(b"x" * (num_starts + 1))
             verdict = _probe(reference, report, size, num_starts)
