@@ -17,8 +17,14 @@ _LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z", re.I)
 
 
 def default_cache_folder() -> Path:
-    """Return the folder of copied shards and counts of samples: TOKENLOOM_CACHE or ~/.cache/tokenloom."""
-    return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
+    """Return the folder of copied shards, counts of samples and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
+
+    Raises StoreError if the home folder is unknown, as for a user whom the system does not list.
+    """
+    try:
+        return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
+    except RuntimeError as error:
+        raise StoreError("the home folder of this user is unknown; set TOKENLOOM_CACHE to a folder") from error
 
 
 def default_limit(folder: Path) -> int:

@@ -323,6 +323,15 @@ def test_only_a_proven_encoder_is_chosen(reference: Reference, encoder: FastEnco
     assert str(choice.reason).endswith("it encodes 'x' differently")
 
 
+def test_without_a_home_folder_the_reference_encodes(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENLOOM_CACHE", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user whom the system does not list
+    choice = choose(reference, "auto")
+    assert (choice.tokenizer, choice.is_pending) == (reference, False)
+    assert choice.reason == "the home folder of this user is unknown; set TOKENLOOM_CACHE to a folder"
+
+
 @pytest.mark.usefixtures("cache")
 def test_kinds_without_a_fast_encoder_keep_their_library() -> None:
     choice = choose(load_tokenizer({"kind": "byte"}), "auto")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenloom.errors import StoreError
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.routing import Router
@@ -76,7 +77,10 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
         return Choice(reference, f"splintr-rs can't be imported ({why}): pip install 'tokenloom[fast]'")
     if ENCODER in distrusted:
         return Choice(reference, f"{ENCODER} is distrusted: see the folder distrusted/ of the dataset")
-    verdict = read_verdict(verdict_path(reference, ENCODER), reference.fingerprint)
+    try:
+        verdict = read_verdict(verdict_path(reference, ENCODER), reference.fingerprint)
+    except StoreError as error:  # there is no cache
+        return Choice(reference, str(error))
     if verdict is not None and verdict.refused is not None:
         return Choice(reference, f"{ENCODER} is refused: {verdict.refused}")
     try:
