@@ -22,7 +22,7 @@ from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose, is_probed
-from tokenloom.tokenizers.fast.tokenizer import ALL_FOR_A_SECOND, NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import ALL_AT_FIRST, NO_CHECK, FastTokenizer
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
@@ -87,7 +87,7 @@ def encoding_again(
         fingerprint: of the tokenizer of the build.
         rules: how the build may encode.
         encoders: the fast encoders that encoded some of the build. They encode all of the documents, the reference
-            library only those for which it needs a second: it may take ten times as long as the rest of the build.
+            library only the first ones: it might take as long as the rest of the build.
         name: of these documents, for a file name.
 
     Raises:
@@ -111,7 +111,7 @@ def _settled(definition: bytes, fingerprint: str, rules: EncodingRules) -> Choic
 def _settled_again(definition: bytes, fingerprint: str, rules: EncodingRules) -> Choice:
     choice = _settled(definition, fingerprint, rules)
     if isinstance(choice.tokenizer, FastTokenizer):
-        return replace(choice, tokenizer=choice.tokenizer.checking(ALL_FOR_A_SECOND))
+        return replace(choice, tokenizer=choice.tokenizer.checking(ALL_AT_FIRST))
     return choice
 
 

@@ -30,7 +30,7 @@ from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
 from tokenloom.tokenizers.fast.known_parts import GPT_4, Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import ALL_FOR_A_SECOND, NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import ALL_AT_FIRST, NO_CHECK, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 
@@ -219,7 +219,7 @@ def test_a_sample_of_every_thousand_bytes_is_compared(reference: Reference, enco
     for _ in range(4):
         fast.encode(texts, _UINT32)
     assert 1_000_000 <= fast.num_compared < 1_200_000
-    checked = FastTokenizer(reference, encoder, Router([], encoder.spellings), ALL_FOR_A_SECOND)
+    checked = FastTokenizer(reference, encoder, Router([], encoder.spellings), ALL_AT_FIRST)
     checked.encode(texts[:100], _UINT32)
     assert checked.num_compared == len("".join(texts[:100].to_pylist()))
     silent = FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)

@@ -41,7 +41,7 @@ class Check:
     is_all: bool = False
 
 
-SAMPLE, ALL_FOR_A_SECOND, NO_CHECK = Check(5.0), Check(1.0, is_all=True), Check(0.0)
+SAMPLE, ALL_AT_FIRST, NO_CHECK = Check(5.0), Check(0.25, is_all=True), Check(0.0)
 
 
 class FastTokenizer:
