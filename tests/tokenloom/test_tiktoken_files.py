@@ -15,7 +15,7 @@ from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_each
 from tokenloom.errors import TokenizerError
 from tokenloom.spec import tokenizers as spec_tokenizers
-from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers import load_tokenizer, tiktoken_files
 from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
@@ -68,6 +68,11 @@ def tekken_definition(folder: Path, content: dict[str, Any] | None = None, **fie
     path = folder / "tekken.json"
     path.write_text(json.dumps(tekken() if content is None else content))
     return {"kind": "tiktoken", "name": "tekken", "ranks": str(path), **fields}
+
+
+@pytest.fixture(autouse=True)
+def _small_llama3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiktoken_files, "NUM_LLAMA_3_TOKENS", _NUM_ORDINARY)
 
 
 def loaded(definition: dict[str, Any]) -> TiktokenTokenizer:
@@ -129,6 +134,14 @@ def test_the_special_tokens_of_llama3_are_256_after_the_others(tmp_path: Path) -
     reserved = {f"<|reserved_special_token_{i}|>": i for i in range(246)}
     assert [places[name] for name in reserved] == [2, 3, *range(12, 256)]
     assert (tokenizer.eot_id, tokenizer.bos_ids) == (_NUM_ORDINARY + 1, [])
+
+
+def test_a_file_of_llama3_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    definition = llama3_definition(tmp_path)
+    path = Path(definition["ranks"])
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(TokenizerError, match=r"it has 261 tokens, not the 262 of Llama 3; download it again"):
+        loaded(definition)
 
 
 def test_llama3_by_name_is_what_its_definition_in_full_is(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ _LLAMA_3_PLACES = {  # of special tokens; at the other places are reserved ones,
     10: "python_tag",
     11: "image",
 }
-_NUM_LLAMA_3_SPECIAL = 256
+NUM_LLAMA_3_TOKENS, _NUM_LLAMA_3_SPECIAL = 128_000, 256
 _TEKKEN_SPECIAL = (  # of files that list none, which have a version up to v7
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
     *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
@@ -101,6 +101,11 @@ def _parse_ranks(data: bytes) -> dict[bytes, int]:
 
 
 def _llama_3(ranks: dict[bytes, int]) -> BytePairs:
+    if sorted(ranks.values()) != list(range(NUM_LLAMA_3_TOKENS)):
+        raise ValueError(
+            f"it has {len(ranks):,} tokens, not the {NUM_LLAMA_3_TOKENS:,} of Llama 3; download it again, or give "
+            "pattern and special_tokens of another vocabulary"
+        )
     reserved = iter(range(_NUM_LLAMA_3_SPECIAL))
     names = (_LLAMA_3_PLACES.get(i) or f"reserved_special_token_{next(reserved)}" for i in range(_NUM_LLAMA_3_SPECIAL))
     special = {f"<|{name}|>": len(ranks) + i for i, name in enumerate(names)}
