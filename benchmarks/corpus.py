@@ -24,8 +24,8 @@ def python_sources() -> list[str]:
 def distinct_documents(num_bytes: float | None = None, text_bytes: int | None = None) -> list[str]:
     """Return documents of which every tool makes the same tokens, from files in an order drawn with a fixed seed.
 
-    They are distinct, because tokenloom keeps one of equal documents. They do not spell a special token, because not
-    every peer can encode that as text.
+    They are distinct, because tokenloom drops duplicates. They do not spell a special token, because not every peer can
+    encode that as text.
 
     Args:
         num_bytes: bytes of UTF-8 in total, at least 1; None for all there are.

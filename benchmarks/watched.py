@@ -50,7 +50,7 @@ def run_measured(command: list[str], environment: dict[str, str]) -> tuple[float
 def peak_kb_of_tree(root: int) -> dict[int, int]:
     """Return {process id: largest resident memory so far in KiB} of a process and all its descendants (Linux).
 
-    rusage is no alternative: a command inherits its maximum from the process that starts it.
+    rusage would give too much: a command inherits the maximum of the process that starts it.
     """
     peaks: dict[int, int] = {}
     processes = [root]

@@ -23,7 +23,7 @@ def _as_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for the interpreter's packages; its standard library is empty."""
+    """A folder in place of the interpreter's packages; the standard library is empty."""
     packages = tmp_path / "packages"
     packages.mkdir()
     folders = {"purelib": packages, "stdlib": tmp_path / "empty"}

@@ -27,12 +27,13 @@ from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import probe_texts
 from tokenloom.tokenizers.fast.choice import REFERENCE, choose
 from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
-from tokenloom.tokenizers.fast.known_parts import GPT_4, Unproven, check_tokenizer_json
+from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import ALL_AT_FIRST, NO_CHECK, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
+from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)
 SIZE = FULL_SIZE if FULL else ProbeSize([*range(0x1400), *range(0x10900, 0x10980)], (100, 4095), 2000)

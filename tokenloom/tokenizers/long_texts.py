@@ -35,6 +35,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from tokenloom.tokenizers.patterns import CONTRACTION, KEEPS_MATCHES, MIXED_WORDS
+
 PART_BYTES = 250_000
 _WINDOW_BYTES = 10_000
 # Letters (L), upper or lower case, that no normal form decomposes except into letters.
@@ -48,18 +50,15 @@ _NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Bert
 _WORD_SPLITTERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 
 # Alternatives of known expressions: GPT-2, cl100k (Llama 3, Qwen 2), o200k, Tekken, Qwen 3.5, DeepSeek, BLOOM.
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_MIXED_WORDS = [rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}{repeats}" for repeats in (f"*{_LOWER}+", f"+{_LOWER}*")]
 _BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 _PUNCTUATION = [
     *(r" ?[^\s\p{L}\p{N}]+", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]++[\r\n]*", r" ?[\p{P}\p{S}]+[\r\n]*"),
     *(r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"),
 ]
 _ALTERNATIVES = [
-    *("'s", "'t", "'re", "'ve", "'m", "'ll", "'d", _CONTRACTION, "'(?i:[sdmt]|ll|ve|re)"),
+    *("'s", "'t", "'re", "'ve", "'m", "'ll", "'d", CONTRACTION, "'(?i:[sdmt]|ll|ve|re)"),
     *(r" ?\p{L}+", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?+\p{L}+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"),
-    *(*_MIXED_WORDS, *(f"{word}{_CONTRACTION}?" for word in _MIXED_WORDS), "[一-龥぀-ゟ゠-ヿ]+", _BLOOM),
+    *(*MIXED_WORDS, *(f"{word}{CONTRACTION}?" for word in MIXED_WORDS), "[一-龥぀-ゟ゠-ヿ]+", _BLOOM),
     *(r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+""", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"),
     *(*_PUNCTUATION, r" ?\p{N}+", r"\p{N}+", r"\p{N}", r"\p{N}{1,3}"),
     *(r"\s*[\r\n]+", r"\s*[\r\n]", r"\s+(?!\S)", r"\s+"),
@@ -181,7 +180,7 @@ def _allowed_after_cut(steps: list[Mapping[str, Any]]) -> str:
 
 def _is_known(split: Mapping[str, Any]) -> bool:
     one = "|".join(map(re.escape, sorted(_ALTERNATIVES, key=len, reverse=True)))
-    keeps_matches = (split["behavior"], split["invert"]) in [("Isolated", False), ("Removed", True)]
+    keeps_matches = (split["behavior"], split["invert"]) in KEEPS_MATCHES
     return keeps_matches and re.fullmatch(rf"(?:{one})(?:\|(?:{one}))*", split["pattern"].get("Regex", "")) is not None
 
 

@@ -218,10 +218,9 @@ def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tu
     except TokenizerError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        labels = file_names(definition).values() if definition.get("ranks") else files
-        raise TokenizerError(
-            f"tokenizer {name}: {' and '.join(labels)} are not valid files of tiktoken: {error}"
-        ) from error
+        labels = list(file_names(definition).values() if definition.get("ranks") else files)
+        are = "is not a valid file" if len(labels) == 1 else "are not valid files"
+        raise TokenizerError(f"tokenizer {name}: {' and '.join(labels)} {are} of tiktoken: {error}") from error
 
 
 def _pattern(pattern: str) -> str:

@@ -19,15 +19,12 @@ from typing import Any
 
 from tokenloom.tokenizers.base import END_OF_TEXT
 from tokenloom.tokenizers.byte_letters import BYTES_IN_ORDER, bytes_of_letters
+from tokenloom.tokenizers.patterns import GPT_4
 
 RANKS, VOCAB_BPE, ENCODER, TEKKEN_JSON = "ranks.tiktoken", "vocab.bpe", "encoder.json", "tekken.json"
 LLAMA_3, TEKKEN = "llama3", "tekken"
 NAMED_FORMATS = (LLAMA_3, TEKKEN)  # names that say what a file of ranks does not, or that it is another file
 
-_LLAMA_3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
 _LLAMA_3_PLACES = {  # of special tokens; at the other places are reserved ones, numbered
     0: "begin_of_text",
     1: "end_of_text",
@@ -109,7 +106,7 @@ def _llama_3(ranks: dict[bytes, int]) -> BytePairs:
     reserved = iter(range(_NUM_LLAMA_3_SPECIAL))
     names = (_LLAMA_3_PLACES.get(i) or f"reserved_special_token_{next(reserved)}" for i in range(_NUM_LLAMA_3_SPECIAL))
     special = {f"<|{name}|>": len(ranks) + i for i, name in enumerate(names)}
-    return BytePairs(ranks, special, _LLAMA_3_PATTERN, "<|end_of_text|>")
+    return BytePairs(ranks, special, GPT_4, "<|end_of_text|>")
 
 
 def _parse_tekken(content: Mapping[str, Any]) -> BytePairs:

@@ -79,7 +79,7 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
         return Choice(reference, f"{ENCODER} is distrusted: see the folder distrusted/ of the dataset")
     try:
         verdict = read_verdict(verdict_path(reference, ENCODER), reference.fingerprint)
-    except StoreError as error:  # there is no cache
+    except StoreError as error:  # without a home folder
         return Choice(reference, str(error))
     if verdict is not None and verdict.refused is not None:
         return Choice(reference, f"{ENCODER} is refused: {verdict.refused}")

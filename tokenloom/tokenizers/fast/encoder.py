@@ -16,16 +16,9 @@ import splintr
 from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Encoded, Tokenizer
-from tokenloom.tokenizers.fast.known_parts import (
-    GPT_2,
-    GPT_4,
-    GPT_4O,
-    QWEN_2,
-    Unproven,
-    check_tokenizer_json,
-    is_white_space,
-)
+from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json, is_white_space
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
+from tokenloom.tokenizers.patterns import GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
 ENCODER = f"splintr-rs {version('splintr-rs')}"
@@ -35,11 +28,6 @@ _CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
     r"\s+(?!\S)|\s"
 )
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _PATTERNS = {
     openai_public.r50k_pat_str: splintr.GPT2_PATTERN,
     GPT_2: splintr.GPT2_PATTERN,
@@ -47,7 +35,7 @@ _PATTERNS = {
     GPT_4: splintr.LLAMA3_PATTERN,
     GPT_4O: splintr.O200K_BASE_PATTERN,
     QWEN_2: splintr.QWEN2_PATTERN,
-    _TEKKEN: splintr.MISTRAL_V3_PATTERN,
+    TEKKEN: splintr.MISTRAL_V3_PATTERN,
 }
 
 

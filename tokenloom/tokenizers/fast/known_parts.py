@@ -10,21 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenloom.tokenizers.long_texts import parts_of
+from tokenloom.tokenizers.patterns import GPT_2, GPT_4, GPT_4O, KEEPS_MATCHES, QWEN_2
 
-# The patterns of GPT-4 (also Llama 3 and OLMo 2), Qwen 2 and GPT-4o, as their files spell them.
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-GPT_4 = rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"
-QWEN_2 = rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
-GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-GPT_4O = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _PATTERNS = (GPT_2, GPT_4, QWEN_2, GPT_4O)
-# The ways of a Split that keep what the pattern matches. These patterns match all of a text, so both give the same.
-_KEEPS_MATCHES = (("Isolated", False), ("Removed", True))
 _MODEL = {
     "type": ("BPE",),
     "dropout": (None,),
@@ -67,7 +55,7 @@ def _check_pre_tokenizers(steps: list[Mapping[str, Any]]) -> None:
         raise Unproven("its pre-tokenizer does not have one pattern")
     if any(split["pattern"].get("Regex") not in _PATTERNS for split in splits):
         raise Unproven("its pattern is not that of GPT-2, GPT-4, Qwen 2 or GPT-4o")
-    if any((split["behavior"], split["invert"]) not in _KEEPS_MATCHES for split in splits):
+    if any((split["behavior"], split["invert"]) not in KEEPS_MATCHES for split in splits):
         raise Unproven("its pre-tokenizer Split does not keep the matches of its pattern")
 
 

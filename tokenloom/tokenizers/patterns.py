@@ -1,0 +1,23 @@
+"""The regular expressions by which well-known tokenizers cut a text into words, as their files spell them."""
+
+from __future__ import annotations
+
+CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_TAIL = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_TAIL_WITH_SLASH = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+MIXED_WORDS = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+",
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*",
+)
+
+GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT_4 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"  # also Llama 3 and OLMo 2
+QWEN_2 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
+GPT_4O = "|".join([*(f"{word}{CONTRACTION}?" for word in MIXED_WORDS), r"\p{N}{1,3}", _TAIL_WITH_SLASH])
+TEKKEN = "|".join([*MIXED_WORDS, r"\p{N}", _TAIL_WITH_SLASH])
+
+# The (behavior, invert) of a Split that keep what its pattern matches. These patterns match all of a text, so that both
+# give the same.
+KEEPS_MATCHES = (("Isolated", False), ("Removed", True))
