@@ -274,12 +274,12 @@ def test_an_inconsistent_definition_is_refused(fields: dict[str, Any], message: 
 def test_an_invalid_file_of_ranks_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tiktoken"
     path.write_bytes(content)
-    with pytest.raises(TokenizerError, match="valid files? of tiktoken"):
+    with pytest.raises(TokenizerError, match=r"valid files? of tiktoken"):
         from_file(path)
 
 
 def test_an_invalid_pattern_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="valid files? of tiktoken"):
+    with pytest.raises(TokenizerError, match=r"valid files? of tiktoken"):
         from_file(write_ranks(tmp_path / "a.tiktoken"), pattern="(")
 
 
