@@ -13,6 +13,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
+def fates(rows: Mapping[str, int]) -> str:
+    """Return how many rows had which fate: "2 filtered, 1 duplicate"."""
+    return ", ".join(
+        counted(count, "duplicate") if fate == "duplicates" else f"{count:,} {fate}" for fate, count in rows.items()
+    )
+
+
 def shown_bytes(num_bytes: int) -> str:
     """Return a number of bytes in a readable unit: 12.3 GB, 45 MB, 678 bytes."""
     if num_bytes >= 10**9:

@@ -196,9 +196,9 @@ def test_inspect_lists_rows_in_the_order_of_a_build_and_says_1_file(project: Pat
         file.write("{}\n")
     options = ("--set", "documents.on_error=skip", "--set", "documents.min_chars=2")
     built = _run(project, "build", "spec.yaml", "--direct", "--workers", "0", *options)
-    assert "4 of 6 rows left out: 2 filtered, 1 quarantined, 1 duplicates" in built.stdout
+    assert "4 of 6 rows left out: 2 filtered, 1 quarantined, 1 duplicate; quarantine.jsonl" in built.stdout
     shown = _run(project, "inspect", "store/news").stdout
-    assert "  rows       6 read, 2 filtered, 0 excluded, 1 quarantined, 1 duplicates, 2 kept\n" in shown
+    assert "  rows       6 read, 2 filtered, 0 excluded, 1 quarantined, 1 duplicate, 2 kept\n" in shown
     assert "  inputs     1 file, " in shown
     verified = _run(project, "verify", "store/news", "--deep", "--workers", "0").stdout
     assert "2 documents encoded again" in verified

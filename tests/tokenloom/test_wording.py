@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom.wording import about, clock, counted, described_tokenizer, did_you_mean, duration, percent
+from tokenloom.wording import about, clock, counted, described_tokenizer, did_you_mean, duration, fates, percent
 
 _ROOT = Path(__file__).parent.parent.parent
 _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|inputs|datasets|versions"
@@ -26,6 +26,11 @@ _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|input
 )
 def test_a_count_agrees_with_its_noun(count: int, noun: str, words: str) -> None:
     assert counted(count, noun) == words
+
+
+def test_the_fates_of_rows_agree_with_their_counts() -> None:
+    assert fates({"read": 1, "filtered": 0, "duplicates": 1}) == "1 read, 0 filtered, 1 duplicate"
+    assert fates({"duplicates": 1234}) == "1,234 duplicates"
 
 
 @pytest.mark.parametrize(

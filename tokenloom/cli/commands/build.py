@@ -10,7 +10,7 @@ from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
 from tokenloom.storage.formats.manifest import ordered_rows
-from tokenloom.wording import counted
+from tokenloom.wording import counted, fates
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
@@ -76,10 +76,9 @@ def _print(out: Output, result: Json) -> None:
 
 
 def _print_left_out_rows(out: Output, result: Json) -> None:
-    fates = ordered_rows(result["rows"]).items()
-    if left := {fate: count for fate, count in fates if count and fate not in ("read", "kept")}:
+    rows = ordered_rows(result["rows"])
+    if left := {fate: count for fate, count in rows.items() if count and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""
-        counts = ", ".join(f"{count:,} {fate}" for fate, count in left.items())
-        out.line(f"{sum(left.values()):,} of {counted(result['rows']['read'], 'row')} left out: {counts}{listed}")
+        out.line(f"{sum(left.values()):,} of {counted(rows['read'], 'row')} left out: {fates(left)}{listed}")
     for source, reasons in result["quarantined"].items():
         out.line(f"  {source}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items()))

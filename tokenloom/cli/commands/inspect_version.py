@@ -11,7 +11,7 @@ from tokenloom.cli.results import JsonResult
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.wording import counted, described_tokenizer
+from tokenloom.wording import counted, described_tokenizer, fates
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,7 @@ def run(reference: str, out: Output) -> JsonResult:
     out.line(f"  tokenizer  {described_tokenizer(asdict(tokenizer))}, end of text {tokenizer.eot_id}")
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
-    rows = ordered_rows(manifest.row_counts)
-    out.line("  rows       " + ", ".join(f"{count:,} {name}" for name, count in rows.items()))
+    out.line(f"  rows       {fates(ordered_rows(manifest.row_counts))}")
     splits = [
         [
             name,
