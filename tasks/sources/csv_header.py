@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from tokenloom.errors import InputError
+from tokenloom.tasks.sources.files.named_kind import name_hint
 from tokenloom.tasks.sources.rows.shown_names import change_option, shown_names, wanted_column
 
 _MAX_ROWS = 100  # compared with the header
@@ -108,6 +109,8 @@ def missing_column(
             f"{url}: two columns {wanted}; {shown}. Rename one in the file, or {change} another. If this row is data, "
             "set header: false"
         )
+    if other := name_hint(url, "csv", "text"):  # a .txt may hold CSV
+        return InputError(f"{url}: no column {wanted}{other}")
     hint = _delimiter_hint(first, delimiter) or (_header_hint(column, first, rows) if has_header else "")
     change = change if hint.endswith("Else ") else change.capitalize()
     return InputError(f"{url}: no column {wanted}; {shown}. {hint}{change} one of them")

@@ -131,6 +131,12 @@ def test_a_header_of_names_gets_no_hint(rows: str, tmp_path: Path) -> None:
         read(news(tmp_path, f"label,title,body\n{rows}"), header=True)
 
 
+def test_a_csv_file_may_be_named_txt(tmp_path: Path) -> None:
+    path = news(tmp_path, "label,title\n1,b\n").rename(tmp_path / "a.txt")
+    with pytest.raises(InputError, match=r"no column 'text'; its columns are: label, title\. Set text: to one of them$"):
+        read(path, header=True)
+
+
 def test_a_row_that_can_not_be_read_does_not_hide_the_missing_column(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no column 'text'.*They look like a row of data"):
         read(news(tmp_path, f'{WORDS}"open\n'), header=True)

@@ -425,6 +425,7 @@ def test_a_compressed_file_without_the_suffix_is_refused(tmp_path: Path) -> None
         ("parquet", "a.csv", "csv"),
         ("arrow", "a.parquet", "parquet"),
         ("arrayrecord", "a.json", "jsonl"),
+        ("csv", "a.jsonl", "jsonl"),
     ],
 )
 def test_a_file_with_the_name_of_another_kind_gets_that_kind_as_advice(

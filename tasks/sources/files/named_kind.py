@@ -17,14 +17,14 @@ _KINDS = {
 }
 
 
-def name_hint(url: str, kind: str) -> str:
-    """Return the advice to read a file with the kind that its name implies, "" if it implies none or `kind`.
+def name_hint(url: str, *kinds: str) -> str:
+    """Return the advice to read a file with the kind that its name implies, "" if it implies none or one of `kinds`.
 
     Example: ("news.jsonl.gz", "parquet") -> "; its name ends in .jsonl.gz: read it with kind: jsonl, or leave ..."
     """
     compressed = next((suffix for suffix in SUFFIXES if url.endswith(suffix)), "")
     plain = url.removesuffix(compressed)
     for suffix, named in _KINDS.items():
-        if plain.endswith(suffix) and named != kind:
+        if plain.endswith(suffix) and named not in kinds:
             return f"; its name ends in {suffix}{compressed}: read it with kind: {named}, or leave the file out"
     return ""
