@@ -220,8 +220,12 @@ def test_inspect_lists_rows_in_the_order_of_a_build_and_says_1_file(project: Pat
         (("bench", "raed"), 2, "invalid choice: 'raed'. Did you mean read? Allowed: read"),
         (("build", "spec.yaml", "--derect"), 2, "unrecognized arguments: --derect. Did you mean --direct?"),
         (("peek", "store/news", "--cuont=3"), 2, "unrecognized arguments: --cuont=3. Did you mean --count?"),
+        (("--vresion",), 2, "unrecognized arguments: --vresion. Did you mean --version?"),
+        (("--jsn", "ls", "store"), 2, "unrecognized arguments: --jsn\n"),
+        (("bench", "--hlep"), 2, "unrecognized arguments: --hlep. Did you mean --help?"),
+        (("bench",), 2, "the following arguments are required: BENCHMARK"),
         (("build", "spec.yaml", "more"), 2, "build: error: unrecognized arguments: more\n"),
-        ((), 2, "COMMAND"),
+        ((), 2, "the following arguments are required: COMMAND"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )

@@ -65,10 +65,25 @@ class UsageError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError; argparse's own prints the error and ends the program."""
+    """A parser that raises UsageError; argparse's own prints the error and ends the program.
+
+    It refuses what it does not know itself, because argparse leaves that to the parser of `tokenloom`, which has other
+    options. A missing command is refused only after that: `tokenloom --vresion` is a misspelt option.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        arguments, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            hint = near_miss(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and f'. {hint}'}")
+        for action in self._actions:
+            if action.nargs == argparse.PARSER and getattr(arguments, action.dest) is None:
+                self.error(f"the following arguments are required: {action.metavar}")
+        return arguments, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError, with the closest of the choices, for a value that is none of them."""
@@ -78,20 +93,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(_Parser):
-    """The parser of one command. It imports the command's module when it is used.
-
-    It refuses what it does not know, while argparse leaves that to the parser of `tokenloom`, which has other options.
-    """
+    """The parser of one command. It imports the command's module when it is used."""
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         if module := self.get_default("module"):
             import_module(module).add_arguments(self)
-        arguments, unknown = super().parse_known_args(*args, **kwargs)
-        if unknown:
-            options = [name for name in self._option_string_actions if name.startswith("--")]
-            hint = near_miss(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and f'. {hint}'}")
-        return arguments, unknown
+        return super().parse_known_args(*args, **kwargs)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -106,11 +113,11 @@ def make_parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
     for command in _COMMANDS:
         _add_parser(commands, command, shared)
     bench = commands.add_parser("bench", help="run a benchmark")
-    benchmarks = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=_CommandParser)
+    benchmarks = bench.add_subparsers(dest="benchmark", metavar="BENCHMARK", parser_class=_CommandParser)
     for benchmark in _BENCHMARKS:
         _add_parser(benchmarks, benchmark, shared)
     return parser
