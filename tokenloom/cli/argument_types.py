@@ -61,6 +61,15 @@ def positive(text: str) -> int:
     return value
 
 
+def utf8(text: str) -> str:
+    """Return a text whose bytes on the command line were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # Python makes a lone surrogate of any other byte (PEP 383)
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid UTF-8; convert the text to UTF-8") from error
+    return text
+
+
 def _integer(text: str) -> int:
     try:
         return int(text)

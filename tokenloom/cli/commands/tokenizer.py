@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenloom.cli.argument_types import add_spec
+from tokenloom.cli.argument_types import add_spec, utf8
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
@@ -49,7 +49,7 @@ class TokenizerResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_spec(parser)
-    parser.add_argument("--text", help="show the ids of this text")
+    parser.add_argument("--text", type=utf8, help="show the ids of this text")
 
 
 def run(spec: str, overrides: list[str], limit: int | None, text: str | None, out: Output) -> TokenizerResult:
