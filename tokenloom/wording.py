@@ -64,10 +64,17 @@ def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
     return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"
 
 
+def first_of(names: Sequence[str], count: int = 10) -> str:
+    """Return the first names, and how many more there are: "a, b and 3 more"; "none" without any."""
+    more = f" and {len(names) - count:,} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more or "none"
+
+
 def near_miss(given: str, allowed: Iterable[str]) -> str:
-    """Return a question that names the allowed value closest to what was given, "" if none is close."""
-    close = difflib.get_close_matches(given.lower(), allowed, n=1)
-    return f"Did you mean {close[0]}?" if close else ""
+    """Return a question that names the allowed value closest to what was given, in any case, "" if none is close."""
+    lower = {value.lower(): value for value in allowed}
+    close = difflib.get_close_matches(given.lower(), lower, n=1)
+    return f"Did you mean {lower[close[0]]}?" if close else ""
 
 
 def did_you_mean(given: str, allowed: Sequence[str]) -> str:

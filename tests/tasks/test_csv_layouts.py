@@ -133,7 +133,9 @@ def test_a_header_of_names_gets_no_hint(rows: str, tmp_path: Path) -> None:
 
 def test_a_csv_file_may_be_named_txt(tmp_path: Path) -> None:
     path = news(tmp_path, "label,title\n1,b\n").rename(tmp_path / "a.txt")
-    with pytest.raises(InputError, match=r"no column 'text'; its columns are: label, title\. Set text: to one of them$"):
+    with pytest.raises(
+        InputError, match=r"no column 'text'; its columns are: label, title\. Set text: to one of them$"
+    ):
         read(path, header=True)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 import tiktoken
 
+from tests.tokenloom.test_huggingface_tokenizer import train_bpe
+from tests.tokenloom.test_sentencepiece_tokenizer import train
 from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_each
 from tokenloom.errors import TokenizerError
@@ -140,7 +144,9 @@ def test_a_file_of_llama3_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     definition = llama3_definition(tmp_path)
     path = Path(definition["ranks"])
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(TokenizerError, match=r"it has 261 tokens, not the 262 of Llama 3; download it again"):
+    with pytest.raises(
+        TokenizerError, match=r"it has 261 tokens, not the 262 of Llama 3; download it again, or give pattern"
+    ):
         loaded(definition)
 
 
@@ -159,7 +165,9 @@ def test_the_name_of_a_file_with_a_pattern_is_only_a_label(tmp_path: Path) -> No
 
 def test_a_file_of_tiktoken_is_recognized_where_a_sentencepiece_model_is_expected(tmp_path: Path) -> None:
     path = llama3_definition(tmp_path)["ranks"]
-    with pytest.raises(TokenizerError, match=r"but of tiktoken.* \{kind: tiktoken, name: llama3, ranks: .*\.model\}"):
+    with pytest.raises(
+        TokenizerError, match=r"is a \.tiktoken file.*; give \{kind: tiktoken, name: llama3, ranks: .*\.model\}"
+    ):
         load_tokenizer({"kind": "sentencepiece", "path": path})
 
 
@@ -192,6 +200,12 @@ def _without_a_rank() -> dict[str, Any]:
     return content
 
 
+def _with_token(token_bytes: str) -> dict[str, Any]:
+    content = tekken()
+    content["vocab"][97]["token_bytes"] = token_bytes
+    return content
+
+
 _BAD_TEKKEN = {
     "a version that must list its special tokens": (tekken(config={"version": "v13"}), "must list its special tokens"),
     "a rank is missing": (_without_a_rank(), "are not 0, 1, 2"),
@@ -204,8 +218,14 @@ _BAD_TEKKEN = {
         tekken(2, special_tokens=[{"rank": i, "token_str": "</s>", "is_control": True} for i in range(2)]),
         "two special tokens",
     ),
-    "no config": ({"vocab": []}, "config"),
-    "a list": ([], "list indices"),
+    "no config": ({"vocab": []}, r"it has no 'config'"),
+    "no vocab": ({"config": tekken()["config"]}, r"it has no 'vocab'"),
+    "no size": (tekken(config={"default_vocab_size": "many"}), r"it has no 'default_vocab_size'"),
+    "an entry without bytes": (tekken(vocab=[{"rank": i} for i in range(_NUM_ORDINARY)]), "its entries are not those"),
+    "entries of another type": (tekken(vocab=[1, 2]), "its entries are not those"),
+    "a token that is not base64": (_with_token("YQ"), r"its token 'YQ' is not base64"),
+    "a token twice": (_with_token("Yg=="), r"some bytes are not tokens"),
+    "a list": ([], "it is not a JSON object"),
 }
 
 
@@ -213,7 +233,8 @@ _BAD_TEKKEN = {
 def test_a_tekken_file_that_is_not_one_is_refused(case: str, tmp_path: Path) -> None:
     content: Any = _BAD_TEKKEN[case][0]
     with pytest.raises(
-        TokenizerError, match=rf"tekken\.json is not a valid file of tiktoken: .*{_BAD_TEKKEN[case][1]}"
+        TokenizerError,
+        match=rf"/tekken\.json is not a tekken\.json of Mistral: .*{_BAD_TEKKEN[case][1]}.*; download it",
     ):
         load_tokenizer(tekken_definition(tmp_path, content))
 
@@ -222,6 +243,77 @@ def test_a_tekken_file_is_recognized_where_a_tokenizer_json_is_expected(tmp_path
     path = tekken_definition(tmp_path)["ranks"]
     with pytest.raises(TokenizerError, match=r"is a tekken\.json.* \{kind: tiktoken, name: tekken, ranks: .*\.json\}"):
         load_tokenizer({"kind": "huggingface", "path": path})
+
+
+# A file of another kind
+
+_TEKKEN_JSON = json.dumps(tekken()).encode()
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2183982\n"
+_READ_AS_TEKKEN = r"\{kind: tiktoken, name: tekken, ranks: FILE\}"
+_READ_AS_LLAMA_3 = r"\{kind: tiktoken, name: llama3, ranks: FILE\}"
+_READ_AS_JSON = r"\{kind: huggingface, path: FILE\}"
+_OTHER_FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "llama3, a tekken.json": ("llama3", lambda: _TEKKEN_JSON, _READ_AS_TEKKEN),
+    "llama3, a tokenizer.json": ("llama3", lambda: train_bpe().encode(), _READ_AS_JSON),
+    "llama3, a SentencePiece model": ("llama3", lambda: train("bpe"), r"\{kind: sentencepiece, path: FILE\}"),
+    "llama3, a vocab.bpe": ("llama3", lambda: b"#version: 0.2\nh e\n", r"encoder\.json beside it as tokenizer\.enc"),
+    "tekken, a tokenizer.json": ("tekken", lambda: train_bpe().encode(), _READ_AS_JSON),
+    "tekken, a .tiktoken file": ("tekken", lambda: b"IQ== 0\nIg== 1\n", _READ_AS_LLAMA_3),
+    "tekken, a pointer": ("tekken", lambda: _LFS_POINTER, "git lfs pull"),
+}
+
+
+@pytest.mark.parametrize("case", _OTHER_FILES)
+def test_a_file_of_another_kind_is_refused_with_the_definition_that_reads_it(case: str, tmp_path: Path) -> None:
+    name, content, next_step = _OTHER_FILES[case]
+    path = tmp_path / "file"
+    path.write_bytes(content())
+    message = (
+        rf"^tokenizer file {path} is a .*, not a .* of (Llama 3|Mistral); .*{next_step.replace('FILE', str(path))}"
+    )
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer({"kind": "tiktoken", "name": name, "ranks": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("llama3", r"a tokenizer\.model of Llama 3"), ("tekken", r"a tekken\.json")]
+)
+def test_any_other_file_is_refused_in_plain_words(name: str, wanted: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (
+        b"",
+        b"{",
+        b"[" * 10_000,
+        b"\xff\x00",
+        b"one two three\n",
+        b"YQ==  99999999999\n",
+        b"null",
+        b'{"a": 1}',
+    ):
+        path.write_bytes(content)
+        with pytest.raises(
+            TokenizerError, match=rf"^tokenizer file {path} is not {wanted}.*; download it again"
+        ) as raised:
+            load_tokenizer({"kind": "tiktoken", "name": name, "ranks": str(path)})
+        assert not re.search(r"Error|Expecting|unpack|invalid literal|indices|codec", str(raised.value))
+
+
+@pytest.mark.parametrize("name", NAMED_FORMATS)
+def test_a_missing_file_and_a_folder_are_refused_with_what_to_give(name: str, tmp_path: Path) -> None:
+    for path, problem in ((tmp_path / "no", "no such file"), (tmp_path, "this is a folder")):
+        with pytest.raises(TokenizerError, match=rf"tokenizer file {path}: {problem}; give the path of a .* of "):
+            load_tokenizer({"kind": "tiktoken", "name": name, "ranks": str(path)})
+
+
+def test_special_tokens_are_listed_up_to_ten_and_the_closest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError) as raised:
+        load_tokenizer(llama3_definition(tmp_path, eot="<|eotid|>"))
+    assert str(raised.value) == (
+        "tokenizer llama3: '<|eotid|>' is not one of its special tokens; it has these special tokens: "
+        "<|begin_of_text|>, <|end_of_text|>, <|reserved_special_token_0|>, <|reserved_special_token_1|>, "
+        "<|finetune_right_pad_id|>, <|step_id|>, <|start_header_id|>, <|end_header_id|>, <|eom_id|>, <|eot_id|> "
+        "and 246 more. Did you mean <|eot_id|>?"
+    )
 
 
 # The fast encoder

@@ -253,14 +253,16 @@ def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"eot": "<|nope|>"}, r"'<\|nope\|>' is not one of its special tokens, which are: <s>, <\|endoftext\|>"),
+        ({"eot": "<|nope|>"}, r"'<\|nope\|>' is not one of its special tokens; it has .*: <\|endoftext\|>, <s>$"),
         ({"bos": "<|nope|>"}, r"'<\|nope\|>' is not one of its special tokens"),
-        ({"special_tokens": {"<s>": 301}}, r"its end-of-text token is unknown; give tokenizer\.eot"),
-        ({"special_tokens": {EOT: 7}}, r"special token id 7 is the rank of an ordinary token"),
-        ({"special_tokens": {EOT: 300, "<s>": 300}}, r"two tokens have the same id"),
-        ({"special_tokens": {EOT: 2**40}}, r"valid files? of tiktoken"),
-        ({"special_tokens": {EOT: -1}}, r"valid files? of tiktoken"),
-        ({"ranks": "missing.tiktoken"}, r"missing\.tiktoken: No such file"),
+        ({"special_tokens": {"<s>": 301}}, r"its end-of-text token is unknown; give tokenizer\.eot; it has .*: <s>$"),
+        ({"special_tokens": {}}, r"no special tokens.*such as tokenizer\.special_tokens: \{<\|endoftext\|>: 259\}$"),
+        ({"special_tokens": {}, "eot": "<s>"}, r"no special tokens.*such as tokenizer\.special_tokens: \{"),
+        ({"special_tokens": {EOT: 7}}, r"id 7 of .* is the rank of an ordinary token; give it an id of its own"),
+        ({"special_tokens": {EOT: 300, "<s>": 300}}, r"id 300 of .*'<s>' is that of another special token; give it"),
+        ({"special_tokens": {EOT: 2**40}}, r"id 1099511627776 of .* is not in \[0, 4,294,967,295\]; give it"),
+        ({"special_tokens": {EOT: -1}}, r"id -1 of .* is not in \[0, 4,294,967,295\]; give it"),
+        ({"ranks": "missing.tiktoken"}, r"missing\.tiktoken: no such file; give the path of a \.tiktoken file$"),
     ],
 )
 def test_an_inconsistent_definition_is_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -274,12 +276,14 @@ def test_an_inconsistent_definition_is_refused(fields: dict[str, Any], message: 
 def test_an_invalid_file_of_ranks_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tiktoken"
     path.write_bytes(content)
-    with pytest.raises(TokenizerError, match=r"valid files? of tiktoken"):
+    with pytest.raises(
+        TokenizerError, match=r"a\.tiktoken is not a \.tiktoken file: (line 1|some) .*; download it again$"
+    ):
         from_file(path)
 
 
 def test_an_invalid_pattern_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"valid files? of tiktoken"):
+    with pytest.raises(TokenizerError, match=r"not a regular expression of tiktoken: .*; repair tokenizer\.pattern"):
         from_file(write_ranks(tmp_path / "a.tiktoken"), pattern="(")
 
 
@@ -289,7 +293,8 @@ def test_two_files_that_do_not_match_are_refused(data_dir: Path, tmp_path: Path)
     encoder["hello"], encoder["world"] = encoder["world"], encoder["hello"]
     (tmp_path / "encoder.json").write_text(json.dumps(encoder))
     paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(tmp_path / "encoder.json")}
-    with pytest.raises(TokenizerError, match="don't match"):
+    message = r"files .*vocab\.bpe and .*encoder\.json are not a vocab\.bpe .*: their ids differ; download them again"
+    with pytest.raises(TokenizerError, match=message):
         load_tokenizer({"kind": "tiktoken", **paths})
 
 

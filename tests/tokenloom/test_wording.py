@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom.wording import about, clock, counted, described_tokenizer, did_you_mean, duration, fates, percent
+from tokenloom.wording import (
+    about,
+    clock,
+    counted,
+    described_tokenizer,
+    did_you_mean,
+    duration,
+    fates,
+    first_of,
+    percent,
+)
 
 _ROOT = Path(__file__).parent.parent.parent
 _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|inputs|datasets|versions"
@@ -72,6 +82,13 @@ def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
 def test_a_near_miss_is_named_before_the_allowed_values() -> None:
     assert did_you_mean("Biuld", ["plan", "build"]) == "Did you mean build? Allowed: plan, build"
     assert did_you_mean("x", ["plan", "build"]) == "Allowed: plan, build"
+    assert did_you_mean("[sp]", ["[SEP]"]) == "Did you mean [SEP]? Allowed: [SEP]"
+
+
+def test_a_long_list_of_names_ends_with_a_count() -> None:
+    names = [f"n{i}" for i in range(1011)]
+    assert first_of(names) == "n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 1,001 more"
+    assert [first_of(names[:count]) for count in (0, 2)] == ["none", "n0, n1"]
 
 
 def test_no_message_forms_its_own_plurals() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
+from tokenloom.wording import first_of, near_miss
 
 END_OF_TEXT = "<|endoftext|>"  # what decode() returns for the end-of-text id of every tokenizer
 
@@ -127,13 +128,32 @@ def read_file(definition: Mapping[str, Any], files: Mapping[str, bytes] | None, 
     path = definition.get("path")
     if not path:
         raise TokenizerError(f"a {definition['kind']} tokenizer needs a file; give tokenizer.path: {name}")
+    is_name = definition["kind"] == "huggingface" and not str(path).endswith(".json")
+    hub = "; give a model of the Hugging Face hub as name, not path" if is_name else ""
+    return str(path), read_path(str(path), f"a {name}", hub)
+
+
+def read_path(path: str, wanted: str, otherwise: str = "") -> bytes:
+    """Return the content of a file; raise TokenizerError if it can't be read.
+
+    Args:
+        path: of the file.
+        wanted: what the file should be, for messages.
+        otherwise: another next step if there is no such file.
+    """
     try:
-        return str(path), Path(path).read_bytes()
+        return Path(path).read_bytes()
     except FileNotFoundError as error:
-        is_name = definition["kind"] == "huggingface" and not str(path).endswith(".json")
-        hub = "; give a model of the Hugging Face hub as name, not path" if is_name else ""
-        raise TokenizerError(f"tokenizer file {path}: no such file; give the path of a {name}{hub}") from error
+        raise TokenizerError(f"tokenizer file {path}: no such file; give the path of {wanted}{otherwise}") from error
     except IsADirectoryError as error:
-        raise TokenizerError(f"tokenizer file {path}: this is a folder; give the path of the {name} in it") from error
+        raise TokenizerError(f"tokenizer file {path}: this is a folder; give the path of {wanted} in it") from error
     except OSError as error:
-        raise TokenizerError(f"tokenizer file {path}: {error.strerror}") from error
+        raise TokenizerError(f"tokenizer file {path}: {error.strerror}; give the path of {wanted}") from error
+
+
+def special_tokens_hint(tokens: Sequence[str], given: str = "") -> str:
+    """Return the special tokens of a tokenizer for a message, at most ten, and the one closest to a given one.
+
+    Example: (["<s>", "</s>"], "<\\s>") -> "it has these special tokens: <s>, </s>. Did you mean </s>?"
+    """
+    return f"it has these special tokens: {first_of(tokens)}. {near_miss(given, tokens)}".removesuffix(". ")

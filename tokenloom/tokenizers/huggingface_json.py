@@ -34,9 +34,11 @@ from tokenloom.tokenizers.base import (
     decode_between,
     fingerprint,
     read_file,
+    special_tokens_hint,
     text_bytes,
     with_boundary_ids,
 )
+from tokenloom.tokenizers.file_formats import refuse_other_format
 from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 
@@ -158,10 +160,7 @@ def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> t
 
 
 def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
-    if b'"default_num_special_tokens"' in data:
-        raise TokenizerError(
-            f"tokenizer file {label} is a tekken.json of Mistral; give {{kind: tiktoken, name: tekken, ranks: {label}}}"
-        )
+    refuse_other_format(data, label, FILE, "a tokenizer.json of the library tokenizers")
     with _library_errors(
         f"tokenizer file {label} is not a complete tokenizer.json of the library tokenizers; "
         "save it again (Tokenizer.save) or download it again"
@@ -226,7 +225,7 @@ def _boundary_ids(library: tokenizers.Tokenizer, label: str, eot: str | None, bo
     $A [SEP], where [CLS] is bos). A template without such a token (Llama: <s> $A) does not determine them.
     """
     front, back = _template(library)
-    special = sorted(token.content for token in library.get_added_tokens_decoder().values() if token.special)
+    special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
     bos_ids = [] if bos is None else [_token_id(library, label, bos, special)]
     if eot is not None:
         return bos_ids, _token_id(library, label, eot, special)
@@ -239,8 +238,8 @@ def _boundary_ids(library: tokenizers.Tokenizer, label: str, eot: str | None, bo
     known = _usual_ends(library)
     if len(known) != 1:
         raise TokenizerError(
-            f"tokenizer file {label}: its end-of-text token is unknown; give tokenizer.eot; it has these special "
-            f"tokens: {', '.join(special) or 'none'}"
+            f"tokenizer file {label}: its end-of-text token is unknown; give tokenizer.eot; "
+            f"{special_tokens_hint(special)}"
         )
     return bos_ids, _token_id(library, label, known[0], special)
 
@@ -263,7 +262,6 @@ def _token_id(library: tokenizers.Tokenizer, label: str, token: str, special: li
     token_id = library.token_to_id(token)
     if token_id is None:
         raise TokenizerError(
-            f"tokenizer file {label}: {token!r} is not one of its tokens; it has these special tokens: "
-            f"{', '.join(special) or 'none'}"
+            f"tokenizer file {label}: {token!r} is not one of its tokens; {special_tokens_hint(special, token)}"
         )
     return token_id

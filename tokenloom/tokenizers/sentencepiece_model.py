@@ -29,10 +29,11 @@ from tokenloom.tokenizers.base import (
     decode_between,
     fingerprint,
     read_file,
+    special_tokens_hint,
     text_bytes,
     with_boundary_ids,
 )
-from tokenloom.tokenizers.tiktoken_files import is_ranks
+from tokenloom.tokenizers.file_formats import refuse_other_format
 
 _RUN_BYTES = 250_000
 FILE = "tokenizer.model"
@@ -98,11 +99,7 @@ class SentencePieceTokenizer:
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> SentencePieceTokenizer:
     """Return the tokenizer; SentencePieceTokenizer of the spec describes the fields of `definition`."""
     label, data = read_file(definition, files, FILE)
-    if is_ranks(data):
-        raise TokenizerError(
-            f"tokenizer file {label} is not of SentencePiece but of tiktoken, as Llama 3's is; give {{kind: tiktoken, "
-            f"name: llama3, ranks: {label}}}"
-        )
+    refuse_other_format(data, label, FILE, "a model of SentencePiece")
     library = sentencepiece.SentencePieceProcessor(num_threads=1)
     with _library_errors(f"tokenizer file {label} is not a complete SentencePiece model; download it again"):
         if not data or not library.LoadFromSerializedProto(data):
@@ -130,7 +127,7 @@ def _boundary_ids(
     if eot_id < 0:
         raise TokenizerError(
             f"tokenizer file {label}: its end-of-text token is unknown, because the model was trained without one; "
-            f"give tokenizer.eot; it has these special tokens: {_special(library)}"
+            f"give tokenizer.eot; {special_tokens_hint(_special(library))}"
         )
     return eot_id, [] if bos is None else [_piece_id(library, label, bos)]
 
@@ -140,12 +137,11 @@ def _piece_id(library: sentencepiece.SentencePieceProcessor, label: str, piece: 
     piece_id = library.PieceToId(piece)
     if library.IdToPiece(piece_id) != piece or library.IsUnknown(piece_id) or library.IsByte(piece_id):
         raise TokenizerError(
-            f"tokenizer file {label}: {piece!r} is not a piece that can separate documents; it has these "
-            f"special tokens: {_special(library)}"
+            f"tokenizer file {label}: {piece!r} is not a piece that can separate documents; "
+            f"{special_tokens_hint(_special(library), piece)}"
         )
     return piece_id
 
 
-def _special(library: sentencepiece.SentencePieceProcessor) -> str:
-    pieces = [library.IdToPiece(i) for i in range(library.GetPieceSize()) if library.IsControl(i)]
-    return ", ".join(pieces) or "none"
+def _special(library: sentencepiece.SentencePieceProcessor) -> list[str]:
+    return [library.IdToPiece(i) for i in range(library.GetPieceSize()) if library.IsControl(i)]

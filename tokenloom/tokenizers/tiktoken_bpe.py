@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,29 @@ import tiktoken
 from numpy.typing import NDArray
 from tiktoken_ext import openai_public
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
-from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, concatenate, fingerprint, text_bytes
-from tokenloom.tokenizers.tiktoken_files import file_names, parse_files
+from tokenloom.tokenizers.base import (
+    END_OF_TEXT,
+    PROBE,
+    Encoded,
+    concatenate,
+    fingerprint,
+    read_path,
+    special_tokens_hint,
+    text_bytes,
+)
+from tokenloom.tokenizers.file_formats import refuse_other_format
+from tokenloom.tokenizers.tiktoken_files import (
+    LLAMA_3,
+    MAX_ID,
+    BytePairs,
+    described,
+    file_names,
+    named_format,
+    parse_files,
+)
+from tokenloom.wording import did_you_mean
 
 _RUN_BYTES = 250_000  # 0.1 to 0.5 MB are equally fast; 2 MB is slower
 
@@ -75,10 +93,8 @@ class TiktokenTokenizer:
 
     def _special_id(self, token: str) -> int:
         if token not in self._encoding.special_tokens_set:
-            known = ", ".join(sorted(self._encoding.special_tokens_set)) or "none"
-            raise TokenizerError(
-                f"tokenizer {self.name}: {token!r} is not one of its special tokens, which are: {known}"
-            )
+            hint = special_tokens_hint(_by_id(self._encoding), token)
+            raise TokenizerError(f"tokenizer {self.name}: {token!r} is not one of its special tokens; {hint}")
         return self._encoding.encode_single_token(token)
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
@@ -171,18 +187,29 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     name = str(definition.get("name") or "tiktoken")
     contents = dict(files) if files else _read_files(definition)
     encoding, known_eot = _from_files(definition, contents) if from_files else (_by_name(name), END_OF_TEXT)
+    special = _by_id(encoding)
+    if not special:
+        raise TokenizerError(
+            f"tokenizer {name}: it has no special tokens, but an end-of-text token must follow each document; give "
+            f"those of the model and their ids, such as tokenizer.special_tokens: {{{END_OF_TEXT}: {encoding.n_vocab}}}"
+        )
     eot = definition.get("eot")
-    if eot is None:
-        if known_eot not in encoding.special_tokens_set:
-            raise TokenizerError(f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot")
-        eot = known_eot
-    return TiktokenTokenizer(encoding, name, str(eot), definition.get("bos"), contents)
+    if eot is None and known_eot not in special:
+        raise TokenizerError(
+            f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot; {special_tokens_hint(special)}"
+        )
+    return TiktokenTokenizer(encoding, name, known_eot if eot is None else str(eot), definition.get("bos"), contents)
+
+
+def _by_id(encoding: tiktoken.Encoding) -> list[str]:
+    """Return the special tokens in the order of their ids."""
+    return sorted(encoding.special_tokens_set, key=encoding.encode_single_token)
 
 
 def _by_name(name: str) -> tiktoken.Encoding:
     known = tiktoken.list_encoding_names()
     if name not in known:
-        raise TokenizerError(f"tiktoken has no encoding {name!r}; allowed: {', '.join(sorted(known))}")
+        raise TokenizerError(f"tiktoken has no encoding {name!r}. {did_you_mean(name, sorted(known))}")
     try:
         return tiktoken.get_encoding(name)
     except OSError as error:  # errors of requests are OSErrors
@@ -195,32 +222,53 @@ def _by_name(name: str) -> tiktoken.Encoding:
 def _read_files(definition: Mapping[str, Any]) -> dict[str, bytes]:
     if not definition.get("ranks"):
         return {}
-    try:
-        return {name: Path(path).read_bytes() for name, path in file_names(definition).items()}
-    except OSError as error:
-        raise TokenizerError(f"tokenizer file {error.filename}: {error.strerror}") from error
+    return {file: read_path(path, described(definition, file)) for file, path in file_names(definition).items()}
 
 
 def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[tiktoken.Encoding, str]:
     """Return the encoding, and the end-of-text token of its format."""
     name = str(definition.get("name") or "tiktoken")
+    pairs = _parsed(definition, files)
+    special = pairs.special_tokens | (definition.get("special_tokens") or {})
+    _check_special(name, special, pairs.ranks)
+    pattern = pairs.pattern or _pattern(str(definition.get("pattern") or "gpt2"))
     try:
-        pairs = parse_files(definition, files)
-        ranks, special = pairs.ranks, pairs.special_tokens | (definition.get("special_tokens") or {})
-        if clash := sorted(set(special.values()) & set(ranks.values())):
-            raise ValueError(f"special token id {clash[0]} is the rank of an ordinary token")
-        if any(bytes([byte]) not in ranks for byte in range(256)):  # tiktoken panics on a text with such a byte
-            raise ValueError("some bytes are not tokens")
-        if len(set(ranks.values()) | set(special.values())) != len(ranks) + len(special):
-            raise ValueError("two tokens have the same id")
-        pattern = pairs.pattern or _pattern(str(definition.get("pattern") or "gpt2"))
-        return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special), pairs.eot
-    except TokenizerError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        labels = list(file_names(definition).values() if definition.get("ranks") else files)
-        are = "is not a valid file" if len(labels) == 1 else "are not valid files"
-        raise TokenizerError(f"tokenizer {name}: {' and '.join(labels)} {are} of tiktoken: {error}") from error
+        encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=pairs.ranks, special_tokens=special)
+    except ValueError as error:
+        raise TokenizerError(
+            f"tokenizer {name}: its pattern is not a regular expression of tiktoken: {message_of(error)}; repair "
+            "tokenizer.pattern, or give the name of an encoding, such as gpt2"
+        ) from error
+    return encoding, pairs.eot
+
+
+def _parsed(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePairs:
+    """Return what files, by their fixed names, say; raise TokenizerError if they are not of their format."""
+    try:
+        return parse_files(definition, files)
+    except ValueError as error:
+        paths = file_names(definition) if definition.get("ranks") else {file: file for file in files}
+        for file, path in paths.items():
+            refuse_other_format(files[file], path, file, described(definition, file))
+        given, wanted = " and ".join(paths.values()), " and ".join(described(definition, file) for file in paths)
+        files_are, them = (f"file {given} is", "it") if len(paths) == 1 else (f"files {given} are", "them")
+        other = (
+            ", or give pattern and special_tokens of another vocabulary" if named_format(definition) == LLAMA_3 else ""
+        )
+        raise TokenizerError(f"tokenizer {files_are} not {wanted}: {error}; download {them} again{other}") from error
+
+
+def _check_special(name: str, special: Mapping[str, Any], ranks: Mapping[bytes, int]) -> None:
+    """Raise TokenizerError if special tokens don't have ids of their own."""
+    taken = dict.fromkeys(ranks.values(), "the rank of an ordinary token")
+    for token, i in special.items():
+        is_id = isinstance(i, int) and 0 <= i <= MAX_ID
+        if problem := taken.get(i) if is_id else f"not in [0, {MAX_ID:,}]":
+            raise TokenizerError(
+                f"tokenizer {name}: the id {i!r} of the special token {token!r} is {problem}; give it an id of its own "
+                "in tokenizer.special_tokens"
+            )
+        taken[i] = "that of another special token"
 
 
 def _pattern(pattern: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,14 @@ from tokenloom.tokenizers.byte_letters import BYTES_IN_ORDER, bytes_of_letters
 from tokenloom.tokenizers.patterns import GPT_4
 
 RANKS, VOCAB_BPE, ENCODER, TEKKEN_JSON = "ranks.tiktoken", "vocab.bpe", "encoder.json", "tekken.json"
+_DESCRIBED = {
+    RANKS: "a .tiktoken file",
+    VOCAB_BPE: "a vocab.bpe of GPT-2",
+    ENCODER: "its encoder.json",
+    TEKKEN_JSON: "a tekken.json of Mistral",
+}
 LLAMA_3, TEKKEN = "llama3", "tekken"
+MAX_ID = 2**32 - 1
 NAMED_FORMATS = (LLAMA_3, TEKKEN)  # names that say what a file of ranks does not, or that it is another file
 
 _LLAMA_3_PLACES = {  # of special tokens; at the other places are reserved ones, numbered
@@ -74,35 +80,66 @@ def file_names(definition: Mapping[str, Any]) -> dict[str, str]:
     return {TEKKEN_JSON if named_format(definition) == TEKKEN else RANKS: definition["ranks"]}
 
 
+def described(definition: Mapping[str, Any], file: str) -> str:
+    """Return what a message calls the file of a definition with this fixed name."""
+    if file == RANKS and named_format(definition) == LLAMA_3:
+        return "a tokenizer.model of Llama 3"
+    return _DESCRIBED[file]
+
+
 def parse_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePairs:
     """Return what files, by their fixed names, say of an encoding.
 
-    Raises ValueError, KeyError, TypeError or AttributeError if they are not of their format.
+    Raises ValueError if they are not of their format; its message says why, in plain words.
     """
+    try:
+        pairs = _parse(definition, files)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("its entries are not those of this format") from error
+    if any(bytes([byte]) not in pairs.ranks for byte in range(256)):  # tiktoken panics on a text with such a byte
+        raise ValueError("some bytes are not tokens")
+    if len(set(pairs.ranks.values())) != len(pairs.ranks):
+        raise ValueError("two tokens have the same rank")
+    return pairs
+
+
+def _parse(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePairs:
     if ENCODER in files:
         return _parse_gpt2(files[VOCAB_BPE], files[ENCODER])
     if TEKKEN_JSON in files:
-        return _parse_tekken(json.loads(files[TEKKEN_JSON]))
+        return _parse_tekken(_parse_json(files[TEKKEN_JSON], "it"))
     ranks = _parse_ranks(files[RANKS])
     return _llama_3(ranks) if named_format(definition) == LLAMA_3 else BytePairs(ranks)
 
 
-def is_ranks(data: bytes) -> bool:
-    """Return whether a file of unknown format looks like a .tiktoken file."""
-    return re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", data) is not None
-
-
 def _parse_ranks(data: bytes) -> dict[bytes, int]:
-    lines = (line.split() for line in data.splitlines() if line)
-    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    return dict(_token_and_rank(number, line) for number, line in enumerate(data.splitlines(), 1) if line)
+
+
+def _token_and_rank(number: int, line: bytes) -> tuple[bytes, int]:
+    try:
+        encoded, digits = line.split()
+        token, rank = base64.b64decode(encoded, validate=True), int(digits)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not a token in base64 and its rank") from error
+    if not 0 <= rank <= MAX_ID:
+        raise ValueError(f"the rank in line {number} is not in [0, {MAX_ID:,}]")
+    return token, rank
+
+
+def _parse_json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not valid JSON") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} is not a JSON object")
+    return content
 
 
 def _llama_3(ranks: dict[bytes, int]) -> BytePairs:
     if sorted(ranks.values()) != list(range(NUM_LLAMA_3_TOKENS)):
-        raise ValueError(
-            f"it has {len(ranks):,} tokens, not the {NUM_LLAMA_3_TOKENS:,} of Llama 3; download it again, or give "
-            "pattern and special_tokens of another vocabulary"
-        )
+        raise ValueError(f"it has {len(ranks):,} tokens, not the {NUM_LLAMA_3_TOKENS:,} of Llama 3")
     reserved = iter(range(_NUM_LLAMA_3_SPECIAL))
     names = (_LLAMA_3_PLACES.get(i) or f"reserved_special_token_{next(reserved)}" for i in range(_NUM_LLAMA_3_SPECIAL))
     special = {f"<|{name}|>": len(ranks) + i for i, name in enumerate(names)}
@@ -110,19 +147,34 @@ def _llama_3(ranks: dict[bytes, int]) -> BytePairs:
 
 
 def _parse_tekken(content: Mapping[str, Any]) -> BytePairs:
-    config = content["config"]
-    num_special = int(config["default_num_special_tokens"])
-    num_ordinary = int(config["default_vocab_size"]) - num_special
-    vocab = content["vocab"][:num_ordinary]
+    config: dict[str, Any] = _value(content, "config", dict)
+    num_special: int = _value(config, "default_num_special_tokens", int)
+    num_ordinary: int = _value(config, "default_vocab_size", int) - num_special
+    pattern: str = _value(config, "pattern", str)
+    vocab: list[Any] = _value(content, "vocab", list)[:num_ordinary]
     if [entry["rank"] for entry in vocab] != list(range(num_ordinary)):
         raise ValueError(f"the ranks of its vocabulary are not 0, 1, 2, ..., {num_ordinary - 1}")
-    ranks = {base64.b64decode(entry["token_bytes"], validate=True): num_special + entry["rank"] for entry in vocab}
-    return BytePairs(ranks, _tekken_special(content, num_special), str(config["pattern"]), "</s>")
+    tokens = {_token(entry["token_bytes"]): num_special + entry["rank"] for entry in vocab}
+    return BytePairs(tokens, _tekken_special(content, num_special), pattern, "</s>")
+
+
+def _value(content: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return a value of a tekken.json; raise ValueError if there is none of this type."""
+    if not isinstance(content.get(name), kind):
+        raise ValueError(f"it has no {name!r}")
+    return content[name]
+
+
+def _token(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError(f"its token {text!r} is not base64") from error
 
 
 def _tekken_special(content: Mapping[str, Any], num_special: int) -> dict[str, int]:
     """Return the special tokens of a tekken.json; at places without one are fillers, numbered."""
-    listed, version = content.get("special_tokens"), content["config"]["version"]
+    listed, version = content.get("special_tokens"), _value(content["config"], "version", str)
     if listed is None and version not in _VERSIONS_WITHOUT_SPECIAL:
         raise ValueError(f"a file of version {version} must list its special tokens")
     places = dict(enumerate(_TEKKEN_SPECIAL)) if listed is None else {t["rank"]: t["token_str"] for t in listed}
@@ -136,12 +188,15 @@ def _tekken_special(content: Mapping[str, Any], num_special: int) -> dict[str, i
 
 def _parse_gpt2(vocab_bpe: bytes, encoder_json: bytes) -> BytePairs:
     ranks = {bytes([byte]): i for i, byte in enumerate(BYTES_IN_ORDER)}
-    for line in vocab_bpe.decode().splitlines()[1:]:
-        if line:
-            left, right = line.split(" ")
-            ranks[bytes_of_letters(left) + bytes_of_letters(right)] = len(ranks)
-    encoder: dict[str, int] = json.loads(encoder_json)
+    try:
+        for line in vocab_bpe.decode().splitlines()[1:]:
+            if line:
+                left, right = line.split(" ")
+                ranks[bytes_of_letters(left) + bytes_of_letters(right)] = len(ranks)
+    except (ValueError, KeyError) as error:
+        raise ValueError("the first has a line that is not two tokens") from error
+    encoder = _parse_json(encoder_json, "the second")
     special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
     if {bytes_of_letters(token): i for token, i in encoder.items() if token not in special} != ranks:
-        raise ValueError("vocab.bpe and encoder.json don't match: their ids differ")
+        raise ValueError("their ids differ")
     return BytePairs(ranks, special)
