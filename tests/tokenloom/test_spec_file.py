@@ -293,6 +293,14 @@ def test_overrides_replace_and_add_values_at_any_depth(tmp_path: Path) -> None:
     assert spec.tokenizer.model_dump(exclude_defaults=True) == {"name": "gpt2", "bos": "<|endoftext|>"}
 
 
+@pytest.mark.parametrize("overrides", [(), ("tokenizer=gpt2",)])
+def test_an_override_sets_a_key_of_a_tokenizer_in_its_short_form(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    text = BASE + ("" if overrides else "tokenizer: gpt2\n")
+    long = load(tmp_path, BASE + "tokenizer: {kind: tiktoken, name: gpt2, backend: reference}\n")
+    assert load(tmp_path, text, *overrides, "tokenizer.backend=reference").tokenizer == long.tokenizer
+    assert load(tmp_path, BASE + "tokenizer: gpt2\n").tokenizer != long.tokenizer
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -420,6 +428,8 @@ def test_the_starter_spec_is_valid_and_lists_the_defaults(tmp_path: Path) -> Non
         ),
         ("", [], "not an empty file"),
         (WHOLE + "documents:\n", [], "got no value"),
+        (WHOLE, ["tokenizer.eot=x"], r"--set tokenizer\.eot=x: tokenizer\.eot: unknown key .*Allowed: kind, name$"),
+        (BASE + "tokenizer: gtp2\n", ["tokenizer.eot=x"], r"eot=x: tokenizer: not the name .* Did you mean gpt2\?"),
         (WHOLE, ["sources.3.path=x"], "the spec has no sources.3$"),
         (WHOLE, ["sources.3=x"], "the spec has no sources.3$"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from tokenloom.errors import SpecError
+from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.yaml_file import OVERRIDE, KeyPath, YamlFile, dotted, key_path
 
 _PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
@@ -27,6 +28,8 @@ def apply_override(file: YamlFile, override: str, folder: Path) -> None:
     Raises SpecError if the override has the wrong form, or the spec has no place for its key.
     """
     key, text = _parts(override)
+    if key[0] == "tokenizer" and len(key) > 1:
+        _expand_tokenizer(file.value, override)
     _set(file.value, key, _value(key, text, folder), override)
     for replaced in [known for known in file.places if known[: len(key)] == key]:
         del file.places[replaced]
@@ -53,6 +56,15 @@ def _value(key: KeyPath, text: str, folder: Path) -> Any:
         return value
     is_path = key[-1] in _PATH_KEYS or (key[-1] in _NAME_KEYS and value.startswith(_PATH_PREFIXES))
     return str((folder / Path(value).expanduser()).absolute()) if is_path else value
+
+
+def _expand_tokenizer(spec: dict[str, Any], override: str) -> None:
+    """Replace the short name of a tokenizer, which has no keys, by the mapping that it stands for."""
+    try:
+        if "tokenizer" in spec:
+            spec["tokenizer"] = expand_short_name(spec["tokenizer"])
+    except ValueError as error:
+        raise SpecError(f"--set {override}: tokenizer: {error}") from error
 
 
 def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:

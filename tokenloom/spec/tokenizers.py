@@ -182,7 +182,8 @@ _BY_NAME = {
 }
 
 
-def _expand_short_name(value: Any) -> Any:
+def expand_short_name(value: Any) -> Any:
+    """Return the mapping that a short name stands for, any other value unchanged; ValueError for an unknown name."""
     if not isinstance(value, str):
         return value
     if value not in _SHORT:
@@ -190,7 +191,7 @@ def _expand_short_name(value: Any) -> Any:
             f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "
             "write {kind: huggingface, name: org/model}"
         )
-    return _SHORT[value]
+    return dict(_SHORT[value])
 
 
 class _InForm:
@@ -206,6 +207,6 @@ class _InForm:
 Tokenizer = Annotated[
     ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
     Field(discriminator="kind"),
-    BeforeValidator(_expand_short_name),
+    BeforeValidator(expand_short_name),
     _InForm(),
 ]
