@@ -61,8 +61,15 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("documents:\n", "spec.yaml:7: documents: must be a mapping of keys"),
         (
             "tokenizer: {kind: tiktoken, name: gpt3}\n",
-            "spec.yaml:7: tokenizer: tiktoken has no encoding 'gpt3'; allowed: cl100k_base, gpt2,",
+            "spec.yaml:7: tokenizer: tiktoken has no encoding 'gpt3'. Did you mean gpt2? Allowed: cl100k_base, gpt2,",
         ),
+        ("tokenizer: {kind: tiktoken, name: tekkn}\n", "'tekkn'. Did you mean tekken? Allowed: cl100k_base, gpt2, "),
+        (
+            "tokenizer: {kind: tiktoken, name: tekkn, ranks: tekken.json}\n",
+            "tekken (for a tekken.json). Did you mean tekken?",
+        ),
+        ("tokenizer: {kind: tiktoken, name: Llama3, ranks: x}\n", "'_' or '-'; got 'Llama3'. Did you mean llama3?"),
+        ("tokenizer: llama3\n", "read from a file: write {kind: tiktoken, name: llama3, ranks: tokenizer.model}; got"),
         ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: must be more than 0; got 0"),
         ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5"),

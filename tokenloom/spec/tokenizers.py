@@ -9,7 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
-from tokenloom.wording import did_you_mean
+from tokenloom.wording import did_you_mean, near_miss
 
 MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
 
@@ -58,6 +58,13 @@ def _revision_field() -> Any:
 _NAMED_FILES = {"llama3": "tokenizer.model", "tekken": "tekken.json"}  # files of tiktoken known by name
 
 
+def tiktoken_names() -> list[str]:
+    """Return the names that an encoding of tiktoken can have, in order; a file belongs to some of them."""
+    from tiktoken import list_encoding_names
+
+    return [*sorted(list_encoding_names()), *_NAMED_FILES]
+
+
 class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
@@ -95,16 +102,16 @@ class TiktokenTokenizer(_WithBackend):
             raise ValueError(f"{self.name} is read from a file: give ranks: {_NAMED_FILES[self.name]}")
         if self.encoder or self.pattern or self.special_tokens:
             raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
-        from tiktoken import list_encoding_names
-
-        if self.name not in (known := sorted(list_encoding_names())):
-            raise ValueError(f"tiktoken has no encoding {self.name!r}; allowed: {', '.join(known)}")
+        if self.name not in (known := tiktoken_names()):
+            raise ValueError(f"tiktoken has no encoding {self.name!r}. {did_you_mean(self.name, known)}")
 
     def _check_files(self) -> None:
         if self.encoder is None and self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
+            hint = near_miss(self.name or "", _NAMED_FILES) if self.name not in _NAMED_FILES else ""
             raise ValueError(
                 "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "
                 "special_tokens, the name llama3 (for its tokenizer.model) or tekken (for a tekken.json)"
+                f"{hint and f'. {hint}'}"
             )
 
 
@@ -186,6 +193,8 @@ def expand_short_name(value: Any) -> Any:
     """Return the mapping that a short name stands for, any other value unchanged; ValueError for an unknown name."""
     if not isinstance(value, str):
         return value
+    if file := _NAMED_FILES.get(value):
+        raise ValueError(f"{value} is read from a file: write {{kind: tiktoken, name: {value}, ranks: {file}}}")
     if value not in _SHORT:
         raise ValueError(
             f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "

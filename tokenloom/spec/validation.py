@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
 from tokenloom.spec.messages import pydantic_rule
+from tokenloom.spec.tokenizers import tiktoken_names
 from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
-from tokenloom.wording import did_you_mean
+from tokenloom.wording import did_you_mean, near_miss
 
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 
@@ -45,8 +46,16 @@ def _message(item: Any, file: YamlFile) -> str:
         kind = item["ctx"]["tag"]
         rule = f"unknown kind {_short(kind)}. {did_you_mean(kind, kind_names(location))}"
     else:
-        rule = pydantic_rule(item) + _given_value(item)
+        rule = pydantic_rule(item) + _given_value(item) + _meant_tokenizer(item)
     return f"{file.place(key)}: {name}: {rule}"
+
+
+def _meant_tokenizer(item: Any) -> str:
+    """Return a question that names the encoding of tiktoken closest to a name that is not in lower case."""
+    if item["type"] != "string_pattern_mismatch" or item["loc"][-2:] != ("tiktoken", "name"):
+        return ""
+    hint = near_miss(item["input"], tiktoken_names())
+    return hint and f". {hint}"
 
 
 def _given_value(item: Any) -> str:
