@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -129,6 +130,15 @@ def test_two_files_that_name_different_ends_are_refused_with_both(place: Place) 
     ):
         pinned(definition)
     assert loaded(definition | {"eot": "<s>"}).eot_id == 1
+
+
+@pytest.mark.parametrize("eos", [["<|end|>", "<s>"], [], {"content": ["<s>"]}, 2, True])
+def test_an_eos_token_that_is_not_one_token_is_refused_with_the_next_step(eos: Any, place: Place) -> None:
+    definition = place(tokenizer_json=without_known_end(), tokenizer_config_json=config(eos_token=eos))
+    message = rf"config\.json: its eos_token is {re.escape(json.dumps(eos))}, not one token; give .* as tokenizer\.eot$"
+    with pytest.raises(TokenizerError, match=message):
+        pinned(definition)
+    assert pinned_eot(definition | {"eot": "<|end|>"}) == "<|end|>"
 
 
 def test_the_eot_of_a_spec_needs_no_config(place: Place) -> None:

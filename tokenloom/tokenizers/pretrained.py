@@ -62,13 +62,20 @@ def _eot(definition: Mapping[str, Any], file: Path, config: Path | None) -> dict
 
 
 def _eos_token(config: Path) -> str | None:
-    """Return the eos_token of a tokenizer_config.json: a text, or an object with its content."""
+    """Return the eos_token of a tokenizer_config.json: a text, or an object with its content.
+
+    Raises TokenizerError if the file can't be read, or its eos_token is something else, such as a list.
+    """
     try:
-        content = json.loads(config.read_bytes())
-        token = content.get("eos_token")
-        token = token["content"] if isinstance(token, dict) else token
+        given = json.loads(config.read_bytes()).get("eos_token")
+        token = given["content"] if isinstance(given, dict) else given
     except (ValueError, KeyError, AttributeError, OSError) as error:
         raise TokenizerError(
             f"tokenizer file {config}: it can't be read as a {CONFIG} ({error}); repair it, or give tokenizer.eot"
         ) from error
-    return token if isinstance(token, str) and token else None
+    if not isinstance(token, str | None):
+        raise TokenizerError(
+            f"tokenizer file {config}: its eos_token is {json.dumps(given)[:100]}, not one token; give the one to put "
+            "after each document as tokenizer.eot"
+        )
+    return token or None
