@@ -51,10 +51,11 @@ class BuildPlan:
     """What the steps of a build need to know.
 
     `spec` names the tokenizer as pinned_fields pins it. `tokenizer` is its entry in the manifest; `definition` is its
-    part of the spec, `backend` its reference library. `identity` is the identity part of the spec; `excluded` (m, 2)
-    are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for a try-out;
-    `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files that each
-    pattern of a source's `leave_out` matches.
+    part of the spec, `backend` its reference library, `eot` the text of its end-of-text token (None if that has none),
+    `eot_of_config` whether only a tokenizer_config.json names that token. `identity` is the identity part of the spec;
+    `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for
+    a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files
+    that each pattern of a source's `leave_out` matches.
     """
 
     spec: BuildSpec
@@ -69,6 +70,8 @@ class BuildPlan:
     definition: dict[str, Any]
     tokenizer_files: dict[str, bytes]
     backend: str
+    eot: str | None
+    eot_of_config: bool
     inputs: list[InputFile]
     left_out: LeftOut
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
@@ -103,7 +106,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     if spec.documents.transform:
         load_transform(spec.documents.transform.function)
     store = dataset_store(spec.store, spec.dataset)
-    spec = _with_pinned_tokenizer(spec)
+    pinned = pinned_fields(spec.tokenizer.model_dump())
+    spec = spec.model_copy(update={"tokenizer": spec.tokenizer.model_copy(update=pinned)})
     definition = spec.tokenizer.model_dump()
     tokenizer = load_tokenizer(definition)
     inputs, left_out = list_inputs(spec, store)
@@ -127,15 +131,11 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         definition=definition,
         tokenizer_files=tokenizer.files,
         backend=tokenizer.backend,
+        eot=tokenizer.eot,
+        eot_of_config="eot" in pinned,
         inputs=inputs,
         left_out=left_out,
     )
-
-
-def _with_pinned_tokenizer(spec: BuildSpec) -> BuildSpec:
-    """Return the spec with what its tokenizer is today: the commit of a name on the hub, the file in a folder."""
-    pinned = spec.tokenizer.model_copy(update=pinned_fields(spec.tokenizer.model_dump()))
-    return spec.model_copy(update={"tokenizer": pinned})
 
 
 def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str, Any]:

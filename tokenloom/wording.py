@@ -64,6 +64,18 @@ def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
     return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"
 
 
+def described_end(eot_id: int, eot: str | None, *, is_of_config: bool) -> str:
+    """Return an end-of-text token's id, text and, if need be, source: "50256 '<|endoftext|>'".
+
+    Args:
+        eot_id: its id.
+        eot: its text, None if it has none.
+        is_of_config: whether only a tokenizer_config.json says that it ends a text.
+    """
+    source = ", the eos_token of tokenizer_config.json" if is_of_config else ""
+    return f"{eot_id}{'' if eot is None else f' {eot!r}'}{source}"
+
+
 def first_of(names: Sequence[str], count: int = 10) -> str:
     """Return the first names, and how many more there are: "a, b and 3 more"; "none" without any."""
     more = f" and {len(names) - count:,} more" if len(names) > count else ""

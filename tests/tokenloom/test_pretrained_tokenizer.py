@@ -304,9 +304,28 @@ def test_the_command_shows_a_tokenizer_of_the_hub(
     path.write_text(f"dataset: d\nstore: st\nsources: [{{kind: text, path: a.txt}}]\n{tokenizer}\n")
     assert main(["tokenizer", str(path), "--set", "tokenizer.name=org/model", "--text", "lorem"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "tokenizer  org/model (huggingface), 302 ids, end of text 0"
+    assert shown[0] == "tokenizer  org/model (huggingface), 302 ids, end of text 0 '<|endoftext|>'"
     ids = encode_each(loaded(_ON_HUB), ["lorem"])[0][:-1]
     assert shown[-1] == "ids        " + " ".join(map(str, ids))
+
+
+def test_the_commands_say_that_the_end_of_text_comes_from_the_config(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition = place(tokenizer_json=without_known_end(), tokenizer_config_json=config(eos_token="<|end|>"))
+    (tmp_path / "a.txt").write_text("lorem")
+    path = tmp_path / "spec.yaml"
+    source, run = "{kind: text, path: a.txt}", "runner: {kind: process, workers: 0}"
+    tokenizer = json.dumps(definition | {"backend": "reference"})
+    path.write_text(f"dataset: d\nstore: st\nsources: [{source}]\ntokenizer: {tokenizer}\n{run}\n")
+    for command in ("tokenizer", "plan"):
+        assert main([command, str(path)]) == 0
+        assert "302 ids, end of text 0 '<|end|>', the eos_token of tokenizer_config.json\n" in capsys.readouterr().out
+        assert main([command, str(path), "--set", "tokenizer.eot=<|end|>"]) == 0
+        assert "302 ids, end of text 0 '<|end|>'\n" in capsys.readouterr().out
+    assert main(["plan", str(path), "--json"]) == 0
+    tokenizer_shown = json.loads(capsys.readouterr().out)["tokenizer"]
+    assert (tokenizer_shown["eot"], tokenizer_shown["eot_of_config"]) == ("<|end|>", True)
 
 
 def _spec(folder: Path, **fields: Any) -> BuildSpec:

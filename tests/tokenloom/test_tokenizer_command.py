@@ -43,7 +43,7 @@ def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.C
     trust(spec)
     assert main(["tokenizer", str(spec), "--text", "lorem ipsum"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"tokenizer  small \(huggingface\), \d+ ids, end of text 0", shown[0])
+    assert re.fullmatch(r"tokenizer  small \(huggingface\), \d+ ids, end of text 0 '<\|endoftext\|>'", shown[0])
     assert shown[1].startswith("encoder    splintr-rs ")
     assert "MB/s; tokenizers " in shown[2]
     reference = load_tokenizer({"kind": "huggingface", "path": str(spec.parent / "tokenizer.json")})

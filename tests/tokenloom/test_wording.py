@@ -11,6 +11,7 @@ from tokenloom.wording import (
     about,
     clock,
     counted,
+    described_end,
     described_tokenizer,
     did_you_mean,
     duration,
@@ -77,6 +78,12 @@ def test_only_complete_work_is_at_100_percent() -> None:
 def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
     tokenizer = {"name": "gpt2", "kind": "tiktoken", "vocab_size": 50257, "eot_id": 50256}
     assert described_tokenizer(tokenizer) == "gpt2 (tiktoken), 50,257 ids"
+
+
+def test_an_end_of_text_is_described_by_id_text_and_source() -> None:
+    assert described_end(255, None, is_of_config=False) == "255"
+    assert described_end(0, "<|end|>", is_of_config=False) == "0 '<|end|>'"
+    assert described_end(9, "</s>", is_of_config=True) == "9 '</s>', the eos_token of tokenizer_config.json"
 
 
 def test_a_near_miss_is_named_before_the_allowed_values() -> None:

@@ -128,6 +128,7 @@ class TokenizerConformance:
         assert 0 <= tokenizer.eot_id < tokenizer.vocab_size
         assert 1_000_000 <= tokenizer.max_text_bytes < 2**31
         assert tokenizer.kind == definition["kind"]
+        assert tokenizer.eot == definition.get("eot", tokenizer.eot)
         assert tokenizer.backend.startswith(tokenizer.kind.replace("huggingface", "tokenizers"))
 
     def test_a_tokenizer_loaded_from_its_own_files_is_the_same(self, definition: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers.base import Encoded, Tokenizer
+from tokenloom.tokenizers.base import Encoded, ReferenceTokenizer, Tokenizer
 
-__all__ = ["Encoded", "Tokenizer", "load_tokenizer", "pinned_fields"]
+__all__ = ["Encoded", "ReferenceTokenizer", "Tokenizer", "load_tokenizer", "pinned_fields"]
 
 _MODULES = {
     "byte": "tokenloom.tokenizers.byte",
@@ -22,7 +22,7 @@ _MODULES = {
 }
 
 
-def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> Tokenizer:
+def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> ReferenceTokenizer:
     """Make a tokenizer.
 
     Args:
@@ -37,7 +37,7 @@ def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | N
         raise TokenizerError(
             f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {', '.join(_MODULES)}"
         )
-    tokenizer: Tokenizer = _module(_MODULES[kind], kind).load(definition, files)
+    tokenizer: ReferenceTokenizer = _module(_MODULES[kind], kind).load(definition, files)
     return tokenizer
 
 

@@ -68,6 +68,14 @@ class Tokenizer(Protocol):
         """Return the text of ids, with <|endoftext|> for end of text and U+FFFD for bytes that are not UTF-8."""
 
 
+class ReferenceTokenizer(Tokenizer, Protocol):
+    """A tokenizer of a reference library, as load_tokenizer makes it."""
+
+    @property
+    def eot(self) -> str | None:
+        """The end-of-text token as the library spells it; None if it has no spelling."""
+
+
 def fingerprint(definition: dict[str, Any], probe_ids: list[int]) -> str:
     """Return the SHA-256 of a definition (JSON values) and the ids of PROBE, in hexadecimal."""
     value = json.dumps({"definition": definition, "probe": probe_ids}, sort_keys=True, separators=(",", ":"))

@@ -24,6 +24,7 @@ class ByteTokenizer:
     kind = "byte"
     vocab_size = 256
     eot_id = _EOT
+    eot = None
     backend = "byte"
     max_text_bytes = 2**31 - 1
 

@@ -74,6 +74,7 @@ class HuggingFaceTokenizer:
         self.files = {FILE: data}
         self._library = library
         self.bos_ids, self.eot_id = boundary_ids
+        self.eot = library.id_to_token(self.eot_id)
         self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
         self._spellings = {i: library.id_to_token(i) or "" for i in self.bos_ids} | {self.eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest()}

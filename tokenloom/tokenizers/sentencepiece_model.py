@@ -63,6 +63,7 @@ class SentencePieceTokenizer:
         self.files = {FILE: data}
         self.vocab_size = library.GetPieceSize()
         self.eot_id = eot_id
+        self.eot = library.IdToPiece(eot_id)
         self._library = library
         self._bos_ids = bos_ids
         # The library decodes control pieces to an empty text.

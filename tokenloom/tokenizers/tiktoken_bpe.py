@@ -68,7 +68,7 @@ class TiktokenTokenizer:
         self.files = files
         self.vocab_size = encoding.n_vocab
         self._encoding = encoding
-        self._eot, self._bos = eot, bos or ""
+        self.eot, self._bos = eot, bos or ""
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
         self.bos_ids = [self._special_id(bos)] if bos else []
@@ -117,7 +117,7 @@ class TiktokenTokenizer:
     def _encode_joined(self, documents: list[str]) -> NDArray[Any] | None:
         if not self._can_join:
             return None
-        text = self._bos + (self._eot + self._bos).join(documents) + self._eot
+        text = self._bos + (self.eot + self._bos).join(documents) + self.eot
         return self._encode_or_none(text, self._allowed)
 
     def _ends(self, tokens: NDArray[Any], num_documents: int) -> NDArray[np.int64] | None:
@@ -161,7 +161,7 @@ class TiktokenTokenizer:
             text = self._encoding.decode([int(i) for i in np.asarray(ids)])
         except KeyError as error:
             raise TokenizerError(f"tokenizer {self.name}: ids can't be decoded: {error.args[0]}") from error
-        return text if self._eot == END_OF_TEXT else text.replace(self._eot, END_OF_TEXT)
+        return text if self.eot == END_OF_TEXT else text.replace(self.eot, END_OF_TEXT)
 
 
 def _overlap(a: str, b: str) -> bool:

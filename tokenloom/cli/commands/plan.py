@@ -10,7 +10,7 @@ from tokenloom.cli.argument_types import add_spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.wording import about, counted, described_tokenizer, shown_bytes
+from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
@@ -77,7 +77,7 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
         dataset=planned.spec.dataset,
         version=planned.version,
         published=planned.published,
-        tokenizer=asdict(planned.tokenizer),
+        tokenizer=asdict(planned.tokenizer) | {"eot": planned.eot, "eot_of_config": planned.eot_of_config},
         files=sum(source.files for source in sources),
         bytes=sum(source.bytes for source in sources),
         partitions=sum(source.partitions for source in sources),
@@ -114,7 +114,8 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> N
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {planned.tokenizer.eot_id}")
+    end = described_end(planned.tokenizer.eot_id, planned.eot, is_of_config=planned.eot_of_config)
+    out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {end}")
     out.line(encoder_line(planned))
     if estimate and not planned.published:
         _print_estimate(out, estimate, is_encoded=not planned.missing)

@@ -14,7 +14,7 @@ from tokenloom.cli.argument_types import add_spec, utf8
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.wording import described_tokenizer
+from tokenloom.wording import described_end, described_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,14 +29,18 @@ _MEASURED_BYTES = 500_000
 class TokenizerResult(Result):
     """A tokenizer, what encodes with it on this machine and why, and the ids of a text.
 
-    `encoder` is the name and version of the fast encoder that is used, None if the library `reference` encodes, for the
-    `reason`. Speeds are in MB of text a second of processor time. `ids` have no ids around them.
+    `eot` is the text of the end-of-text token, None if it has none; `eot_of_config` says whether only a
+    tokenizer_config.json names it. `encoder` is the name and version of the fast encoder that is used, None if the
+    library `reference` encodes, for the `reason`. Speeds are in MB of text a second of processor time. `ids` have no
+    ids around them.
     """
 
     name: str
     kind: str
     vocab_size: int
     eot_id: int
+    eot: str | None
+    eot_of_config: bool
     fingerprint: str
     reference: str
     encoder: str | None
@@ -61,7 +65,8 @@ def run(spec: str, overrides: list[str], limit: int | None, text: str | None, ou
     from tokenloom.tokenizers.fast.choice import backend_of
 
     definition = load_limited_spec(spec, overrides, limit).tokenizer.model_dump()
-    definition |= pinned_fields(definition)
+    pinned = pinned_fields(definition)
+    definition |= pinned
     reference = load_tokenizer(definition)
     choice = _choose(reference, backend_of(definition), out)
     texts = _measured_texts()
@@ -70,6 +75,8 @@ def run(spec: str, overrides: list[str], limit: int | None, text: str | None, ou
         kind=reference.kind,
         vocab_size=reference.vocab_size,
         eot_id=reference.eot_id,
+        eot=reference.eot,
+        eot_of_config="eot" in pinned,
         fingerprint=reference.fingerprint,
         reference=reference.backend,
         encoder=choice.encoder,
@@ -149,7 +156,8 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def _print(out: Output, result: TokenizerResult) -> None:
     described = described_tokenizer({"name": result.name, "kind": result.kind, "vocab_size": result.vocab_size})
-    out.line(f"tokenizer  {described}, end of text {result.eot_id}")
+    end = described_end(result.eot_id, result.eot, is_of_config=result.eot_of_config)
+    out.line(f"tokenizer  {described}, end of text {end}")
     if result.encoder:
         out.line(f"encoder    {result.encoder}, proven on this machine to give the ids of {result.reference}")
         speed = f"{result.encoder_speed:,} MB/s; {result.reference}: {result.reference_speed:,} MB/s"
