@@ -51,7 +51,7 @@ def _build(spec: BuildSpec) -> BuildResult:
     spec = with_absolute_paths(with_store_of_block(spec))
     with (
         using_credentials(spec.credentials),
-        open_runner(spec.runner, spec.credentials) as (num_workers, run_each),
+        open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump()) as (num_workers, run_each),
         logging_progress(),
     ):
         return run_build(spec, num_workers, run_one, run_each)

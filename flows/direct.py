@@ -7,7 +7,7 @@ retry transient failures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.errors import SpecError, WorkError
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import RunEach, run_each_with
@@ -55,9 +56,9 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         spec: with absolute paths.
         num_workers: worker processes; with 0 this process does all the work.
     """
-    from tokenloom.flows.build_steps import run_build
+    with _open_workers(num_workers, spec.tokenizer.model_dump()) as run_each:
+        from tokenloom.flows.build_steps import run_build  # while the workers' process imports, too
 
-    with _open_workers(num_workers) as run_each:
         return run_build(spec, num_workers, run_one_directly, run_each)
 
 
@@ -94,9 +95,11 @@ def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_work
 
 
 @contextmanager
-def _open_workers(num_workers: int) -> Iterator[RunEach]:
-    """Yield a RunEach, whose workers end with the block."""
+def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) -> Iterator[RunEach]:
+    """Yield a RunEach, whose workers end with the block; they load a build's tokenizer beside its plan."""
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
+        if tokenizer is not None:
+            pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads) if num_workers else _call_all
         yield run_each_with(pool.call, submit, partial(pool.close, now=True))
 

@@ -8,7 +8,7 @@ store and Prefect's server. tasks/running/retries.py says which errors are retri
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from tokenloom.flows import forks  # noqa: F401  (forks of a process that ran a 
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.runs import log_filter  # noqa: F401  (filters the log of a cluster's worker)
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
+from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
@@ -58,22 +59,36 @@ def run_one(name: str, step: Callable[[], Any]) -> Any:
 
 @contextmanager
 def open_runner(
-    spec: ProcessRunner | DaskRunner | RayRunner, credentials: Sequence[Credentials]
+    spec: ProcessRunner | DaskRunner | RayRunner,
+    credentials: Sequence[Credentials],
+    tokenizer: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[int, RunEach]]:
     """Yield how many jobs run at a time, and a RunEach that makes task runs; both end with the block.
 
+    Args:
+        spec: where the tasks run.
+        credentials: for the stores and sources.
+        tokenizer: the definition of a build's, which processes of this machine load beside the plan.
+
     Raises SpecError if the runner's package is not installed.
     """
-    opened = _open_processes(spec, credentials) if isinstance(spec, ProcessRunner) else _open_cluster(spec, credentials)
+    if isinstance(spec, ProcessRunner):
+        opened = _open_processes(spec, credentials, tokenizer)
+    else:
+        opened = _open_cluster(spec, credentials)
     with opened as runner:
         yield runner
 
 
 @contextmanager
-def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> Iterator[tuple[int, RunEach]]:
+def _open_processes(
+    spec: ProcessRunner, credentials: Sequence[Credentials], tokenizer: Mapping[str, Any] | None
+) -> Iterator[tuple[int, RunEach]]:
     num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
     with WorkerPool(num_workers, environment_of(credentials)) as pool, threads:
+        if tokenizer is not None:
+            pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads, num_workers)
         yield num_workers, run_each_with(pool.call, submit, partial(pool.close, now=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,11 +18,11 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import distrust
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer
 from tokenloom.tasks.running import progress
-from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose, is_probed
-from tokenloom.tokenizers.fast.tokenizer import ALL_AT_FIRST, NO_CHECK, FastTokenizer
+from tokenloom.tokenizers import Tokenizer, pinned_fields
+from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed
+from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, SAMPLE, Check, FastTokenizer
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
@@ -34,12 +34,13 @@ MIN_PROBED_BYTES = 50_000_000  # of text to encode, from which on a build starts
 class EncodingRules:
     """How a build may encode: not with the `distrusted` libraries; `may_probe` if its text is worth a probe.
 
-    `version` is the build's, because each build checks a sample of its own.
+    `check` says what the reference encodes, too. `version` is the build's, because each build checks texts of its own.
     """
 
     version: str = ""
     distrusted: frozenset[str] = frozenset()
     may_probe: bool = False
+    check: Check = SAMPLE
 
 
 ANY_ENCODER = EncodingRules()
@@ -63,10 +64,11 @@ def encoding(
         DistrustedEncoder: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
-    choice = _settled(canonical_json(definition), fingerprint, rules)
+    choice = _choice(definition, fingerprint, rules, rules.check)
     if choice.is_pending and is_probed(reference):
-        _settled.cache_clear()
-        choice = _settled(canonical_json(definition), fingerprint, rules)
+        _choose.cache_clear()
+        _choose_checking.cache_clear()
+        choice = _choice(definition, fingerprint, rules, rules.check)
     if choice.is_pending and rules.may_probe:
         _start_probe(reference, definition, choice)
     with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
@@ -95,24 +97,51 @@ def encoding_again(
         EncoderMismatch: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
-    choice = _settled_again(canonical_json(definition), fingerprint, rules)
+    choice = _choice(definition, fingerprint, rules, FIRST_TEXTS)
     fastest = choice.tokenizer if choice.encoder in encoders else reference
     with _unless_left(fastest, reference, name) as tokenizer:
         yield tokenizer
 
 
-@lru_cache(maxsize=2)
-def _settled(definition: bytes, fingerprint: str, rules: EncodingRules) -> Choice:
-    plain = json.loads(definition)
-    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), rules.distrusted)
+def preload_encoder(definition: Mapping[str, Any]) -> None:
+    """Load the tokenizer of jobs to come and, as far as that starts no thread, its fast encoder.
+
+    A model of the hub is left to its jobs, because only the plan knows its commit.
+
+    Args:
+        definition: as in a spec.
+
+    Raises TokenizerError if the tokenizer can't be loaded.
+    """
+    if definition["kind"] == "huggingface" and definition.get("name"):
+        return
+    definition = {**definition, **pinned_fields(definition)}
+    tokenizer = preload_tokenizer(definition)
+    if tokenizer.kind == "tiktoken":
+        _choose(canonical_json(definition), tokenizer.fingerprint, frozenset())
+    elif tokenizer.kind == "huggingface" and backend_of(definition) != REFERENCE:
+        from tokenloom.tokenizers.fast.encoder import bare_tokenizer_json
+
+        bare_tokenizer_json(tokenizer.files["tokenizer.json"])  # splintr-rs starts a thread when it reads it
 
 
-@lru_cache(maxsize=2)
-def _settled_again(definition: bytes, fingerprint: str, rules: EncodingRules) -> Choice:
-    choice = _settled(definition, fingerprint, rules)
+def _choice(definition: dict[str, Any], fingerprint: str, rules: EncodingRules, check: Check) -> Choice:
+    return _choose_checking(canonical_json(definition), fingerprint, rules, check)
+
+
+@lru_cache(maxsize=4)
+def _choose_checking(definition: bytes, fingerprint: str, rules: EncodingRules, check: Check) -> Choice:
+    """Return what encodes, with a count of checked texts of its own for each build and step."""
+    choice = _choose(definition, fingerprint, rules.distrusted)
     if isinstance(choice.tokenizer, FastTokenizer):
-        return replace(choice, tokenizer=choice.tokenizer.checking(ALL_AT_FIRST))
+        return replace(choice, tokenizer=choice.tokenizer.checking(check))
     return choice
+
+
+@lru_cache(maxsize=2)
+def _choose(definition: bytes, fingerprint: str, distrusted: frozenset[str]) -> Choice:
+    plain = json.loads(definition)
+    return choose(load_job_tokenizer(plain, fingerprint), backend_of(plain), distrusted)
 
 
 @contextmanager

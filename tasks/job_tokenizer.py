@@ -24,13 +24,11 @@ def load_job_tokenizer(
 
     Raises TokenizerError if the tokenizer can't be loaded or has another fingerprint.
     """
-    stored = None if files is None else tuple(sorted(files.items()))
-    return _load(canonical_json(definition), fingerprint, stored)
-
-
-@lru_cache(maxsize=2)
-def _load(definition: bytes, fingerprint: str, files: tuple[tuple[str, bytes], ...] | None) -> Tokenizer:
-    tokenizer = load_tokenizer(json.loads(definition), None if files is None else dict(files))
+    key = canonical_json(definition), None if files is None else tuple(sorted(files.items()))
+    tokenizer = _load(*key)
+    if tokenizer.fingerprint != fingerprint:  # it was loaded for another build, or changed since
+        _load.cache_clear()
+        tokenizer = _load(*key)
     if tokenizer.fingerprint == fingerprint:
         return tokenizer
     if files is None:
@@ -42,3 +40,13 @@ def _load(definition: bytes, fingerprint: str, files: tuple[tuple[str, bytes], .
         f"tokenizer {tokenizer.name} ({tokenizer.kind}) encodes differently here than where the version was built; "
         "verify with the library versions of its build.json"
     )
+
+
+def preload_tokenizer(definition: Mapping[str, Any]) -> Tokenizer:
+    """Load the tokenizer of jobs to come, see load_job_tokenizer; raises TokenizerError if it can't be loaded."""
+    return _load(canonical_json(definition), None)
+
+
+@lru_cache(maxsize=2)
+def _load(definition: bytes, files: tuple[tuple[str, bytes], ...] | None) -> Tokenizer:
+    return load_tokenizer(json.loads(definition), None if files is None else dict(files))

@@ -16,6 +16,7 @@ from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
 from tokenloom.tasks.validate import CheckJob, reencode_jobs
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, num_proposed
+from tokenloom.tokenizers.fast.tokenizer import Check
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
@@ -69,7 +70,12 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
 def encoding_rules(plan: BuildPlan) -> EncodingRules:
     """Return how a build may encode."""
     may_probe = plan.spec.limit is None and plan.missing_bytes >= MIN_PROBED_BYTES
-    return EncodingRules(plan.version, plan.distrusted, may_probe)
+    return EncodingRules(plan.version, plan.distrusted, may_probe, Check(sample_share(plan)))
+
+
+def sample_share(plan: BuildPlan) -> float:
+    """Return the share of the text that both libraries encode: 0.1 %, or about 1 MB of a small input."""
+    return min(1.0, max(0.001, 1_100_000 / max(1, plan.missing_bytes)))
 
 
 def rules_job(plan: BuildPlan) -> RulesJob:

@@ -161,7 +161,7 @@ def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
 def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tokenizers.fast.tokenizer._num_to_check", lambda num_bytes: 0)
+    monkeypatch.setattr("tokenloom.tasks.jobs.sample_share", lambda plan: 0)
     break_encoder(monkeypatch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
     assert builds.build(builds.spec("fast")).published
     builds.build(builds.spec("slow", "reference"))

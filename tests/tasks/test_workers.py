@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ from tokenloom.tasks.tokenization import tokenize_partition
 from tokenloom.tasks.validate import check_encoding
 
 _ROOT = Path(__file__).parent.parent.parent
+
+_remembered: list[int] = []  # in this process
 
 
 class PanicException(BaseException):
@@ -83,6 +86,23 @@ def import_pandas_and_make_array(_: None) -> list[float | None]:
 
 def loaded_modules(_: None) -> set[str]:
     return set(sys.modules)
+
+
+def remember(value: int) -> None:
+    _remembered.append(value)
+
+
+def remembered(_: None) -> list[int]:
+    return _remembered
+
+
+def remember_and_start_thread(value: int) -> None:
+    remember(value)
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+
+
+def parent_id(_: None) -> int:
+    return os.getppid()
 
 
 def print_and_report(number: int) -> int:
@@ -246,6 +266,74 @@ def test_children_are_gone_after_the_block() -> None:
         pid = one.call(process_id, None)
         assert _is_running(pid)
     assert not _is_running(pid)
+
+
+def test_what_is_preloaded_is_there_in_every_child() -> None:
+    with WorkerPool(1) as one:
+        one.preload(remember, 5)
+        assert one.call(remembered, None) == [5]
+        with pytest.raises(WorkerLost):
+            one.call(end_with, 0)
+        assert one.call(remembered, None) == [5]
+
+
+def test_children_are_new_programs_if_their_server_has_threads() -> None:
+    """A fork copies one thread and the locks of all: a child could wait for a lock forever."""
+    with WorkerPool(1) as one:
+        one.preload(remember_and_start_thread, 5)
+        assert one.call(double, 21) == 42
+        assert one.call(remembered, None) == []
+        with pytest.raises(WorkerLost, match="exit code 7"):
+            one.call(end_with, 7)
+        assert one.call(double, 21) == 42
+
+
+def test_preloading_that_fails_leaves_the_error_to_the_call_that_needs_it() -> None:
+    with WorkerPool(1) as one:
+        one.preload(raise_error, ValueError("no such file"))
+        assert one.call(double, 21) == 42
+
+
+def test_preloading_that_ends_the_server_costs_at_most_one_call() -> None:
+    with WorkerPool(1) as one:
+        one.preload(end_with, 1)
+        with contextlib.suppress(WorkerLost):  # the build calls again
+            one.call(double, 1)
+        assert one.call(double, 21) == 42
+
+
+def test_children_outlive_their_server_and_another_one_starts_the_next(tmp_path: Path) -> None:
+    with WorkerPool(2) as two, ThreadPoolExecutor() as threads:
+        server = two.call(parent_id, None)
+        call = threads.submit(two.call, sleep_after_note, tmp_path / "note")
+        pid = _wait_for(tmp_path / "note")
+        try:
+            os.kill(server, signal.SIGKILL)
+            with contextlib.suppress(WorkerLost):  # the build calls again
+                two.call(double, 1)
+            assert two.call(double, 21) == 42
+            assert two.call(parent_id, None) != server
+            assert _is_running(pid)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerLost, match="ended while starting: the reason is unknown"):
+            call.result()
+
+
+def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
+    code = (
+        "import pathlib\n"
+        "from tests.tasks.test_workers import WorkerPool, parent_id, sleep_after_note\n"
+        "pool = WorkerPool(1)\n"
+        "print(pool.call(parent_id, None), flush=True)\n"
+        f"pool.call(sleep_after_note, pathlib.Path({str(tmp_path / 'note')!r}))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server, child = int(process.stdout.readline()), _wait_for(tmp_path / "note")
+        process.kill()
+    while _is_running(server) or _is_running(child):
+        time.sleep(0.005)
 
 
 def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool: WorkerPool) -> None:

@@ -30,7 +30,7 @@ from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import ALL_AT_FIRST, NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 from tokenloom.tokenizers.patterns import GPT_4
@@ -214,18 +214,25 @@ def test_one_different_id_in_the_sample_is_an_error(reference: Reference, encode
         fast.encode(pa.array([f"text {i}" for i in range(100)], pa.large_string()), _UINT32)
 
 
-def test_a_sample_of_every_thousand_bytes_is_compared(reference: Reference, encoder: FastEncoder) -> None:
-    fast = FastTokenizer(reference, encoder, Router([], encoder.spellings))
-    texts = pa.array([f"{i} lorem ipsum" * 10 for i in range(20_000)], pa.large_string())
+@pytest.mark.parametrize(
+    ("check", "at_least", "at_most"),
+    [
+        (NO_CHECK, 0, 0),
+        (Check(first_bytes=250_000), 250_000, 251_000),
+        (Check(share=0.01), 136_000, 137_000),
+        (Check(share=0.01, first_bytes=250_000), 250_000, 251_000),
+        (Check(share=1.0), 13_600_000, 13_600_000),
+        (Check(share=1.0, seconds=0.0), 0, 0),
+    ],
+)
+def test_as_many_bytes_are_compared_as_the_check_asks_for(
+    check: Check, at_least: int, at_most: int, reference: Reference, encoder: FastEncoder
+) -> None:
+    fast = FastTokenizer(reference, encoder, Router([], encoder.spellings), check)
+    texts = pa.array([f"{i:05} lorem ipsum" * 10 for i in range(20_000)], pa.large_string())
     for _ in range(4):
         fast.encode(texts, _UINT32)
-    assert 1_000_000 <= fast.num_compared < 1_200_000
-    checked = FastTokenizer(reference, encoder, Router([], encoder.spellings), ALL_AT_FIRST)
-    checked.encode(texts[:100], _UINT32)
-    assert checked.num_compared == len("".join(texts[:100].to_pylist()))
-    silent = FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)
-    silent.encode(texts, _UINT32)
-    assert silent.num_compared == 0
+    assert at_least <= fast.num_compared <= at_most
 
 
 def test_an_encoder_that_fails_is_an_error_that_names_it(reference: Reference, encoder: FastEncoder) -> None:

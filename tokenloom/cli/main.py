@@ -52,14 +52,23 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
             arguments = make_parser().parse_args(argv)
             as_json, debug, is_resumable = arguments.json, arguments.debug, arguments.command in _RESUMABLE
             if is_program and arguments.command in _BUILDS:
-                from tokenloom.tasks.running.without_pandas import keep_pandas_out
-
-                keep_pandas_out()
+                _prepare_build(arguments)
             return _run(arguments)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (reported, with its traceback if asked for)
         return report(error, as_json=as_json, debug=debug, is_resumable=is_resumable)
+
+
+def _prepare_build(arguments: argparse.Namespace) -> None:
+    if arguments.command == "build" and arguments.direct:
+        from tokenloom.tasks.preload import import_steps
+        from tokenloom.tasks.running.fork_server import start_early
+
+        start_early(import_steps)
+    from tokenloom.tasks.running.without_pandas import keep_pandas_out
+
+    keep_pandas_out()
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from tokenloom.cli.argument_types import add_build_options, add_spec
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
-from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.wording import counted, fates
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def _print(out: Output, result: Json) -> None:
 
 
 def _print_left_out_rows(out: Output, result: Json) -> None:
+    from tokenloom.storage.formats.manifest import ordered_rows  # late: it imports NumPy
+
     rows = ordered_rows(result["rows"])
     if left := {fate: count for fate, count in rows.items() if count and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""

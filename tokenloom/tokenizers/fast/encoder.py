@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -105,13 +106,23 @@ def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
 
 def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:
     """Return an encoder, and the added tokens that it must not get in a text."""
+    bare, spellings = bare_tokenizer_json(data)
+    with _refusals():
+        return splintr.from_json_bytes(bare), spellings
+
+
+@lru_cache(maxsize=2)
+def bare_tokenizer_json(data: bytes) -> tuple[bytes, list[str]]:
+    """Return a tokenizer.json as splintr-rs must read it, and the added tokens that it must not get in a text.
+
+    Raises Unproven as make_encoder.
+    """
     content = json.loads(data)
     check_tokenizer_json(content)
     # We put the ids around a text ourselves, and cut no text short.
     bare = content | {"post_processor": None, "truncation": None, "padding": None}
     spellings = [token["content"] for token in content.get("added_tokens") or [] if not is_white_space(token)]
-    with _refusals():
-        return splintr.from_json_bytes(json.dumps(bare).encode()), spellings
+    return json.dumps(bare).encode(), spellings
 
 
 @contextmanager

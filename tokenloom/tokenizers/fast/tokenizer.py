@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import faulthandler
-import math
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,15 +32,20 @@ _HANG_SECONDS = 120  # of one run; the slowest text of a run takes 2 s
 class Check:
     """Which of the texts that a fast encoder gets are encoded by the reference too.
 
-    A sample of them: 250 kB and an eighth of the first 6 MB, and 0.1 % of more than 1 GB; or all, if `is_all`. Either
-    way only as long as that takes less than `seconds`.
+    A `share` of their bytes, in [0, 1], but of the first texts at least `first_bytes` bytes; both only as long as that
+    takes less than `seconds`.
     """
 
-    seconds: float
-    is_all: bool = False
+    share: float = 0.0
+    first_bytes: int = 0
+    seconds: float = 5.0
+
+    def num_wanted(self, num_bytes: int) -> float:
+        """Return how many of the first `num_bytes` bytes are encoded by both."""
+        return max(self.share * num_bytes, min(self.first_bytes, num_bytes))
 
 
-SAMPLE, ALL_AT_FIRST, NO_CHECK = Check(5.0), Check(0.25, is_all=True), Check(0.0)
+NO_CHECK, FIRST_TEXTS, SAMPLE = Check(), Check(first_bytes=100_000), Check(share=0.001, first_bytes=250_000)
 
 
 class FastTokenizer:
@@ -113,8 +117,7 @@ class FastTokenizer:
             return
         offsets = text_bytes(texts)[1]
         self._num_bytes += int(offsets[-1])
-        wanted = math.inf if self._check.is_all else _num_to_check(self._num_bytes)
-        chosen = _choose(offsets, wanted - self.num_compared)
+        chosen = _choose(offsets, self._check.num_wanted(self._num_bytes) - self.num_compared)
         if not len(chosen):
             return
         start = time.monotonic()
@@ -132,16 +135,11 @@ def _ending_if_hung() -> Iterator[None]:
     if WORKER_MARK not in os.environ:
         yield
         return
-    faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)  # also if the library keeps Python's lock
+    signal.setitimer(signal.ITIMER_REAL, _HANG_SECONDS)  # SIGALRM ends the process, even in native code
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-def _num_to_check(num_bytes: int) -> float:
-    """Return how many of the first `num_bytes` bytes are encoded by both."""
-    return max(min(1_000_000, 250_000 + num_bytes / 8), 0.001 * num_bytes)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _choose(offsets: NDArray[np.int64], num_bytes: float) -> NDArray[np.int64]:

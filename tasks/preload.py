@@ -1,0 +1,23 @@
+"""What the worker processes of a build need before their first job, loaded once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def import_steps() -> None:
+    """Import the steps that run in worker processes."""
+    from tokenloom.tasks import shuffle, tokenization, validate  # noqa: F401
+
+
+def preload_build(definition: Mapping[str, Any]) -> None:
+    """Import the steps, and load the tokenizer and its fast encoder.
+
+    Args:
+        definition: of the tokenizer, as in a spec.
+    """
+    import_steps()
+    from tokenloom.tasks.encoders import preload_encoder
+
+    preload_encoder(definition)
