@@ -86,7 +86,8 @@ def _open_processes(
 ) -> Iterator[tuple[int, RunEach]]:
     num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
-    with WorkerPool(num_workers, environment_of(credentials)) as pool, threads:
+    environment = environment_of(credentials) if credentials else None
+    with WorkerPool(num_workers, environment) as pool, threads:
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads, num_workers)
