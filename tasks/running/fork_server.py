@@ -60,7 +60,7 @@ class ForkServer:
 
         What it raises is left to the worker that needs the same.
         """
-        with self._lock, contextlib.suppress(ConnectionError):  # start_worker reports that the server has ended
+        with self._lock, contextlib.suppress(OSError):  # start_worker reports that the server has ended
             self._control.send(("preload", function, *arguments))
 
     def start_worker(self, connection: Connection) -> WorkerProcess:
@@ -112,19 +112,22 @@ class WorkerProcess:
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server, self._pid = server, pid
         self._code: int | None = None
+        self._lock = threading.Lock()  # the server knows the exit code only once
 
     def exit_code(self, seconds: float) -> int | None:
         """Wait up to `seconds` for its end; return its exit code, -n if signal n ended it, or None if it runs on."""
-        if self._code is None:
-            self._code = self._server.exit_code(self._pid, seconds)
-        return self._code
+        with self._lock:
+            if self._code is None:
+                self._code = self._server.exit_code(self._pid, seconds)
+            return self._code
 
     def kill(self, seconds: float) -> None:
         """End it, and wait up to `seconds` until the system has."""
-        if self._code is None:
-            with contextlib.suppress(ProcessLookupError):  # the server has ended, and so has the worker
-                os.kill(self._pid, signal.SIGKILL)
-            self.exit_code(seconds)
+        with self._lock:
+            if self._code is None:
+                with contextlib.suppress(ProcessLookupError):  # the server has ended, and so has the worker
+                    os.kill(self._pid, signal.SIGKILL)
+        self.exit_code(seconds)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.tasks.plan import cut_file
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.fork_server import ForkServer
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_partition
@@ -259,6 +262,18 @@ def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
     assert not any(map(_is_running, pids))
     with pytest.raises(WorkerLost, match="ending"):
         pool.call(double, 1)
+
+
+def test_all_threads_that_wait_for_a_child_get_its_exit_code() -> None:
+    """As when a pool is closed: the closing thread waits, and the one whose call was ended."""
+    ours, theirs = Pipe()
+    with closing(ForkServer(os.environ)) as server, ThreadPoolExecutor() as threads:
+        with theirs:
+            child = server.start_worker(theirs)
+        codes = [threads.submit(child.exit_code, 60) for _ in range(3)]
+        ours.close()
+        assert [code.result() for code in codes] == [1, 1, 1]
+        assert server.is_alive()
 
 
 def test_children_are_gone_after_the_block() -> None:
