@@ -29,6 +29,7 @@ _POLL_SECONDS = 0.002
 def serve_forks(descriptor: int) -> NoReturn:
     """Run in the server: start workers until the parent is gone."""
     keep_pandas_out()
+    os.set_inheritable(descriptor, False)  # in a worker it would hide from the parent that the server has ended
     control = Connection(descriptor)
     while True:
         try:

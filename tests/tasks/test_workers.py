@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing import Pipe
@@ -317,8 +317,12 @@ def test_preloading_that_ends_the_server_costs_at_most_one_call() -> None:
         assert one.call(double, 21) == 42
 
 
-def test_children_outlive_their_server_and_another_one_starts_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preloaded", [remember, remember_and_start_thread], ids=["forks", "new_programs"])
+def test_children_outlive_their_server_and_another_one_starts_the_next(
+    preloaded: Callable[[int], None], tmp_path: Path
+) -> None:
     with WorkerPool(2) as two, ThreadPoolExecutor() as threads:
+        two.preload(preloaded, 5)
         server = two.call(parent_id, None)
         call = threads.submit(two.call, sleep_after_note, tmp_path / "note")
         pid = _wait_for(tmp_path / "note")
