@@ -165,13 +165,18 @@ class WorkerPool:
 
     def _start(self) -> _Worker:
         with self._lock:
-            if self.closed:
-                raise _stopped()
-            worker = _Worker(self._running_server())
-            self._started.add(worker)
-        return worker
+            server = self._running_server()
+        worker = _Worker(server)  # without the lock: it waits while the server loads, which `close` must end
+        with self._lock:
+            if not self.closed:
+                self._started.add(worker)
+                return worker
+        worker.end(now=True)
+        raise _stopped()
 
     def _running_server(self) -> ForkServer:
+        if self.closed:
+            raise _stopped()
         if self._server is not None and not self._server.is_alive():
             self._server.close()
             self._server = None

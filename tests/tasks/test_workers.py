@@ -264,6 +264,18 @@ def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
         pool.call(double, 1)
 
 
+def test_closing_now_does_not_wait_for_what_is_preloaded(tmp_path: Path) -> None:
+    pool = WorkerPool(1)
+    pool.preload(sleep_after_note, tmp_path / "note")
+    with ThreadPoolExecutor() as threads:
+        call = threads.submit(pool.call, double, 1)
+        server = _wait_for(tmp_path / "note")
+        pool.close(now=True)
+        with pytest.raises(WorkerLost, match="ending"):
+            call.result()
+    assert not _is_running(server)
+
+
 def test_all_threads_that_wait_for_a_child_get_its_exit_code() -> None:
     """As when a pool is closed: the closing thread waits, and the one whose call was ended."""
     ours, theirs = Pipe()
