@@ -73,6 +73,11 @@ def kill_itself(_: None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def hang(_: None) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    time.sleep(3600)
+
+
 def sleep_after_note(note: Path) -> None:
     note.write_text(str(os.getpid()))
     time.sleep(3600)
@@ -221,7 +226,12 @@ def test_a_function_that_cannot_be_pickled_raises_and_the_pool_continues(pool: W
 
 @pytest.mark.parametrize(
     ("function", "job", "reason"),
-    [(kill_itself, None, "killed.*memory"), (end_with, 0, "exit code 0"), (end_with, 7, "exit code 7")],
+    [
+        (kill_itself, None, "killed.*memory"),
+        (hang, None, "hung in native code"),
+        (end_with, 0, "exit code 0"),
+        (end_with, 7, "exit code 7"),
+    ],
 )
 def test_child_that_ends_loses_its_call_and_is_replaced(function: Any, job: Any, reason: str) -> None:
     with WorkerPool(1) as one:
