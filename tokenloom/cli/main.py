@@ -61,7 +61,7 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
 
 
 def _prepare_build(arguments: argparse.Namespace) -> None:
-    if arguments.command == "build":
+    if arguments.command == "build" and arguments.workers != 0:
         from tokenloom.tasks.preload import import_steps
         from tokenloom.tasks.running.fork_server import start_early
 
