@@ -57,7 +57,7 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         num_workers: worker processes; with 0 this process does all the work.
     """
     with _open_workers(num_workers, spec.tokenizer.model_dump()) as run_each:
-        from tokenloom.flows.build_steps import run_build  # while the workers' process imports, too
+        from tokenloom.flows.build_steps import run_build  # late: the workers' server imports at the same time
 
         return run_build(spec, num_workers, run_one_directly, run_each)
 
@@ -96,7 +96,7 @@ def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_work
 
 @contextmanager
 def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) -> Iterator[RunEach]:
-    """Yield a RunEach, whose workers end with the block; they load a build's tokenizer beside its plan."""
+    """Yield a RunEach, whose workers end with the block; their server loads the tokenizer, if one is given, at once."""
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)

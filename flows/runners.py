@@ -68,7 +68,8 @@ def open_runner(
     Args:
         spec: where the tasks run.
         credentials: for the stores and sources.
-        tokenizer: the definition of a build's, which processes of this machine load beside the plan.
+        tokenizer: the definition of a build's tokenizer, for worker processes of this machine to load at once; None
+            to load none.
 
     Raises SpecError if the runner's package is not installed.
     """

@@ -121,8 +121,9 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
         _choose(canonical_json(definition), tokenizer.fingerprint, frozenset())
     elif tokenizer.kind == "huggingface" and backend_of(definition) != REFERENCE:
         from tokenloom.tokenizers.fast.encoder import bare_tokenizer_json
+        from tokenloom.tokenizers.huggingface_json import FILE
 
-        bare_tokenizer_json(tokenizer.files["tokenizer.json"])  # splintr-rs starts a thread when it reads it
+        bare_tokenizer_json(tokenizer.files[FILE])  # splintr-rs starts a thread when it reads it
 
 
 def _choice(definition: dict[str, Any], fingerprint: str, rules: EncodingRules, check: Check) -> Choice:

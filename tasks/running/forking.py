@@ -1,4 +1,4 @@
-"""The server that forks worker processes; it imports and loads what they need, and runs no job.
+"""The program of the server that forks worker processes; it loads what they need, and runs no job.
 
 A fork copies one thread, so it may find a lock that no thread will ever release. If the server has another thread, and
 on macOS, where system libraries start some, workers are new programs instead.

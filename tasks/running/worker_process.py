@@ -17,7 +17,7 @@ from tokenloom.tokenizers.base import WORKER_MARK
 
 
 def serve(descriptor: int) -> NoReturn:
-    """Answer calls from the connection with this file descriptor; ends the process when the parent is gone."""
+    """Answer calls from the connection with this file descriptor; end the process when the parent is gone."""
     keep_pandas_out()
     memory.bound_this_process()
     os.environ[WORKER_MARK] = "1"
