@@ -21,7 +21,9 @@ from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
-from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed
+from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose, is_probed, is_proven
+from tokenloom.tokenizers.fast.encoder import Library
+from tokenloom.tokenizers.fast.libraries import libraries
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, SAMPLE, Check, FastTokenizer
 
 if TYPE_CHECKING:
@@ -65,12 +67,12 @@ def encoding(
     """
     reference = load_job_tokenizer(definition, fingerprint)
     choice = _choice(definition, fingerprint, rules, rules.check)
-    if choice.is_pending and is_probed(reference):
+    if choice.pending and is_probed(reference, choice.pending):
         _choose.cache_clear()
         _choose_checking.cache_clear()
         choice = _choice(definition, fingerprint, rules, rules.check)
-    if choice.is_pending and rules.may_probe:
-        _start_probe(reference, definition, choice)
+    if choice.pending and rules.may_probe:
+        _start_probe(reference, definition, choice, choice.pending)
     with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
         try:
             yield tokenizer
@@ -117,13 +119,9 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
         return
     definition = {**definition, **pinned_fields(definition)}
     tokenizer = preload_tokenizer(definition)
-    if tokenizer.kind == "tiktoken":
+    proven = next((library for library in libraries()[0] if is_proven(tokenizer, library)), None)
+    if proven and not proven.starts_thread(tokenizer):
         _choose(canonical_json(definition), tokenizer.fingerprint, frozenset())
-    elif tokenizer.kind == "huggingface" and backend_of(definition) != REFERENCE:
-        from tokenloom.tokenizers.fast.encoder import bare_tokenizer_json
-        from tokenloom.tokenizers.huggingface_json import FILE
-
-        bare_tokenizer_json(tokenizer.files[FILE])  # splintr-rs starts a thread when it reads it
 
 
 def _choice(definition: dict[str, Any], fingerprint: str, rules: EncodingRules, check: Check) -> Choice:
@@ -157,10 +155,10 @@ def _unless_left(tokenizer: Tokenizer, reference: Tokenizer, name: str) -> Itera
         yield reference if was_left else tokenizer
 
 
-def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choice) -> None:
+def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choice, library: Library) -> None:
     from tokenloom.tokenizers.fast.probe_process import start_probe
 
-    if start_probe(reference, definition):
+    if start_probe(reference, library, definition):
         progress.report(
             progress.Message(
                 f"{choice.reason}: a probe starts in the background and takes a minute or two; "

@@ -42,6 +42,7 @@ _LIBRARIES = (
     "xxhash",
     "fsspec",
     "splintr-rs",
+    "gigatoken",
     "tiktoken",
     "tokenizers",
     "sentencepiece",

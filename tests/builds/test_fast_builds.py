@@ -18,8 +18,8 @@ from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast import encoder as encoders
-from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast import gigatoken_library
+from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 
 _NUM_TEXTS = 3000
@@ -86,7 +86,7 @@ def break_encoder(
     monkeypatch: pytest.MonkeyPatch, builds: Builds, change: Callable[[str, list[int]], list[int]]
 ) -> None:
     wrong = changed(builds.encoder, change)
-    monkeypatch.setattr(encoders, "make_encoder", lambda tokenizer: wrong)
+    monkeypatch.setattr(gigatoken_library, "make_encoder", lambda tokenizer: wrong)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -14,7 +14,7 @@ from tests.tokenloom.test_fast_encoders import train
 from tokenloom.cli.main import main
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import probe_process
-from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.libraries import libraries
 from tokenloom.tokenizers.fast.probe import ProbeSize
 from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 
@@ -32,11 +32,11 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trust(spec: Path, refused: str | None = None) -> None:
-    """Write a verdict."""
+    """Write a verdict on each library."""
     reference = load_tokenizer({"kind": "huggingface", "path": str(spec.parent / "tokenizer.json")})
-    encoder = make_encoder(reference)
-    verdict = Verdict(reference.fingerprint, reference.backend, encoder.library, refused, [])
-    write_verdict(verdict_path(reference, encoder.library), verdict)
+    for library in libraries()[0]:
+        verdict = Verdict(reference.fingerprint, reference.backend, library.NAME, refused, [])
+        write_verdict(verdict_path(reference, library.NAME), verdict)
 
 
 def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.C
     assert main(["tokenizer", str(spec), "--text", "lorem ipsum"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"tokenizer  small \(huggingface\), \d+ ids, end of text 0 '<\|endoftext\|>'", shown[0])
-    assert shown[1].startswith("encoder    splintr-rs ")
+    assert shown[1].startswith("encoder    gigatoken ")
     assert "MB/s; tokenizers " in shown[2]
     reference = load_tokenizer({"kind": "huggingface", "path": str(spec.parent / "tokenizer.json")})
     assert main(["tokenizer", str(spec), "--text", "lorem ipsum", "--json"]) == 0
@@ -57,7 +57,10 @@ def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.C
 def test_it_says_why_the_reference_encodes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trust(spec, "it encodes 'x' differently")
     assert main(["tokenizer", str(spec)]) == 0
-    assert "tokenizers 0.23.3: splintr-rs 0.22.0 is refused: it encodes 'x' differently" in capsys.readouterr().out
+    assert (
+        "tokenizers 0.23.3: gigatoken 0.10.0 is refused: it encodes 'x' differently; "
+        "splintr-rs 0.22.0 is refused: it encodes 'x' differently\n"
+    ) in capsys.readouterr().out
     assert main(["tokenizer", str(spec), "--set", "tokenizer.backend=reference"]) == 0
     assert ": the spec asks for the reference library" in capsys.readouterr().out
 

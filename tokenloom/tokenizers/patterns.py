@@ -21,3 +21,9 @@ TEKKEN = "|".join([*MIXED_WORDS, r"\p{N}", _TAIL_WITH_SLASH])
 # The (behavior, invert) of a Split that keep what its pattern matches. These patterns match all of a text, so that both
 # give the same.
 KEEPS_MATCHES = (("Isolated", False), ("Removed", True))
+
+# That of cl100k_base as tiktoken spells it; GPT_4 matches the same.
+CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
+    r"\s+(?!\S)|\s"
+)

@@ -95,13 +95,13 @@ def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
     from tokenloom.tokenizers.fast.tokenizer import NO_CHECK
 
     choice = choose(reference, backend, check=NO_CHECK)
-    if not choice.is_pending:
+    if choice.pending is None:
         return choice
     from tokenloom.tokenizers.fast.probe_process import run_probe
 
     out.line(f"{choice.reason}; that takes a minute or two")
-    run_probe(reference, _progress(out))
-    return choose(reference, backend, check=NO_CHECK)
+    run_probe(reference, choice.pending, _progress(out))
+    return _choose(reference, backend, out)
 
 
 def _progress(out: Output) -> Callable[[str, int], None]:

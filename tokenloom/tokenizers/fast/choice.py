@@ -8,7 +8,9 @@ from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.encoder import Library
 from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.libraries import libraries
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
@@ -37,12 +39,13 @@ def may_use(encoder: str | None, definition: Mapping[str, Any], distrusted: Coll
 class Choice:
     """What encodes.
 
-    `reason` says, as a clause, why it is not a fast encoder; None if it is. `is_pending` if a probe may change that.
+    `reason` says, as a clause, why it is not a fast encoder; None if it is. `pending` is the library whose probe may
+    change that.
     """
 
     tokenizer: Tokenizer
     reason: str | None = None
-    is_pending: bool = False
+    pending: Library | None = None
 
     @property
     def encoder(self) -> str | None:
@@ -50,15 +53,19 @@ class Choice:
         return self.tokenizer.encoder if isinstance(self.tokenizer, FastTokenizer) else None
 
 
-def is_probed(reference: Tokenizer) -> bool:
+def is_probed(reference: Tokenizer, library: Library) -> bool:
     """Return whether this machine has a verdict on the fast encoder of a tokenizer that was pending."""
-    from tokenloom.tokenizers.fast.encoder import ENCODER
+    return verdict_path(reference, library.NAME).exists()
 
-    return verdict_path(reference, ENCODER).exists()
+
+def is_proven(reference: Tokenizer, library: Library) -> bool:
+    """Return whether the fast encoder of a tokenizer may be used on this machine; raises StoreError without a cache."""
+    verdict = read_verdict(verdict_path(reference, library.NAME), reference.fingerprint)
+    return verdict is not None and verdict.refused is None
 
 
 def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), check: Check = SAMPLE) -> Choice:
-    """Return what encodes with the ids of a tokenizer.
+    """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven or pending.
 
     Args:
         reference: the tokenizer, which encodes with its reference library.
@@ -70,24 +77,31 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
         return Choice(reference, "the spec asks for the reference library")
     if reference.kind not in _KINDS:
         return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
+    found, missing = libraries()
+    reasons = [*missing, *(["pip install 'tokenloom[fast]'"] if missing else [])]
+    for library in found:
+        choice = _choice_of(library, reference, distrusted, check)
+        if choice.reason is None or choice.pending:
+            return choice
+        reasons.append(choice.reason)
+    return Choice(reference, "; ".join(dict.fromkeys(reasons)))
+
+
+def _choice_of(library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check) -> Choice:
+    name = library.NAME
+    if name in distrusted:
+        return Choice(reference, f"{name} is distrusted: see the folder distrusted/ of the dataset")
     try:
-        from tokenloom.tokenizers.fast.encoder import ENCODER, check_parts, make_encoder
-    except Exception as error:  # noqa: BLE001  (whatever a missing, broken or other version of the package raises)
-        why = f"{type(error).__name__}: {error}"
-        return Choice(reference, f"splintr-rs can't be imported ({why}): pip install 'tokenloom[fast]'")
-    if ENCODER in distrusted:
-        return Choice(reference, f"{ENCODER} is distrusted: see the folder distrusted/ of the dataset")
-    try:
-        verdict = read_verdict(verdict_path(reference, ENCODER), reference.fingerprint)
+        verdict = read_verdict(verdict_path(reference, name), reference.fingerprint)
     except StoreError as error:  # without a home folder
         return Choice(reference, str(error))
     if verdict is not None and verdict.refused is not None:
-        return Choice(reference, f"{ENCODER} is refused: {verdict.refused}")
+        return Choice(reference, f"{name} is refused: {verdict.refused}")
     try:
         if verdict is None:
-            check_parts(reference)
-            return Choice(reference, f"{ENCODER} has not been probed on this machine", is_pending=True)
-        encoder = make_encoder(reference)
+            library.check_parts(reference)
+            return Choice(reference, f"{name} has not been probed on this machine", library)
+        encoder = library.make_encoder(reference)
     except Unproven as error:
         return Choice(reference, str(error))
     return Choice(FastTokenizer(reference, encoder, Router(verdict.odd, encoder.spellings), check))

@@ -1,43 +1,17 @@
-"""The interface of fast encoders, and splintr-rs behind it."""
+"""The interface of fast encoders: what a library encodes with, and the module that makes it."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import splintr
-from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Encoded, Tokenizer
-from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json, is_white_space
-from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
-from tokenloom.tokenizers.patterns import GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
-from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-
-ENCODER = f"splintr-rs {version('splintr-rs')}"
-# The patterns that splintr-rs has under names of its own, as tiktoken and others spell them. It takes no pattern with
-# possessive quantifiers, which tiktoken has.
-_CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
-    r"\s+(?!\S)|\s"
-)
-_PATTERNS = {
-    openai_public.r50k_pat_str: splintr.GPT2_PATTERN,
-    GPT_2: splintr.GPT2_PATTERN,
-    _CL100K: splintr.CL100K_BASE_PATTERN,
-    GPT_4: splintr.LLAMA3_PATTERN,
-    GPT_4O: splintr.O200K_BASE_PATTERN,
-    QWEN_2: splintr.QWEN2_PATTERN,
-    TEKKEN: splintr.MISTRAL_V3_PATTERN,
-}
+from tokenloom.tokenizers.fast.known_parts import Unproven
 
 
 @dataclass(frozen=True)
@@ -46,14 +20,14 @@ class FastEncoder:
 
     Attributes:
         library: its name and version.
-        encode_flat: returns the ids of n texts (uint32) and the n + 1 offsets of the texts in them (uint64), as bytes.
+        encode_flat: returns the ids of n texts (uint32) and the n + 1 offsets of the texts in them (int64), as buffers.
         spellings: texts that it may find where the reference does not; it must not get a text with one.
         bos_ids: the ids before each document.
         eot_id: the id after each document.
     """
 
     library: str
-    encode_flat: Callable[[list[str]], tuple[bytes, bytes]]
+    encode_flat: Callable[[list[str]], tuple[Any, Any]]
     spellings: list[str]
     bos_ids: list[int]
     eot_id: int
@@ -68,67 +42,25 @@ class FastEncoder:
         return Encoded(tokens, (np.diff(offsets) + len(around)).astype(np.uint32))
 
 
-def check_parts(tokenizer: Tokenizer) -> None:
-    """Raise Unproven if no fast encoder is known to support all parts of a tokenizer."""
-    if isinstance(tokenizer, TiktokenTokenizer):
-        _known_pattern(tokenizer)
-    elif isinstance(tokenizer, HuggingFaceTokenizer):
-        check_tokenizer_json(json.loads(tokenizer.files[FILE]))
-    else:
-        raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
-
-
-def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
-    """Return the fast encoder for a tokenizer; raise Unproven if none is known to support all parts of it."""
-    if isinstance(tokenizer, TiktokenTokenizer):
-        encode_flat = _for_tiktoken(tokenizer).encode_batch_flat
-        return FastEncoder(ENCODER, encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        encoder, spellings = _for_tokenizer_json(tokenizer.files[FILE])
-        return FastEncoder(ENCODER, encoder.encode_batch_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
-    raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
-
-
-def _known_pattern(tokenizer: TiktokenTokenizer) -> str:
-    """Return the pattern as splintr-rs spells it."""
-    if tokenizer.pattern not in _PATTERNS:
-        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2 or Tekken")
-    return _PATTERNS[tokenizer.pattern]
-
-
-def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
-    """Return an encoder that knows no special tokens."""
-    pattern = _known_pattern(tokenizer)
-    lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items())
-    with _refusals():
-        return splintr.Tokenizer.from_bytes(lines, pattern)
-
-
-def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:
-    """Return an encoder, and the added tokens that it must not get in a text."""
-    bare, spellings = bare_tokenizer_json(data)
-    with _refusals():
-        return splintr.from_json_bytes(bare), spellings
-
-
-@lru_cache(maxsize=2)
-def bare_tokenizer_json(data: bytes) -> tuple[bytes, list[str]]:
-    """Return a tokenizer.json as splintr-rs must read it, and the added tokens that it must not get in a text.
-
-    Raises Unproven as make_encoder.
-    """
-    content = json.loads(data)
-    check_tokenizer_json(content)
-    # We put the ids around a text ourselves, and cut no text short.
-    bare = content | {"post_processor": None, "truncation": None, "padding": None}
-    spellings = [token["content"] for token in content.get("added_tokens") or [] if not is_white_space(token)]
-    return json.dumps(bare).encode(), spellings
-
-
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Translate what splintr-rs raises for a vocabulary that it can't take to Unproven."""
+def refusals(library: str) -> Iterator[None]:
+    """Translate what a library raises for a vocabulary that it can't take to Unproven."""
     try:
         yield
     except (ValueError, OverflowError, RuntimeError) as error:
-        raise Unproven(f"splintr-rs does not take it: {error}") from error
+        raise Unproven(f"{library} does not take it: {error}") from error
+
+
+class Library(Protocol):
+    """A module that makes fast encoders; its name ends with `_library`."""
+
+    NAME: str  # of the library, with its version
+
+    def check_parts(self, tokenizer: Tokenizer) -> None:
+        """Raise Unproven if the library is not known to support all parts of a tokenizer."""
+
+    def starts_thread(self, tokenizer: Tokenizer) -> bool:
+        """Return whether make_encoder starts a thread, after which a process must not fork."""
+
+    def make_encoder(self, tokenizer: Tokenizer) -> FastEncoder:
+        """Return a fast encoder for a tokenizer; raise Unproven if the library does not support all parts of it."""

@@ -6,6 +6,7 @@ never reaches a fast encoder, unless it is_white_space.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,19 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
         raise Unproven(f"its normalizer is {unknown[0]}")
     _check_pre_tokenizers(parts_of(content.get("pre_tokenizer"), "pretokenizers"))
     _check_added_tokens(content.get("added_tokens") or [], bool(normalizers))
+
+
+def bare_content(data: bytes) -> dict[str, Any]:
+    """Return the content of a tokenizer.json as a fast encoder gets it; raise Unproven as check_tokenizer_json."""
+    content: dict[str, Any] = json.loads(data)
+    check_tokenizer_json(content)
+    # We put the ids around a text ourselves, and cut no text short.
+    return content | {"post_processor": None, "truncation": None, "padding": None}
+
+
+def routed_spellings(content: Mapping[str, Any]) -> list[str]:
+    """Return the added tokens that a fast encoder must not get in a text."""
+    return [token["content"] for token in content.get("added_tokens") or [] if not is_white_space(token)]
 
 
 def _check_pre_tokenizers(steps: list[Mapping[str, Any]]) -> None:

@@ -18,7 +18,8 @@ from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import probe_texts
 from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
 from tokenloom.tokenizers.fast.comparison import differing
-from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
+from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.libraries import library_of
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.verdict import Verdict
 from tokenloom.tokenizers.fast.vocabulary import Vocabulary
@@ -70,7 +71,10 @@ def probe(
         report(what, num_texts)
 
     pairs = with_byte_pairs(reference)
-    cuts, ids = _Comparison(pairs, make_encoder(pairs), count), _Comparison(reference, encoder, count)
+    cuts, ids = (
+        _Comparison(pairs, library_of(encoder.library).make_encoder(pairs), count),
+        _Comparison(reference, encoder, count),
+    )
     refused = None
     try:
         odd = cuts.odd_code_points(size.code_points)

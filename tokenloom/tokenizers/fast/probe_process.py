@@ -21,19 +21,20 @@ from filelock import FileLock, Timeout
 from tokenloom.storage.cache.cache_files import translate_cache_errors
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.encoder import ENCODER, make_encoder
+from tokenloom.tokenizers.fast.encoder import Library
+from tokenloom.tokenizers.fast.libraries import library_of
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
 from tokenloom.tokenizers.fast.verdict import Verdict, read_verdict, verdict_path, write_verdict
 from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 
-_START = "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tokenizers.fast.probe_process import main; main()"
+_START = "import sys; sys.path[:] = sys.argv[3:]; from tokenloom.tokenizers.fast.probe_process import main; main()"
 _MAX_SECONDS = 1800
 _MAX_STARTS = 3
 
 
-def start_probe(reference: Tokenizer, definition: Mapping[str, Any]) -> bool:
+def start_probe(reference: Tokenizer, library: Library, definition: Mapping[str, Any]) -> bool:
     """Start a probe of a tokenizer's fast encoder in the background; return False if one is running on this machine."""
-    path = verdict_path(reference, ENCODER)
+    path = verdict_path(reference, library.NAME)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path).acquire(timeout=0):
@@ -41,7 +42,7 @@ def start_probe(reference: Tokenizer, definition: Mapping[str, Any]) -> bool:
     except (Timeout, OSError):  # without a cache, a verdict could not be kept
         return False
     subprocess.Popen(
-        [sys.executable, "-c", _START, json.dumps(dict(definition)), *sys.path],
+        [sys.executable, "-c", _START, json.dumps(dict(definition)), library.NAME, *sys.path],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -51,17 +52,20 @@ def start_probe(reference: Tokenizer, definition: Mapping[str, Any]) -> bool:
     return True
 
 
-def run_probe(reference: Tokenizer, report: Callable[[str, int], None], size: ProbeSize = FULL_SIZE) -> Verdict:
+def run_probe(
+    reference: Tokenizer, library: Library, report: Callable[[str, int], None], size: ProbeSize = FULL_SIZE
+) -> Verdict:
     """Probe the fast encoder of a tokenizer, keep the verdict and return it; wait for a probe that is running.
 
     Args:
         reference: the tokenizer.
+        library: makes the encoder.
         report: called with what is compared and the number of texts so far.
         size: how much is compared.
 
     Raises StoreError if the cache can't be written.
     """
-    path = verdict_path(reference, ENCODER)
+    path = verdict_path(reference, library.NAME)
     starts = path.with_suffix(".starts")
     with translate_cache_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,22 +74,24 @@ def run_probe(reference: Tokenizer, report: Callable[[str, int], None], size: Pr
                 return verdict
             num_starts = starts.stat().st_size if starts.exists() else 0
             starts.write_bytes(b"x" * (num_starts + 1))
-            verdict = _probe(reference, report, size, num_starts)
+            verdict = _probe(reference, library, report, size, num_starts)
             write_verdict(path, verdict)
             starts.unlink()
     return verdict
 
 
-def _probe(reference: Tokenizer, report: Callable[[str, int], None], size: ProbeSize, num_starts: int) -> Verdict:
+def _probe(
+    reference: Tokenizer, library: Library, report: Callable[[str, int], None], size: ProbeSize, num_starts: int
+) -> Verdict:
     why = f"{num_starts} probes of it did not come to an end"
     if num_starts < _MAX_STARTS:
         try:
-            return probe(reference, make_encoder(reference), vocabulary_of(reference), report, size)
+            return probe(reference, library.make_encoder(reference), vocabulary_of(reference), report, size)
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             why = f"its probe failed ({type(error).__name__}: {error})"
-    return Verdict(reference.fingerprint, reference.backend, ENCODER, why, [])
+    return Verdict(reference.fingerprint, reference.backend, library.NAME, why, [])
 
 
 def _lock(path: Path) -> FileLock:
@@ -93,7 +99,7 @@ def _lock(path: Path) -> FileLock:
 
 
 def main() -> None:
-    """Run in the process: probe the encoder of the tokenizer that its first argument defines, as JSON."""
+    """Run in the process: probe the tokenizer that the first argument defines, for the library of the second."""
     signal.alarm(_MAX_SECONDS)
     os.nice(5)
-    run_probe(load_tokenizer(json.loads(sys.argv[1])), lambda what, num_texts: None)
+    run_probe(load_tokenizer(json.loads(sys.argv[1])), library_of(sys.argv[2]), lambda what, num_texts: None)

@@ -103,7 +103,12 @@ def runs(lengths: Iterable[int]) -> Iterator[str]:
 
 
 def mixtures(count: int) -> Iterator[str]:
-    """Yield random strings of odd characters, the same ones every time."""
+    """Yield random strings of odd characters, one in 20 of them long, the same ones every time.
+
+    A long one is made of few of the characters, so that many have none that goes to the reference.
+    """
     generator = random.Random(1)
-    for _ in range(count):
+    for i in range(count):
         yield "".join(generator.choices(_ODD_PIECES, k=generator.randrange(1, 24)))
+        if i % 20 == 0:
+            yield "".join(generator.choices(generator.sample(_ODD_PIECES, 12), k=generator.randrange(50, 1000)))

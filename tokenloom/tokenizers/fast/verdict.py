@@ -1,6 +1,7 @@
 """What a probe found out about a fast encoder and one vocabulary, kept in the machine's cache.
 
-A verdict holds for one fingerprint and one version of both libraries; any other has a verdict of its own.
+A verdict holds for one fingerprint, one version of both libraries, and processors with the same vector instructions, by
+which a library may choose its code; a cache can be in a home folder that several machines share.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import os
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tokenloom.errors import FormatError
@@ -16,7 +18,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.tokenizers.base import Tokenizer
 
-_PROBE_FORMAT = 2  # of the verdicts, and of the texts that the probe compares
+_PROBE_FORMAT = 3  # of the verdicts, and of the texts that the probe compares
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,19 @@ class Verdict:
 
 def verdict_path(tokenizer: Tokenizer, library: str) -> Path:
     """Return where the verdict on an encoder and a tokenizer is kept."""
-    what = f"{_PROBE_FORMAT}\n{tokenizer.fingerprint}\n{tokenizer.backend}\n{library}"
+    what = f"{_PROBE_FORMAT}\n{tokenizer.fingerprint}\n{tokenizer.backend}\n{library}\n{_vector_instructions()}"
     return default_cache_folder() / "tokenizers" / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
+
+
+@cache
+def _vector_instructions() -> str:
+    """Return the names of the processor's vector instructions; empty where the system does not list them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
+    return " ".join(sorted(flag for flag in flags if flag.startswith(("sse", "avx", "asimd", "sve"))))
 
 
 def read_verdict(path: Path, fingerprint: str) -> Verdict | None:

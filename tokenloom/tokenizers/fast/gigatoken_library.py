@@ -1,0 +1,121 @@
+"""gigatoken as a library of fast encoders.
+
+It remembers the ids of every word that it meets, in 12 bytes for each byte of new words, and forgets none. So that a
+worker stays within its memory, the encoder is made again when the process has grown by _MAX_GROWTH; that takes a tenth
+of a second. Texts are encoded one by one, since a batch makes awkward arrays, whose import takes longer than the others
+of a worker together; with long texts that is also twice as fast.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import resource
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gigatoken
+import numpy as np
+from numpy.typing import NDArray
+from tiktoken_ext import openai_public
+
+from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
+from tokenloom.tokenizers.fast.known_parts import Unproven, bare_content, check_tokenizer_json, routed_spellings
+from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
+from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
+from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+
+NAME = f"gigatoken {version('gigatoken')}"
+_MAX_GROWTH = 256_000_000
+_MAX_CHARACTERS = 32_000_000  # where the system does not tell how large a process is
+_PATTERNS = {
+    openai_public.r50k_pat_str: "gpt2",
+    GPT_2: "gpt2",
+    CL100K: "cl100k",
+    GPT_4O: "o200k",
+    QWEN_2: "qwen2",
+}
+
+
+def check_parts(tokenizer: Tokenizer) -> None:
+    """See Library.check_parts."""
+    if isinstance(tokenizer, TiktokenTokenizer):
+        if tokenizer.pattern not in _PATTERNS:
+            raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4o or Qwen 2")
+        if sorted(tokenizer.ranks.values()) != list(range(len(tokenizer.ranks))):
+            raise Unproven("its ranks are not 0, 1, 2, ...")
+    elif isinstance(tokenizer, HuggingFaceTokenizer):
+        check_tokenizer_json(json.loads(tokenizer.files[FILE]))
+    else:
+        raise Unproven(f"gigatoken does not encode the kind {tokenizer.kind}")
+
+
+def starts_thread(tokenizer: Tokenizer) -> bool:
+    """See Library.starts_thread; it does not."""
+    return False
+
+
+def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
+    """See Library.make_encoder."""
+    check_parts(tokenizer)
+    assert isinstance(tokenizer, TiktokenTokenizer | HuggingFaceTokenizer)
+    if isinstance(tokenizer, TiktokenTokenizer):
+        lines = [b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items()]
+        pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
+        encoder, spellings = _Encoder(lambda: _from_ranks(ranks, pattern)), []
+    else:
+        content = bare_content(tokenizer.files[FILE])
+        data = json.dumps(content).encode()
+        encoder, spellings = _Encoder(lambda: gigatoken.Tokenizer.from_json(data)), routed_spellings(content)
+    return FastEncoder(NAME, encoder.encode_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+
+
+def _from_ranks(ranks: bytes, pattern: str) -> gigatoken.Tokenizer:
+    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.write(ranks)
+        file.flush()
+        return gigatoken.Tokenizer.from_tiktoken(file.name, pattern, {})
+
+
+class _Encoder:
+    """A tokenizer of gigatoken that is made again when it has used too much memory."""
+
+    def __init__(self, make: Callable[[], gigatoken.Tokenizer]) -> None:
+        self._make = make
+        self._renew()
+
+    def encode_flat(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """See FastEncoder.encode_flat."""
+        if self._is_full():
+            self._renew()
+        self._num_characters += sum(map(len, texts))
+        encode = self._tokenizer.encode
+        ids = [encode(text) for text in texts]
+        offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+        return np.concatenate([np.empty(0, np.uint32), *ids]), offsets
+
+    def _is_full(self) -> bool:
+        resident = _resident_bytes()
+        if resident is None:
+            return self._num_characters > _MAX_CHARACTERS
+        return resident > self._max_resident
+
+    def _renew(self) -> None:
+        self._tokenizer: Any = None  # frees the memory of the one before
+        with refusals("gigatoken"):
+            self._tokenizer = self._make()
+        self._num_characters = 0
+        self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH
+
+
+def _resident_bytes() -> int | None:
+    """Return the memory of this process; None where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * resource.getpagesize()

@@ -1,0 +1,78 @@
+"""splintr-rs as a library of fast encoders."""
+
+from __future__ import annotations
+
+import base64
+import json
+from importlib.metadata import version
+
+import splintr
+from tiktoken_ext import openai_public
+
+from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
+from tokenloom.tokenizers.fast.known_parts import Unproven, bare_content, check_tokenizer_json, routed_spellings
+from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
+from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
+from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+
+NAME = f"splintr-rs {version('splintr-rs')}"
+# The patterns that splintr-rs has under names of its own, as tiktoken and others spell them. It takes no pattern with
+# possessive quantifiers, which tiktoken has.
+_PATTERNS = {
+    openai_public.r50k_pat_str: splintr.GPT2_PATTERN,
+    GPT_2: splintr.GPT2_PATTERN,
+    CL100K: splintr.CL100K_BASE_PATTERN,
+    GPT_4: splintr.LLAMA3_PATTERN,
+    GPT_4O: splintr.O200K_BASE_PATTERN,
+    QWEN_2: splintr.QWEN2_PATTERN,
+    TEKKEN: splintr.MISTRAL_V3_PATTERN,
+}
+
+
+def check_parts(tokenizer: Tokenizer) -> None:
+    """See Library.check_parts."""
+    if isinstance(tokenizer, TiktokenTokenizer):
+        _known_pattern(tokenizer)
+    elif isinstance(tokenizer, HuggingFaceTokenizer):
+        check_tokenizer_json(json.loads(tokenizer.files[FILE]))
+    else:
+        raise Unproven(f"splintr-rs does not encode the kind {tokenizer.kind}")
+
+
+def starts_thread(tokenizer: Tokenizer) -> bool:
+    """See Library.starts_thread: it does when it reads a tokenizer.json."""
+    return isinstance(tokenizer, HuggingFaceTokenizer)
+
+
+def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
+    """See Library.make_encoder."""
+    if isinstance(tokenizer, TiktokenTokenizer):
+        encode_flat = _for_tiktoken(tokenizer).encode_batch_flat
+        return FastEncoder(NAME, encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        encoder, spellings = _for_tokenizer_json(tokenizer.files[FILE])
+        return FastEncoder(NAME, encoder.encode_batch_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+    raise Unproven(f"splintr-rs does not encode the kind {tokenizer.kind}")
+
+
+def _known_pattern(tokenizer: TiktokenTokenizer) -> str:
+    """Return the pattern as splintr-rs spells it."""
+    if tokenizer.pattern not in _PATTERNS:
+        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2 or Tekken")
+    return _PATTERNS[tokenizer.pattern]
+
+
+def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
+    """Return an encoder that knows no special tokens."""
+    pattern = _known_pattern(tokenizer)
+    lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items())
+    with refusals("splintr-rs"):
+        return splintr.Tokenizer.from_bytes(lines, pattern)
+
+
+def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:
+    """Return an encoder, and the added tokens that it must not get in a text."""
+    content = bare_content(data)
+    with refusals("splintr-rs"):
+        return splintr.from_json_bytes(json.dumps(content).encode()), routed_spellings(content)
