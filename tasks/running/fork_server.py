@@ -7,6 +7,7 @@ module imports little, because the server starts before anything else.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -147,6 +148,7 @@ def start_early(function: Callable[[], object]) -> None:
     """Start the server for the first pool of this program, and call `function` there while this process imports."""
     global _early
     _early = ForkServer(os.environ)
+    atexit.register(_early.close)  # it has our stderr: whoever reads that waits until the server has loaded and ends
     _early.preload(function)
 
 

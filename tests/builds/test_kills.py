@@ -154,6 +154,11 @@ def _children(pid: int) -> list[int]:
     return children
 
 
+def _workers(pid: int) -> list[int]:
+    """Return the running worker processes of a build, which are children of a child that starts them."""
+    return [worker for server in _children(pid) for worker in _children(server)]
+
+
 def _is_running(pid: int) -> bool:
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] not in "ZX"
@@ -163,7 +168,7 @@ def _is_running(pid: int) -> bool:
 
 def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) -> str:
     """Kill the build's main process, one of its workers or all; return what was killed."""
-    if victim == "worker" and (workers := _children(driver.pid)):
+    if victim == "worker" and (workers := _workers(driver.pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(generator.choice(workers), signal.SIGKILL)
         return "worker"
@@ -205,7 +210,7 @@ def test_a_build_continues_when_a_worker_is_killed(larger: _LargerBuild, step: s
     larger.forget()
     with _running("run", larger.folder) as driver:
         larger.wait_for(step, driver)
-        while not (workers := _children(driver.pid)):
+        while not (workers := _workers(driver.pid)):
             time.sleep(0.001)
         os.kill(workers[0], signal.SIGKILL)
         assert driver.wait(timeout=120) == 0
@@ -216,7 +221,7 @@ def test_workers_exit_when_the_build_is_killed(larger: _LargerBuild) -> None:
     larger.forget()
     with _running("run", larger.folder) as driver:
         larger.wait_for("tokenize", driver)
-        while len(workers := _children(driver.pid)) < 2 and driver.poll() is None:
+        while len(workers := _workers(driver.pid)) < 2 and driver.poll() is None:
             time.sleep(0.001)
         assert len(workers) == 2
         driver.kill()

@@ -109,6 +109,10 @@ def remember_and_start_thread(value: int) -> None:
     threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
 
 
+def sleep_an_hour() -> None:
+    time.sleep(3600)
+
+
 def parent_id(_: None) -> int:
     return os.getppid()
 
@@ -359,6 +363,16 @@ def test_children_outlive_their_server_and_another_one_starts_the_next(
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="ended while starting: the reason is unknown"):
             call.result()
+
+
+def test_an_early_server_ends_with_its_program_even_while_it_loads() -> None:
+    code = (
+        "from tests.tasks.test_workers import sleep_an_hour\n"
+        "from tokenloom.tasks.running.fork_server import start_early\n"
+        "start_early(sleep_an_hour)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, check=True)  # until stderr ends
+    assert done.stderr == b""
 
 
 def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
