@@ -68,3 +68,15 @@ def test_verify_reads_the_same_files_as_the_bare_processes(
     assert written["files"] == 8  # manifest and inputs, three shards with their tables
     assert [len(figure["values"]) for figure in written["figures"]] == [1, 1, 1, 1]
     assert "ratio of verify to bare sha256" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_startup_times_each_command_in_processes_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "startup.json"
+    _run(monkeypatch, "startup.py", "--rounds", "1", "--json", str(output))
+    figures = {figure["name"]: figure["values"] for figure in json.loads(output.read_text())["figures"]}
+    assert len(capsys.readouterr().out.splitlines()) == len(figures) + 1
+    ((reader,), (numpy,)) = figures["from tokenloom import TokenDataset"], figures["import numpy"]
+    assert figures["ratio of the last two"] == [reader / numpy]
