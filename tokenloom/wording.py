@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +83,8 @@ def first_of(names: Sequence[str], count: int = 10) -> str:
 
 def near_miss(given: str, allowed: Iterable[str]) -> str:
     """Return a question that names the allowed value closest to what was given, in any case, "" if none is close."""
+    import difflib  # only a wrong word needs it
+
     lower = {value.lower(): value for value in allowed}
     close = difflib.get_close_matches(given.lower(), lower, n=1)
     return f"Did you mean {lower[close[0]]}?" if close else ""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.cache.cache_files import CacheFiles
 
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
@@ -46,6 +44,10 @@ def _given_limit(text: str) -> int | None:
 
 def _free_limit(folder: Path) -> int:
     """Return a limit that leaves part of the file system free; the bytes in the cache count as free."""
+    import shutil
+
+    from tokenloom.storage.cache.cache_files import CacheFiles  # its locks are for remote stores only
+
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free + CacheFiles(folder, None).used()
     return max(1, min(_DEFAULT_LIMIT_BYTES, int(_FREE_SHARE * free)))

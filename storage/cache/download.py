@@ -10,28 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from filelock import Timeout
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full
+from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.store import Store
 
 _MAX_DOWNLOADS = 3  # of one file that arrives damaged
 _WAIT_SECONDS = 0.05  # between attempts to reserve space
 _LOG_SECONDS = 60.0  # between log messages of a wait
 _logger = logging.getLogger("tokenloom")
-
-
-class ShardRequest(NamedTuple):
-    """A file of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it."""
-
-    store: Store
-    path: str
-    sha256: str
-    num_bytes: int
 
 
 class CacheProcess:

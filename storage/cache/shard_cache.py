@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
-from tokenloom.storage.cache.download import CacheProcess, Download, ShardRequest
+from tokenloom.storage.cache.download import CacheProcess, Download
+from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores.time_limit import is_ending
 
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "evictions", "failed_checks")

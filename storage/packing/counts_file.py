@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,7 +64,7 @@ class CountsFile:
 
     def write(self, counts: Sequence[int]) -> bool:
         """Keep counts for later readers; return False, and log why, if the folder can't be written."""
-        temporary = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}")
+        temporary = self.path.with_name(f"{self.path.name}.{os.urandom(16).hex()}")
         data = sign_record(replace(self._empty, counts=list(counts)))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

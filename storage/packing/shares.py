@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.packing.chunks import Chunks, length_blocks
-from tokenloom.storage.packing.plans import check_packing, fill_samples, num_concat_samples, require_offsets
+from tokenloom.storage.packing.document_plans import fill_samples
+from tokenloom.storage.packing.plans import check_packing, num_concat_samples, require_offsets
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store import Store
 
-__all__ = ["LocalStore", "RemoteStore", "Store", "open_store"]
+__all__ = ["LocalStore", "Store", "open_store"]
 
 
 def open_store(root: str) -> Store:
@@ -18,4 +17,8 @@ def open_store(root: str) -> Store:
     """
     if "://" not in root:
         return LocalStore(Path(root).expanduser().absolute())
-    return LocalStore(root) if root.startswith("file://") else RemoteStore(root)
+    if root.startswith("file://"):
+        return LocalStore(root)
+    from tokenloom.storage.stores.remote import RemoteStore  # its libraries take longer to import than a local store
+
+    return RemoteStore(root)

@@ -11,7 +11,6 @@ import io
 import os
 import stat
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -212,7 +211,7 @@ class LocalStore(Store):
     def _temporary_name(self, name: str) -> Path:
         folder = self.local(TMP)
         self._make_folder(folder)
-        return folder / f"{name}.{uuid.uuid4().hex}"
+        return folder / f"{name}.{os.urandom(16).hex()}"
 
     def _make_folder(self, folder: Path) -> None:
         self._check_inside(folder)

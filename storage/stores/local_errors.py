@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +58,8 @@ def translate_write_errors(path: Path) -> Iterator[None]:
 @contextmanager
 def translate_temporary_errors() -> Iterator[None]:
     """Raise a failure to write a temporary file in TMPDIR as a StoreError with reason and next step."""
+    import tempfile  # a reader of a local store does not need it
+
     folder = Path(tempfile.gettempdir())
     try:
         yield

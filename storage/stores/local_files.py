@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -71,6 +69,8 @@ def check_folder(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+    import tempfile  # a reader does not need it
+
     try:
         with tempfile.TemporaryFile(dir=existing):  # without a name where the file system supports it
             pass
@@ -81,10 +81,10 @@ def check_folder(folder: Path) -> None:
 def free_bytes(path: Path) -> int | None:
     """Return the free bytes of the file system of `path`, which need not exist yet; None if unknown."""
     try:
-        usage = shutil.disk_usage(_existing(path))
+        status = os.statvfs(_existing(path))
     except OSError:
         return None
-    return usage.free if usage.total else None  # /proc and the like have no disk
+    return status.f_bavail * status.f_frsize if status.f_blocks else None  # /proc and the like have no disk
 
 
 def describe_file_system(path: Path) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import INPUTS, NAME, Manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_entries import ShardEntry
-from tokenloom.storage.formats.version_files import InputEntry, decode_inputs
 from tokenloom.storage.stores.store import Store
+
+if TYPE_CHECKING:
+    from tokenloom.storage.formats.version_files import InputEntry
 
 TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
 
@@ -79,6 +82,8 @@ def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
 
 def read_inputs(store: Store, manifest: Manifest) -> list[InputEntry]:
     """Return the inputs of a version; errors as read_listed."""
+    from tokenloom.storage.formats.version_files import decode_inputs  # training does not need its records
+
     return decode_inputs(read_listed(store, manifest, INPUTS), store.place(version_path(manifest.version, INPUTS)))
 
 

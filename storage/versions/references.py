@@ -9,7 +9,6 @@ from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
 
@@ -39,6 +38,8 @@ def parse_reference(text: str) -> Reference:
     store = store or "/" if slash else "."
     is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or _HEX_DIGITS.match(name))
     if not is_named or store.endswith(":/"):
+        from tokenloom.storage.stores.remote_errors import redacted  # else a local store does not need it
+
         raise StoreError(
             f"{redacted(text)!r} is not a reference: write STORE/DATASET, and @TAG or @VERSION after it if you like"
         )

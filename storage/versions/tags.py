@@ -6,7 +6,6 @@ A tag is moved by the exclusive create of number + 1, so one of two movers gets 
 from __future__ import annotations
 
 import datetime
-import getpass
 import os
 import re
 from collections.abc import Iterable
@@ -117,6 +116,8 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
 
 
 def _user() -> str:
+    import getpass  # a reader does not need it
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tokenloom.storage.cache.download import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores import remote, remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 

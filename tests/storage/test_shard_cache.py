@@ -26,8 +26,8 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache import cache_files, cache_settings
-from tokenloom.storage.cache.download import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores import local_files, remote, remote_retries
 from tokenloom.storage.stores.local_files import write_all
@@ -332,7 +332,7 @@ def test_a_program_exits_while_downloads_are_queued(
         "import sys, time\nfrom pathlib import Path\n"
         "from tokenloom.storage.stores import remote, remote_retries\n"
         "from tokenloom.storage.stores.remote import RemoteStore\n"
-        "from tokenloom.storage.cache.download import ShardRequest\n"
+        "from tokenloom.storage.cache.shard_request import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "remote.BLOCK_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 300\n"
         f"store = RemoteStore({files[0].store.root!r})\n"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,51 @@ def test_the_reader_works_without_any_extra(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=16)
     ids = data[0]["input_ids"]
     assert done.stdout.splitlines() == [f"{len(data)} {ids.sum()} {data.decode(ids)[:4]}", "[]"]
+
+
+_LOCAL_READER = """
+import sys
+
+import numpy
+
+before = set(sys.modules)
+from tokenloom import TokenDataset
+
+TokenDataset(sys.argv[1], seq_len=16)[0]
+print(*(set(sys.modules) - before))
+"""
+# What remote stores, loaders, other packings, builds and errors need, and what it imports.
+_NOT_FOR_LOCAL_READING = {
+    "concurrent.futures",
+    "difflib",
+    "filelock",
+    "fractions",
+    "fsspec",
+    "getpass",
+    "logging",
+    "pyarrow",
+    "shutil",
+    "tempfile",
+    "tokenloom.reader.state",
+    "tokenloom.reader.streams",
+    "tokenloom.storage.cache.shard_cache",
+    "tokenloom.storage.formats.version_files",
+    "tokenloom.storage.packing.counting",
+    "tokenloom.storage.packing.document_plans",
+    "tokenloom.storage.packing.shares",
+    "tokenloom.storage.stores.remote",
+    "tokenloom.storage.stores.remote_errors",
+    "uuid",
+}
+
+
+def test_reading_a_local_dataset_imports_only_what_it_needs(built: _Built) -> None:
+    command = [sys.executable, "-c", _LOCAL_READER, built.reference]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "tokenloom.storage.stores.local" in loaded
+    assert not loaded & _NOT_FOR_LOCAL_READING
+    assert all(map(find_spec, _NOT_FOR_LOCAL_READING))  # no name is misspelt or out of date
 
 
 _LOADER = """

@@ -11,8 +11,9 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.packing.counting import read_offsets
 from tokenloom.storage.packing.plans import PACKINGS
-from tokenloom.storage.packing.sample_counts import read_offsets, sample_counts
+from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest

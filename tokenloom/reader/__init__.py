@@ -1,6 +1,6 @@
 """Read a published version in training.
 
-dataset, mixture    what is read: TokenDataset, Mixture
+dataset, mixture    what is read: TokenDataset, Mixture; sample_source: what both are to a loader
 loader, evaluation  batches for a training process: TokenLoader, EvaluationPass; iterable: for torch's DataLoader
 order/              which sample is at each position of a stream
 streams             the endless sequence of samples of a dataset or a mixture

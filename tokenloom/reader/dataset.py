@@ -13,12 +13,11 @@ import numpy as np
 from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int32s, Integers
 from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
+from tokenloom.reader.sample_source import SampleSource
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
-from tokenloom.reader.streams import DatasetStream, SampleSource, StreamOptions
-from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.plans import PACKINGS
@@ -28,6 +27,8 @@ from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream
+    from tokenloom.reader.streams import DatasetStream, StreamOptions
+    from tokenloom.storage.cache.shard_cache import ShardCache
 
 Sample = dict[str, Int64s | Int32s]
 
@@ -150,6 +151,8 @@ class TokenDataset(SplitSamples, SampleSource):
 
     def stream(self, order: str, seed: int, lanes: int | None) -> DatasetStream:
         """See SampleSource."""
+        from tokenloom.reader.streams import DatasetStream  # a dataset by itself has no order
+
         return DatasetStream(self, order, seed, lanes)
 
     def iterable(self, **options: Unpack[StreamOptions]) -> SampleStream:

@@ -22,8 +22,9 @@ from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.producer import Producer
 from tokenloom.reader.ranks import Mesh, check_same_on_all_ranks, find_ranks
 from tokenloom.reader.resume import open_source
+from tokenloom.reader.sample_source import SampleSource, make_stream
 from tokenloom.reader.state import LoaderState, check_state, make_state
-from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
+from tokenloom.reader.streams import OrderOptions
 
 _CHUNK_BATCHES = 16
 _CHUNK_BYTES = 2**23

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.order import Schedule
-from tokenloom.reader.streams import DatasetStream, MixtureStream, SampleSource
+from tokenloom.reader.sample_source import SampleSource
+from tokenloom.reader.streams import DatasetStream, MixtureStream
 
 
 class Mixture(SampleSource):

@@ -15,9 +15,9 @@ from tokenloom.errors import SpecError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.packing.counting import read_offsets
 from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import PACKINGS, check_packing
-from tokenloom.storage.packing.sample_counts import read_offsets
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split

@@ -11,10 +11,9 @@ import os
 import resource
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,9 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class TokenBytes(Protocol):
@@ -182,6 +184,8 @@ class OpenShards:
         if self._pid != os.getpid():  # the threads that open these exist only in the parent
             self._ahead, self._pid = {}, os.getpid()
         if future := self._ahead.pop(index, None):
+            from concurrent.futures import CancelledError  # only a loader opens shards ahead
+
             # Cancelled with the loader that requested it; or failed, perhaps for a transient reason.
             with suppress(CancelledError, StoreError, FormatError):
                 return future.result()
@@ -192,7 +196,9 @@ class OpenShards:
             if not (isinstance(cause, OSError) and cause.errno == errno.EMFILE):
                 raise
             ahead, self._ahead = list(self._ahead.values()), {}
-            wait([future for future in ahead if not future.cancel()])
+            for future in ahead:
+                if not future.cancel():
+                    future.exception()  # waits for it
             ahead.clear()
             for _ in range(len(self._open) // 2):
                 self._drop_oldest()

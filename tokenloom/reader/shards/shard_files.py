@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shards.open_shards import OpenShard
-from tokenloom.storage.cache.download import ShardRequest
-from tokenloom.storage.cache.shard_cache import ShardCache
+from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
+
+if TYPE_CHECKING:
+    from tokenloom.storage.cache.shard_cache import ShardCache
 
 
 class ShardFiles:
@@ -29,7 +32,7 @@ class ShardFiles:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
-        self.cache = (cache or ShardCache.default()) if self.is_remote else None
+        self.cache = (cache or _default_cache()) if self.is_remote else None
 
     @property
     def is_remote(self) -> bool:
@@ -101,3 +104,9 @@ class ShardFiles:
         check_header(header, self.entries[index], str(path))
         if header.dtype != self._dtype:
             raise FormatError(f"{path}: not the shard that the manifest lists; restore it")
+
+
+def _default_cache() -> ShardCache:
+    from tokenloom.storage.cache.shard_cache import ShardCache  # its locks and threads are for remote stores only
+
+    return ShardCache.default()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,13 +14,17 @@ from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
-from tokenloom.reader.state import SamplesFingerprint
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.packing.plans import ShardPlan, sample_key
 from tokenloom.storage.packing.sample_counts import sample_counts
-from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.wording import counted
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tokenloom.reader.state import SamplesFingerprint
+    from tokenloom.storage.packing.shares import PackingShares
 
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
@@ -132,6 +135,8 @@ class SplitSamples:
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
+        from tokenloom.storage.packing.shares import PackingShares, shares_of  # for this report only
+
         total = PackingShares(0, 0, 0, 0, 0, 0)
         for index in range(len(self.counts)):
             shard = self.shards[index]
