@@ -146,3 +146,29 @@ def test_runs_of_slashes_are_one(tmp_path: Path) -> None:
         (found,) = find_files(pattern)
         assert (found.path, found.url) == ("x.txt", f"{tmp_path}/a/x.txt")
     assert [file.path for file in find_files(f"{tmp_path}//*//*.txt")] == ["a/x.txt"]
+
+
+_FINDING = """
+import sys
+from tokenloom.tasks.sources.files.finding import find_files
+
+print(*(file.path for pattern in sys.argv[1:] for file in find_files(pattern)))
+print(*{"asyncio", "fsspec"} & set(sys.modules))
+"""
+
+
+def test_local_files_are_found_without_what_remote_ones_need(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    command = [sys.executable, "-c", _FINDING, f"{tmp_path}/*.txt", f"{tmp_path}/a.txt"]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["a.txt a.txt", ""]
+
+
+def test_a_single_file_that_cannot_be_found_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "broken").symlink_to(tmp_path / "none")
+    for name in ("none", "broken"):
+        with pytest.raises(InputError, match=rf"{name}: no such file; check the path$"):
+            find_files(f"{tmp_path}/{name}")
+    with pytest.raises(InputError, match=r"a\.txt/b: can't be read: Not a directory; check the file$"):
+        find_files(f"{tmp_path}/a.txt/b")

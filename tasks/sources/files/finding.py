@@ -13,13 +13,14 @@ from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import remote_fingerprint
-from tokenloom.tasks.sources.files.local_glob import local_glob
+from tokenloom.tasks.sources.files.local_glob import local_glob, local_info
 from tokenloom.tasks.sources.files.opening import (
     Info,
     filesystem_of,
     info_in,
     input_bytes,
     is_local,
+    local_path,
     translate_input_errors,
 )
 from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob
@@ -95,11 +96,16 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
 
     Leaves out the files that `leave_out` matches.
     """
-    filesystem, stripped = filesystem_of(pattern)
+    filesystem: Any = None
+    if is_local(pattern):  # without fsspec, see filesystem_of
+        stripped = local_path(pattern)
+    else:
+        filesystem, stripped = filesystem_of(pattern)
     root = root_of(stripped)
     is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # "?name=", no wildcard
     if is_query or _first_wildcard(stripped) is None:
-        found = [(stripped, info_in(filesystem, stripped, pattern))]
+        info = local_info(stripped) if filesystem is None else info_in(filesystem, stripped, pattern)
+        found = [(stripped, info)]
         return root, leave_out.kept(found, root) if leave_out else found
     with translate_input_errors(pattern):
         if is_object(pattern):

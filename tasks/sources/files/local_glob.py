@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files.opening import Info
+from tokenloom.tasks.sources.files.opening import Info, translate_input_errors
 
 _MAGIC = frozenset("*?[")
 
@@ -28,6 +28,12 @@ def local_glob(pattern: str) -> list[tuple[str, Info]]:
     """
     parts = [part for part in pattern.split("/") if part]
     return sorted((path, _info(path)) for path in set(_matches("/", parts, ())))
+
+
+def local_info(path: str) -> Info:
+    """Return the "type" and "size" of a file or folder; raises InputError if it does not exist or can't be read."""
+    with translate_input_errors(path, "no such file; check the path"):
+        return _described(os.stat(path))
 
 
 def _matches(folder: str, parts: list[str], above: tuple[str, ...]) -> Iterator[str]:
@@ -76,8 +82,10 @@ def _is_folder(path: str) -> bool:
 
 def _info(path: str) -> Info:
     found = _stat(path)
-    if found is None:
-        return {"type": "other", "size": 0}
+    return {"type": "other", "size": 0} if found is None else _described(found)
+
+
+def _described(found: os.stat_result) -> Info:
     kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
     return {"type": kind, "size": found.st_size}
 

@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import IO, Any
 
-import fsspec
-
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
 from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.remote_retries import RemoteCalls
@@ -38,6 +36,8 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
     For an object store the first item is the class of the file system. Raises InputError if no file system reads the
     URL.
     """
+    import fsspec  # local files do not need it, and it imports asyncio and ssl
+
     if is_local(pattern):  # "::" in a local name does not chain file systems
         return fsspec.filesystem("file"), local_path(pattern)
     try:
@@ -78,8 +78,8 @@ def input_bytes(url: str) -> int:
         if is_object(url):
             with open_url(url) as file:
                 return file.size()
-        filesystem, path = fsspec.core.url_to_fs(url)
-        return int(filesystem.size(path))
+        filesystem, name = filesystem_of(url)
+        return int(filesystem.size(name))
 
 
 def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
@@ -88,7 +88,8 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
         return open(url, "rb")  # noqa: PTH123  (a str path, as fsspec gives it; the caller closes it)
     if is_object(url):
         return open_url(url)  # type: ignore[return-value]  # it has all of IO[bytes] that readers use
-    opened: AbstractContextManager[IO[bytes]] = fsspec.open(url, "rb")
+    filesystem, name = filesystem_of(url)
+    opened: AbstractContextManager[IO[bytes]] = filesystem.open(name, "rb")
     return opened
 
 

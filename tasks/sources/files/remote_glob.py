@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from fsspec.utils import glob_translate
-
 from tokenloom.errors import InputError
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3
@@ -135,6 +133,8 @@ def _fixed(path: str) -> str:
 
 
 def _matcher(path: str, pattern: str) -> Callable[[str], object]:
+    from fsspec.utils import glob_translate  # see opening.filesystem_of
+
     try:
         # Two "/" in a row in a key are a folder without a name; ** leads through it too.
         return re.compile(glob_translate(path).replace("(?:.+/)?", "(?:.*/)?")).match
