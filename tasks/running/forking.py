@@ -7,6 +7,7 @@ on macOS, where system libraries start some, workers are new programs instead.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ _POLL_SECONDS = 0.002
 
 def serve_forks(descriptor: int) -> NoReturn:
     """Run in the server: start workers until the parent is gone."""
+    gc.disable()  # loading makes no garbage, and a collection would write to the pages that forks share
     keep_pandas_out()
     os.set_inheritable(descriptor, False)  # in a worker it would hide from the parent that the server has ended
     control = Connection(descriptor)
@@ -57,8 +59,10 @@ def _start_worker(control: Connection) -> int:
             return os.posix_spawn(
                 sys.executable, [sys.executable, "-c", _WORKER, str(descriptor), *sys.path], os.environ
             )
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
+            gc.enable()
             control.close()
             serve(descriptor)
         return pid
