@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
@@ -15,8 +15,7 @@ from tokenloom.storage.versions.published import is_published, load_manifest, pu
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A dataset in a store, and a tag or version of it. Part of a version parses too, and names nothing."""
 
     store: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tokenloom.reader.arrays import TokenType
 
@@ -11,8 +11,7 @@ FIELDS = ("cu_seqlens", "document_ids", "position_ids")
 LABELS = ("shifted", "same")
 
 
-@dataclass(frozen=True)
-class BatchFormat:
+class BatchFormat(NamedTuple):
     """What a batch holds, and in which form; TokenDataset documents the arguments."""
 
     seq_len: int

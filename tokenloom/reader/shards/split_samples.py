@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
 
 
-@dataclass(frozen=True)
-class OpenOptions:
+class OpenOptions(NamedTuple):
     """How shards are opened, and how many stay open; TokenDataset documents the arguments."""
 
     max_open_shards: int

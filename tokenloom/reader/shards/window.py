@@ -7,8 +7,7 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -38,8 +37,7 @@ class PieceSource(Protocol):
 Piece: TypeAlias = tuple[PieceSource, int, int, int]
 
 
-@dataclass(frozen=True)
-class WindowPart:
+class WindowPart(NamedTuple):
     """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
 
     shards: OpenShards
@@ -51,8 +49,7 @@ class WindowPart:
         return np.diff(offsets_of(self.rows.lengths)[self.rows.row_offsets])
 
 
-@dataclass(frozen=True)
-class _Pieces:
+class _Pieces(NamedTuple):
     """The pieces of all rows, in order; those of row r are [row_starts[r], row_starts[r + 1])."""
 
     sources: list[PieceSource]
