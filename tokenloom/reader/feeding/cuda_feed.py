@@ -1,43 +1,37 @@
-"""Batches on a CUDA device: rows are gathered in pinned buffers, copied on a side stream, and widened on the device.
+"""Batches on a CUDA device: rows are gathered in pinned memory, copied on a side stream, and widened on the device.
 
 A token travels in its stored type: two bytes for a uint16 shard. The consumer's stream waits for the copy; the consumer
-never does. A buffer is refilled once the widening that reads it is done.
+never does. Memory belongs to torch's allocators. They reuse pinned memory once the copies that read it are done, and
+memory on the device in the order of the side stream, which waits until a batch is widened.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from tokenloom.reader.arrays import Int32s, Tokens
 from tokenloom.reader.feeding.feed import Batch, sequence_lengths
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
 from tokenloom.reader.shards.window import RowWindow
+from tokenloom.storage.formats.arrays import Int64s
 
-_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # torch has few kernels for unsigned types other than uint8
-
-
-@dataclass
-class _Slot:
-    """A pinned buffer for each array, and a buffer on the device."""
-
-    host: dict[str, torch.Tensor]
-    device: dict[str, torch.Tensor]
-    copied: torch.cuda.Event
-    used: list[torch.cuda.Event] = field(default_factory=list)  # the widening of each batch that was taken
-    batches_left: int = 0
+#: an array that several batches share, and how many of its entries belong to each
+_Shared: TypeAlias = tuple[Tokens | Int32s | Int64s, list[int]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Made:
-    """A batch of a slot that is not widened yet."""
+    """A batch that is not widened yet: its arrays on the device, valid once they are copied."""
 
-    slot: _Slot
-    index: int
-    ignored: torch.Tensor | None = None  # positions of ignored labels in the flattened batch, pinned
-    cu_seqlens: torch.Tensor | None = None
-    max_seqlen: int = 0
+    copied: torch.cuda.Event
+    arrays: dict[str, Tensor]
+    max_seqlen: int | None
 
 
 class CudaFeed:
@@ -46,109 +40,91 @@ class CudaFeed:
     Args:
         form: what a batch holds.
         batch_size: B.
-        chunk_batches: how many batches are made at a time, at most.
-        num_chunks: how many chunks may be under way at once; each has its own buffers.
         device: the current device if it has no index.
         times: adds up the seconds of each phase.
+
+    Raises:
+        RuntimeError: this process is a fork of one that uses CUDA; torch's message names the remedy.
     """
 
-    def __init__(
-        self,
-        form: BatchFormat,
-        batch_size: int,
-        chunk_batches: int,
-        num_chunks: int,
-        device: torch.device,
-        times: PhaseTimes,
-    ) -> None:
-        device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
-        self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        with torch.cuda.device(device):
-            self._slots = [self._make_slot(batch_size * chunk_batches) for _ in range(num_chunks)]
-        self._next = 0
-
-    def _make_slot(self, num_rows: int) -> _Slot:
-        shapes = {"tokens": ((num_rows, self._form.row_tokens), _SIGNED[self._form.dtype.itemsize])}
-        for name in self._form.row_fields:
-            shapes[name] = ((num_rows, self._form.seq_len), torch.int32)
-        host = {name: torch.empty(shape, dtype=dtype, pin_memory=True) for name, (shape, dtype) in shapes.items()}
-        with torch.cuda.stream(self._stream):  # so that their memory is freed only after the copies into them
-            device = {name: torch.empty_like(tensor, device=self._device) for name, tensor in host.items()}
-        return _Slot(host, device, torch.cuda.Event())  # type: ignore[no-untyped-call]
+    def __init__(self, form: BatchFormat, batch_size: int, device: torch.device, times: PhaseTimes) -> None:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # raises in a forked child
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._form, self._batch_size, self._times = form, batch_size, times
+        self._device = torch.device(device.type, index)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def make(self, window: RowWindow, first: int, num_batches: int) -> list[_Made]:
         """See Feed."""
-        with torch.cuda.device(self._device):  # set in each thread: pinned memory belongs to the current device
-            return self._make(window, first, num_batches)
-
-    def _make(self, window: RowWindow, first: int, num_batches: int) -> list[_Made]:
-        slot = self._free_slot()
-        slot.batches_left = num_batches
-        slot.copied.synchronize()  # the pinned buffer is free again
-        num_rows = num_batches * self._batch_size
-        end = first + num_rows
         with self._times.phase("gather"):
-            slot.host["tokens"].numpy().view(self._form.dtype)[:num_rows] = window.tokens(first, end)
-        batches = [_Made(slot, index) for index in range(num_batches)]
+            tokens = window.tokens(first, first + num_batches * self._batch_size)
+        shared: dict[str, _Shared] = {"tokens": (tokens, [self._batch_size] * num_batches)}
+        max_seqlens: list[int] = []
         if self._form.needs_marks or window.has_padding:
             with self._times.phase("pack"):
-                for name in self._form.row_fields:
-                    window.boundaries.write(name, first, end, slot.host[name].numpy()[:num_rows])
-                for batch in batches:
-                    self._add_boundaries(batch, window, first + batch.index * self._batch_size)
+                shared |= self._row_fields(window, first, num_batches)
+                shared["ignored"] = self._ignored(window, first, num_batches)
+                if "cu_seqlens" in self._form.fields:
+                    shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
         with self._times.phase("copy"):
-            self._copy(slot, num_rows)
-        return batches
+            copied, parts = self._copy(shared)
+        return [
+            _Made(copied, {name: part[i] for name, part in parts.items()}, max_seqlens[i] if max_seqlens else None)
+            for i in range(num_batches)
+        ]
 
-    def _free_slot(self) -> _Slot:
-        place = self._next % len(self._slots)
-        self._next += 1
-        if self._slots[place].batches_left:  # the consumer still needs it: replace it
-            self._slots[place] = self._make_slot(len(self._slots[place].host["tokens"]))
-        return self._slots[place]
+    def _row_fields(self, window: RowWindow, first: int, num_batches: int) -> dict[str, _Shared]:
+        num_rows = num_batches * self._batch_size
+        fields: dict[str, _Shared] = {}
+        for name in self._form.row_fields:
+            values = np.empty((num_rows, self._form.seq_len), np.int32)
+            window.boundaries.write(name, first, first + num_rows, values)
+            fields[name] = (values, [self._batch_size] * num_batches)
+        return fields
 
-    def _add_boundaries(self, made: _Made, window: RowWindow, first: int) -> None:
-        ignored = window.boundaries.ignored_labels(first, first + self._batch_size)
-        made.ignored = torch.from_numpy(ignored).pin_memory()
-        if "cu_seqlens" in self._form.fields:
-            cu_seqlens, made.max_seqlen = sequence_lengths(window, first, self._batch_size)
-            made.cu_seqlens = torch.from_numpy(cu_seqlens).pin_memory()
+    def _ignored(self, window: RowWindow, first: int, num_batches: int) -> _Shared:
+        """Return the positions of ignored labels in each flattened batch."""
+        flat = window.boundaries.ignored_labels(first, first + num_batches * self._batch_size)
+        batch, position = np.divmod(flat, self._batch_size * self._form.seq_len)
+        return position, np.bincount(batch, minlength=num_batches).tolist()
 
-    def _copy(self, slot: _Slot, rows: int) -> None:
-        with torch.cuda.stream(self._stream):
-            for event in slot.used:
-                self._stream.wait_event(event)
-            slot.used.clear()
-            for name, host in slot.host.items():
-                slot.device[name][:rows].copy_(host[:rows], non_blocking=True)
-            slot.copied.record(self._stream)
+    def _cu_seqlens(self, window: RowWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
+        starts = range(first, first + num_batches * self._batch_size, self._batch_size)
+        arrays, longest = zip(*(sequence_lengths(window, start, self._batch_size) for start in starts), strict=True)
+        return (np.concatenate(arrays), list(map(len, arrays))), list(longest)
+
+    def _copy(self, shared: dict[str, _Shared]) -> tuple[torch.cuda.Event, dict[str, tuple[Tensor, ...]]]:
+        """Begin to copy arrays to the device; return the event of the end, and the part of each batch."""
+        parts = {}
+        # The device comes first: a new thread that leaves a stream returns to device 0, and would open a context there.
+        with torch.inference_mode(False), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            for name, (array, sizes) in shared.items():
+                dtype = getattr(torch, array.dtype.name)
+                host = torch.empty(array.shape, dtype=dtype, device="cpu", pin_memory=True)
+                host.numpy()[...] = array
+                parts[name] = torch.split(host.to(self._device, non_blocking=True), sizes)
+            return self._stream.record_event(), parts
 
     def finish(self, made: _Made) -> Batch:
         """Widen one batch on the consumer's stream; see Feed."""
-        slot = made.slot
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(slot.copied)
-        for buffer in slot.device.values():
-            buffer.record_stream(stream)  # it must outlive the work on that stream
-        rows = slice(made.index * self._batch_size, (made.index + 1) * self._batch_size)
-        tokens = slot.device["tokens"][rows].to(torch.int64)
-        if self._form.dtype.itemsize > 1:
-            tokens &= 2 ** (8 * self._form.dtype.itemsize) - 1
-        shifted = tokens[:, 1:] if self._form.labels == "shifted" else tokens[:, :-1]
-        own = torch.contiguous_format  # for a batch of one row, contiguous() would return the same memory twice
+        stream.wait_event(made.copied)
+        with torch.inference_mode(False):  # the consumer may use the batch outside of that mode
+            batch = self._widen(made)
+        self._stream.wait_stream(stream)  # later copies may be given the memory of this batch's arrays
+        return batch
+
+    def _widen(self, made: _Made) -> Batch:
+        arrays, own = made.arrays, torch.contiguous_format
+        inputs = arrays["tokens"][:, :-1]
+        labels = arrays["tokens"][:, 1:] if self._form.labels == "shifted" else inputs
         batch: Batch = {
-            "input_ids": tokens[:, :-1].clone(memory_format=own),
-            "labels": shifted.clone(memory_format=own),
+            "input_ids": inputs.to(torch.int64, memory_format=own),
+            "labels": labels.to(torch.int64, memory_format=own),
         }
-        for name in self._form.row_fields:
-            batch[name] = slot.device[name][rows].clone()
-        if made.ignored is not None:
-            places = made.ignored.to(self._device, non_blocking=True)
-            batch["labels"].view(-1).index_fill_(0, places, IGNORED)
-        if made.cu_seqlens is not None:
-            batch["cu_seqlens"] = made.cu_seqlens.to(self._device, non_blocking=True)
-            batch["max_seqlen"] = made.max_seqlen
-        slot.used.append(stream.record_event())
-        slot.batches_left -= 1
+        if "ignored" in arrays:
+            batch["labels"].view(-1).index_fill_(0, arrays["ignored"], IGNORED)
+        batch |= {name: arrays[name].clone() for name in self._form.row_fields}
+        if made.max_seqlen is not None:
+            batch |= {"max_seqlen": made.max_seqlen, "cu_seqlens": arrays["cu_seqlens"].clone()}
         return batch
