@@ -11,6 +11,7 @@ import pytest
 
 from tests.builders.datasets import make_spec, write_parquet
 from tests.tokenloom.test_fast_encoders import changed, train
+from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepiece
 from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
@@ -28,10 +29,12 @@ _NUM_TEXTS = 3000
 class Builds:
     """Builds of one input into fresh stores, and what they reported."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: bytes | None = None) -> None:
+        """Prepare builds with a tokenizer.json, or with a model of SentencePiece."""
         self.folder = folder
-        (folder / "tokenizer.json").write_bytes(train())
-        self.definition = {"kind": "huggingface", "path": str(folder / "tokenizer.json")}
+        kind, name = ("huggingface", "tokenizer.json") if model is None else ("sentencepiece", "tokenizer.model")
+        (folder / name).write_bytes(train() if model is None else model)
+        self.definition = {"kind": kind, "path": str(folder / name)}
         texts = [f"text {i}: lorem ipsum, it's naïve" for i in range(_NUM_TEXTS)]
         for i in range(3):
             write_parquet(folder / f"{i}.parquet", texts[i::3])
@@ -87,6 +90,15 @@ def break_encoder(
 ) -> None:
     wrong = changed(builds.encoder, change)
     monkeypatch.setattr(gigatoken_library, "make_encoder", lambda tokenizer: wrong)
+
+
+def test_the_bytes_of_a_sentencepiece_model_do_not_depend_on_the_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    builds = Builds(tmp_path, train_sentencepiece())
+    builds.trust()
+    test_the_bytes_do_not_depend_on_the_encoder(2, builds)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -141,7 +141,7 @@ class HuggingFaceTokenizer(_WithBackend):
         return self
 
 
-class SentencePieceTokenizer(_WithMarks):
+class SentencePieceTokenizer(_WithBackend):
     """A model file of SentencePiece."""
 
     model_config = ConfigDict(title="SentencePiece")

@@ -65,7 +65,7 @@ class SentencePieceTokenizer:
         self.eot_id = eot_id
         self.eot = library.IdToPiece(eot_id)
         self._library = library
-        self._bos_ids = bos_ids
+        self.bos_ids = bos_ids
         # The library decodes control pieces to an empty text.
         control = {i: library.IdToPiece(i) for i in range(self.vocab_size) if library.IsControl(i) or i in bos_ids}
         self._spellings = control | {eot_id: END_OF_TEXT}
@@ -79,7 +79,7 @@ class SentencePieceTokenizer:
         parts = []
         for start, end in runs_of(offsets, _RUN_BYTES):
             run = [data[bounds[i] : bounds[i + 1]].tobytes() for i in range(start, end)]
-            parts.append(with_boundary_ids(self._encode_texts(run), self._bos_ids, self.eot_id, dtype))
+            parts.append(with_boundary_ids(self._encode_texts(run), self.bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)
 
     def _encode_texts(self, texts: list[bytes]) -> list[NDArray[np.int32]]:

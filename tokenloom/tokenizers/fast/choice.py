@@ -16,7 +16,7 @@ from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
 
 AUTO, REFERENCE = "auto", "reference"
-_KINDS = ("tiktoken", "huggingface")
+_KINDS = ("tiktoken", "huggingface", "sentencepiece")
 
 
 def backend_of(definition: Mapping[str, Any]) -> str:

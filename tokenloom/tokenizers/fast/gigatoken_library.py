@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gigatoken
 import numpy as np
@@ -23,11 +23,16 @@ from numpy.typing import NDArray
 from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast import sentencepiece_parts
 from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
 from tokenloom.tokenizers.fast.known_parts import Unproven, bare_content, check_tokenizer_json, routed_spellings
+from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+
+if TYPE_CHECKING:  # its module imports sentencepiece, which other kinds do without
+    from tokenloom.tokenizers.sentencepiece_model import SentencePieceTokenizer
 
 NAME = f"gigatoken {version('gigatoken')}"
 _MAX_GROWTH = 256_000_000
@@ -50,6 +55,8 @@ def check_parts(tokenizer: Tokenizer) -> None:
             raise Unproven("its ranks are not 0, 1, 2, ...")
     elif isinstance(tokenizer, HuggingFaceTokenizer):
         check_tokenizer_json(json.loads(tokenizer.files[FILE]))
+    elif tokenizer.kind == "sentencepiece":
+        read_model(tokenizer.files[sentencepiece_parts.FILE])
     else:
         raise Unproven(f"gigatoken does not encode the kind {tokenizer.kind}")
 
@@ -61,6 +68,8 @@ def starts_thread(tokenizer: Tokenizer) -> bool:
 
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """See Library.make_encoder."""
+    if tokenizer.kind == "sentencepiece":
+        return _for_sentencepiece(cast("SentencePieceTokenizer", tokenizer))
     check_parts(tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer | HuggingFaceTokenizer)
     if isinstance(tokenizer, TiktokenTokenizer):
@@ -72,6 +81,17 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
         data = json.dumps(content).encode()
         encoder, spellings = _Encoder(lambda: gigatoken.Tokenizer.from_json(data)), routed_spellings(content)
     return FastEncoder(NAME, encoder.encode_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+
+
+def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
+    model = read_model(tokenizer.files[sentencepiece_parts.FILE])
+    data = json.dumps(model.tokenizer_json()).encode()
+    encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
+
+    def encode_flat(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        return encoder.encode_flat([model.prepared(text) for text in texts])
+
+    return FastEncoder(NAME, encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _from_ranks(ranks: bytes, pattern: str) -> gigatoken.Tokenizer:

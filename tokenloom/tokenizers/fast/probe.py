@@ -70,23 +70,24 @@ def probe(
         num_texts += num_more
         report(what, num_texts)
 
-    pairs = with_byte_pairs(reference)
-    cuts, ids = (
-        _Comparison(pairs, library_of(encoder.library).make_encoder(pairs), count),
-        _Comparison(reference, encoder, count),
-    )
+    ids = cuts = _Comparison(reference, encoder, count)
+    if vocabulary.cuts:
+        pairs = with_byte_pairs(reference)
+        cuts = _Comparison(pairs, library_of(encoder.library).make_encoder(pairs), count)
     refused = None
     try:
         odd = cuts.odd_code_points(size.code_points)
-        odd |= ids.odd_code_points([code for code in size.code_points if code < _NUM_COMMON])
+        if vocabulary.cuts:
+            odd |= ids.odd_code_points([code for code in size.code_points if code < _NUM_COMMON])
         if vocabulary.normalizes:
             odd |= cuts.odd_marks(odd, frozenset(size.code_points))
         if len(odd) > _MAX_ODD:
             raise _Refused(f"it encodes {len(odd):,} characters differently")
         if vocabulary.normalizes:
             odd |= _unassigned()
-        cuts.compare(odd, _any_texts(size))
-        ids.compare(odd, chain(_texts_of(vocabulary), [("special tokens", encoder.spellings)], _any_texts(size)))
+        if vocabulary.cuts:
+            cuts.compare(odd, _any_texts(size))
+        ids.compare(odd, chain(_texts_of(vocabulary, size), [("special tokens", encoder.spellings)], _any_texts(size)))
     except _Refused as error:
         refused, odd = str(error), set()
     return Verdict(reference.fingerprint, reference.backend, encoder.library, refused, _ranges(odd))
@@ -137,10 +138,12 @@ class _Comparison:
         return given[differing(expected, found)]
 
 
-def _texts_of(vocabulary: Vocabulary) -> list[_Group]:
+def _texts_of(vocabulary: Vocabulary, size: ProbeSize) -> list[_Group]:
+    num_mixtures = 0 if vocabulary.cuts else 10 * size.num_mixtures
     return [
         ("vocabulary", probe_texts.words_in_context(vocabulary.words)),
         ("merges", probe_texts.merges_in_context(vocabulary.merges)),
+        ("mixtures of entries", probe_texts.mixtures(num_mixtures, vocabulary.words)),
     ]
 
 

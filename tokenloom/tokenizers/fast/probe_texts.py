@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import product
 
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]  # all that text may contain
@@ -102,13 +102,13 @@ def runs(lengths: Iterable[int]) -> Iterator[str]:
             yield f"b{repeated * length}b" if length < _LONGEST else ""
 
 
-def mixtures(count: int) -> Iterator[str]:
-    """Yield random strings of odd characters, one in 20 of them long, the same ones every time.
+def mixtures(count: int, pieces: Sequence[str] = _ODD_PIECES) -> Iterator[str]:
+    """Yield random strings of odd characters or other pieces, one in 20 of them long, the same ones every time.
 
-    A long one is made of few of the characters, so that many have none that goes to the reference.
+    A long one is made of few of the pieces, so that many have none that goes to the reference.
     """
     generator = random.Random(1)
     for i in range(count):
-        yield "".join(generator.choices(_ODD_PIECES, k=generator.randrange(1, 24)))
+        yield "".join(generator.choices(pieces, k=generator.randrange(1, 24)))
         if i % 20 == 0:
-            yield "".join(generator.choices(generator.sample(_ODD_PIECES, 12), k=generator.randrange(50, 1000)))
+            yield "".join(generator.choices(generator.sample(pieces, 12), k=generator.randrange(50, 1000)))

@@ -1,0 +1,231 @@
+"""The fast encoder of SentencePiece models: the same ids where it is used, and every other model is refused."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.counts import count
+from tests.tokenloom.test_fast_encoders import SIZE, ids_of
+from tests.tokenloom.tokenizer_conformance import TEXTS, real_texts
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
+from tokenloom.tokenizers.fast.choice import choose
+from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.probe import probe
+from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.sentencepiece_parts import FILE, SPACE_MARK, read_model
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.verdict import Verdict
+from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
+
+_CORPUS = ["lorem ipsum dolor sit amet", "aaaa aaa ababab -----", "été, été: naïve café", "x = f(x)\n    y"] * 5
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+_TRAINER, _NORMALIZER = 2, 3
+
+
+def train(**options: Any) -> bytes:
+    """Return a model with byte fallback and without normalization, as Llama 2 and Mistral 7B have it."""
+    model = io.BytesIO()
+    defaults: dict[str, Any] = {
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "vocab_size": 340,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "user_defined_symbols": ["<sep>", "\n\n", "m▁i"],
+    }
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(_CORPUS), model_writer=model, num_threads=1, minloglevel=2, **(defaults | options)
+    )
+    return model.getvalue()
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    """Return a field of a message of protobuf; one that is appended to a file is added, or overrides an earlier one."""
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def piece(text: str, score: float = -1e9, kind: int = _NORMAL) -> bytes:
+    """Return a piece to append to a file."""
+    packed = bytes([2 << 3 | 5]) + struct.pack("<f", score)
+    return field(1, field(1, text.encode()) + packed + field(3, kind))
+
+
+def loaded(model: bytes) -> ReferenceTokenizer:
+    return load_tokenizer({"kind": "sentencepiece", "bos": "<s>"}, {FILE: model})
+
+
+def fast_of(reference: ReferenceTokenizer) -> FastTokenizer:
+    encoder = make_encoder(reference)
+    return FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)
+
+
+# Runs of spaces share a score, as in Llama 2 and Mistral 7B.
+_RUNS = b"".join(piece(SPACE_MARK * length) for length in (2, 3, 4, 7))
+_MODELS = {
+    "with a space before": train() + _RUNS,
+    "without": train(add_dummy_prefix=False) + _RUNS + piece("▁▁▁▁▁", 0, _USER_DEFINED),
+    "without runs": train(user_defined_symbols=[]),
+}
+_PARTS = [
+    *(" ", "  ", "    ", SPACE_MARK, "▁▁", "\n", "\n\n", "\x00", "\t", "a", "aa", "ab", "-", "---", "été", "ét", "té"),
+    *(
+        "<sep>",
+        "m i",
+        "m▁i",
+        "m",
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<0x0A>",
+        "lorem",
+        "ipsum",
+        ",",
+        "梦",
+        "\U0001f469",
+        "e\u0301",
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=_MODELS)
+def reference(request: pytest.FixtureRequest) -> ReferenceTokenizer:
+    """A model of each sort that the fast encoder takes."""
+    return loaded(_MODELS[request.param])
+
+
+@pytest.fixture(scope="module")
+def fast(reference: ReferenceTokenizer) -> FastTokenizer:
+    """What encodes with the fast encoder of `reference`."""
+    return fast_of(reference)
+
+
+@given(st.lists(st.one_of(st.lists(st.sampled_from(_PARTS)).map("".join), st.text()), max_size=4))
+@example(TEXTS)
+@example([" " * length + end for length in range(40) for end in ("", "x", "\n")])
+@example(["a" * 5000, "ab" * 3000, "-a" * 3000, " " * 5000])
+def test_texts_have_the_ids_of_the_library(
+    reference: ReferenceTokenizer, fast: FastTokenizer, texts: list[str]
+) -> None:
+    assert ids_of(fast, texts) == ids_of(reference, texts)
+
+
+# ---- by construction
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: train(model_type="unigram", vocab_size=299), "its model_type is not BPE"),
+        (lambda: train(byte_fallback=False, vocab_size=70), "it has no byte_fallback"),
+        (lambda: train(treat_whitespace_as_suffix=True), "it has treat_whitespace_as_suffix"),
+        (lambda: train(normalization_rule_name="nfkc"), "it normalizes text: it has a precompiled_charsmap"),
+        (lambda: train(remove_extra_whitespaces=True), "it has remove_extra_whitespaces"),
+        (lambda: train() + field(_NORMALIZER, field(5, 0)), "it has no escape_whitespaces"),
+        (
+            lambda: train() + field(_NORMALIZER, field(6, b"a\tb")),
+            "it normalizes text: it has a normalization_rule_tsv",
+        ),
+        (lambda: train() + field(_NORMALIZER, field(7, 1)), "its normalizer_spec has the unknown field 7"),
+        (lambda: train() + field(_TRAINER, bytes([0xC0, 0x03, 1])), "its trainer_spec has the unknown field 56"),
+        (lambda: train() + field(6, b""), "its file has the unknown field 6"),
+        (lambda: train() + piece("amx", -5e8, _UNUSED), "its piece 'amx' is unused"),
+        (lambda: train() + piece("\x07", 0, _CONTROL), r"its control piece '\\x07' is one character"),
+        (lambda: train() + piece("a b", -5e8), "its piece 'a b' has a space or looks like a byte"),
+        (lambda: train() + piece("<0xff>", -5e8), "its piece '<0xff>' has a space or looks like a byte"),
+        (lambda: train() + piece("a梦", -5e8), "its piece 'a梦' has a character that is not a piece"),
+        (lambda: train() + piece("amx") + piece("mxa"), "its pieces 'amx' and 'mxa' have the same score"),
+        (lambda: train() + piece("amx", float("inf")), "the score of its piece 'amx' is inf"),
+    ],
+)
+def test_a_part_that_is_not_known_to_be_honoured_is_named(model: Any, message: str) -> None:
+    reference = loaded(model())
+    with pytest.raises(Unproven, match=f"^{message}$"):
+        make_encoder(reference)
+
+
+def test_a_damaged_model_that_the_library_takes_is_refused_or_encoded_the_same() -> None:
+    whole, num_taken = train(), 0
+    for seed in range(count(60, 5000)):
+        damaged, draw = bytearray(whole), random.Random(seed)
+        damaged[draw.randrange(len(damaged))] ^= draw.randrange(1, 256)
+        try:
+            reference = loaded(bytes(damaged))
+            fast = fast_of(reference)
+        except (TokenizerError, Unproven):
+            continue
+        num_taken += 1
+        assert ids_of(fast, TEXTS) == ids_of(reference, TEXTS)
+    assert num_taken
+
+
+# ---- the probe
+
+
+def verdict_on(reference: ReferenceTokenizer, used: ReferenceTokenizer) -> Verdict:
+    """Probe what encodes with the model of another tokenizer."""
+    encoder = replace(make_encoder(reference), encode_flat=make_encoder(used).encode_flat)
+    return probe(reference, encoder, vocabulary_of(reference), lambda what, num_texts: None, SIZE)
+
+
+@pytest.mark.slow
+def test_the_probe_finds_no_character_that_is_encoded_differently(reference: ReferenceTokenizer) -> None:
+    verdict = verdict_on(reference, reference)
+    assert (verdict.refused, verdict.odd) == (None, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        train() + _RUNS + piece("amet", -1e8),  # one piece more
+        train(vocab_size=339) + piece("amet", -1e8) + _RUNS,  # another one
+        train() + piece(SPACE_MARK * 2) + piece(SPACE_MARK * 3),
+        train() + _RUNS + piece("tp", 0, _USER_DEFINED),
+    ],
+    ids=["a piece", "a score", "runs of spaces", "a user-defined piece"],
+)
+def test_the_probe_refuses_another_model(wrong: bytes) -> None:
+    verdict = verdict_on(loaded(train() + _RUNS), loaded(wrong))
+    assert verdict.refused is not None and verdict.refused.startswith("it encodes ")
+
+
+# ---- the choice
+
+
+def test_a_model_is_pending_and_one_that_normalizes_keeps_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
+    pending = choose(loaded(train()), "auto").pending
+    assert pending is not None and pending.NAME.startswith("gigatoken ")
+    choice = choose(loaded(train(model_type="unigram", vocab_size=299)), "auto")
+    assert (choice.pending, choice.encoder) == (None, None)
+    assert choice.reason == "its model_type is not BPE; splintr-rs does not encode the kind sentencepiece"
+
+
+# ---- real models
+
+
+def test_a_real_model_has_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
+    path = data_dir / "tokenizers" / "mistral" / "tokenizer.model.v1"
+    if not path.is_file():
+        pytest.skip(f"needs real data: {path}")
+    reference = loaded(path.read_bytes())
+    assert len(read_model(path.read_bytes()).merges()) == 58_980
+    fast = fast_of(reference)
+    texts = [*TEXTS, *real_texts(data_dir)]
+    assert ids_of(fast, texts) == ids_of(reference, texts)
