@@ -44,17 +44,21 @@ def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
 def write_sparse_store(
     folder: Path, num_shards: int, offsets: NDArray[np.uint64], seq_len: int, files: bool = True
 ) -> str:
-    """Write a version of sparse shards of zeros, all with these documents; without `files`, only its manifest."""
+    """Write a version of sparse shards of zeros; without `files`, only its manifest.
+
+    All shards have documents of these lengths, each from another one on, so that no two have the same offsets.
+    """
     shards = _make_folder(folder)
     num_tokens = int(offsets[-1])
     samples = {f"best_fit/{seq_len}": num_samples("best_fit", seq_len, num_tokens, offsets)}
-    checksum = xxhash.xxh3_128_digest(offsets.tobytes())
+    lengths = np.diff(offsets)
     entries = []
     for index in range(num_shards):
-        header = _sparse_header(index, offsets, checksum)
+        rolled = np.append(offsets[:1], np.cumsum(np.roll(lengths, -index)))
+        header = _sparse_header(index, rolled)
         path = shards / f"{index:06d}.tok"
         if files:
-            _write_sparse_shard(path, header, offsets)
+            _write_sparse_shard(path, header, rolled)
         entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
         entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes, "samples": samples}
         entries.append(entry | {"first_key": "0" * 16, "last_key": "f" * 16})
@@ -92,7 +96,8 @@ def _make_folder(folder: Path) -> Path:
     return shards
 
 
-def _sparse_header(index: int, offsets: NDArray[np.uint64], checksum: bytes) -> ShardHeader:
+def _sparse_header(index: int, offsets: NDArray[np.uint64]) -> ShardHeader:
+    checksum = xxhash.xxh3_128_digest(offsets.tobytes())
     num_tokens = int(offsets[-1])
     offsets_start = -(-(_TOKENS_START + 2 * num_tokens) // 8) * 8
     places = (_TOKENS_START, offsets_start, offsets_start + offsets.nbytes)

@@ -212,7 +212,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[Figure]:
     figures = measure_rates(reference, sizes, rounds)
     figures += measure_cold(reference, sizes, rounds, arguments.drop_caches)
     figures += measure_waits(reference, sizes)
-    figures += measure_packing(sizes, rounds)
+    figures += measure_packing(folder, sizes, rounds)
     figures += measure_scale(folder, sizes, min(3, rounds))
     return figures + (measure_long_run(reference, sizes) if arguments.full else [])
 

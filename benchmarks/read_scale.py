@@ -11,25 +11,21 @@ from typing import Any
 import numpy as np
 
 from figures import Figure
-from made_store import random_offsets, write_sparse_store
+from made_store import write_sparse_store
 from read_sizes import SEQ_LEN, Sizes
 
 _CHILD = Path(__file__).with_name("read_scale_child.py")
 
 
 def measure_scale(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
-    """Open versions with many shards, with many documents per shard, and with only a long list of shards."""
+    """Open a version with many shards, and one with only a long list of shards."""
     even = np.linspace(0, sizes.sparse_tokens, 1001).astype("<u8")
     big = write_sparse_store(folder / "big", sizes.sparse_shards, even, SEQ_LEN)
-    packed = random_offsets(np.random.default_rng(3), sizes.documents)
-    full = write_sparse_store(folder / "packed", 16, packed, SEQ_LEN)
     many = write_sparse_store(folder / "many", sizes.listed_shards, even, SEQ_LEN, files=False)
     measured = [open_in_child(big, sizes, sizes.waits) for _ in range(rounds)]
-    best_fit = [1e3 * open_in_child(full, sizes, 1, packing="best_fit")["first"] for _ in range(rounds)]
     listed = [open_in_child(many, sizes, 0)["open"] for _ in range(rounds)]
     return [
         *_of_big_version(measured, sizes),
-        Figure(f"16 shards of {sizes.documents:,} documents, best_fit: first batch", "ms", best_fit),
         Figure(f"{sizes.listed_shards:,} shards: open", "s", listed, "<= 0.6"),
     ]
 

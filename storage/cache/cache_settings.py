@@ -15,7 +15,7 @@ _LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z", re.I)
 
 
 def default_cache_folder() -> Path:
-    """Return the folder of copied shards, counts of samples and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
+    """Return the folder of copied shards, counts, plans and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
 
     Raises StoreError if the home folder is unknown, as for a user whom the system does not list.
     """

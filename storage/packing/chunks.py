@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s
 
 _BLOCK = 2**20  # documents at a time, which bounds the memory
 
@@ -50,12 +50,19 @@ class Chunks:
         return is_packed
 
 
-def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[Int64s, Int64s]:
-    """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order."""
+def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, AnyArray]:
+    """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
+
+    Both are uint32, or int64 of a shard with 2**32 tokens or more.
+    """
+    number = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
     lengths = np.concatenate([np.zeros(0, dtype=np.int64), *length_blocks(offsets)])
-    chunks = Chunks.of(lengths, seq_len)
-    counts = chunks.num_full + chunks.is_packed()
-    first_pieces = np.cumsum(counts) - counts
-    inside = (np.arange(int(counts.sum())) - np.repeat(first_pieces, counts)) * seq_len
-    starts = np.repeat(offsets[:-1].astype(np.int64), counts) + inside
-    return starts, np.minimum(np.repeat(lengths, counts) - inside, seq_len + 1)
+    lengths = lengths[lengths > 0]
+    counts = np.maximum(1, -((1 - lengths) // seq_len))
+    last = np.cumsum(counts) - 1  # the last piece of each document; the others share a token with the next one
+    sizes = np.full(int(counts.sum()), seq_len + 1, number)
+    sizes[last] = lengths - (counts - 1) * seq_len
+    steps = np.full(len(sizes), seq_len, number)
+    steps[last] = sizes[last]
+    ends: AnyArray = np.cumsum(steps, dtype=number)
+    return ends - steps, sizes

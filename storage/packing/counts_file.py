@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +13,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.manifest import Manifest
-
-_logger = logging.getLogger("tokenloom")
+from tokenloom.storage.packing.kept_files import keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +60,4 @@ class CountsFile:
 
     def write(self, counts: Sequence[int]) -> bool:
         """Keep counts for later readers; return False, and log why, if the folder can't be written."""
-        temporary = self.path.with_name(f"{self.path.name}.{os.urandom(16).hex()}")
-        data = sign_record(replace(self._empty, counts=list(counts)))
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
-            os.replace(temporary, self.path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            _logger.warning("%s: can't be written: %s; TOKENLOOM_CACHE names another folder", self.path, error.strerror)
-            return False
-        return True
+        return keep(self.path, sign_record(replace(self._empty, counts=list(counts))))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
 from tokenloom.storage.packing.best_fit import fill_bins
+from tokenloom.storage.packing.document_plans import _stable_order
 from tokenloom.storage.packing.plans import PACKINGS, num_samples, plan_shard
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 
@@ -279,6 +280,17 @@ def test_arguments_out_of_range_are_refused_by_name() -> None:
 
 def test_the_spec_knows_every_packing() -> None:
     assert get_args(Pack.model_fields["packing"].annotation) == PACKINGS
+
+
+@given(values=st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 5), max_size=50))
+def test_the_fast_stable_order_is_numpys(values: list[int]) -> None:
+    array, largest = np.array(values, dtype=np.uint32), max(values, default=0)
+    assert _stable_order(array, largest).tolist() == np.argsort(array, kind="stable").tolist()
+
+
+def test_shards_of_over_two_to_the_32_tokens_are_planned_by_the_same_definition() -> None:
+    lengths = [2**31 + 7, 3, 2**30 + 1, 2**32, 2**29, 1, 2**30 - 5]
+    assert plan("best_fit", 2**30, lengths) == expected("best_fit", 2**30, lengths)
 
 
 def test_a_plan_reads_offsets_from_a_read_only_map(tmp_path: Path) -> None:

@@ -90,21 +90,20 @@ class Producer:
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
         with self._times.phase("read"):
             positions = self._steps.positions(self._position, num_steps)
-            self._open_ahead(positions, num_steps)
+            if self._stream.opens_slowly:
+                self._prepare(positions)
             self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._window.touch()
         self._reads.forget()
         self._position += num_steps * self._steps.samples
+        self._open_ahead()  # only now: the window's own shards come first
         self._window_steps, self._taken_steps = num_steps, 0
 
-    def _open_ahead(self, positions: Int64s, num_steps: int) -> None:
-        """If opening shards is slow, open those of a window in parallel, and begin to open those that follow it."""
-        if not self._stream.opens_slowly:
-            return
-        self._prepare(positions)
-        after = self._position + num_steps * self._steps.samples
-        upcoming = self._steps.positions(after, max(1, _LOOK_AHEAD // self._steps.batch_size))
-        self._pool.submit(self._prepare, upcoming)
+    def _open_ahead(self) -> None:
+        """Begin to open the shards of the samples after the window, if opening shards is slow."""
+        if self._stream.opens_slowly:
+            upcoming = self._steps.positions(self._position, max(1, _LOOK_AHEAD // self._steps.batch_size))
+            self._pool.submit(self._prepare, upcoming)
 
     def _prepare(self, positions: Int64s) -> None:
         for dataset, shards in self._stream.shards_of(positions):

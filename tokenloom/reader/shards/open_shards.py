@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
@@ -93,9 +94,13 @@ class OpenShard:
     @property
     def plan(self) -> ShardPlan:
         """The samples of the shard, computed on first use."""
-        if self._plan is None:
-            offsets = None if self._packing == "concat" else self.document_offsets
-            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens, offsets)
+        if self._plan is None and self._packing == "concat":
+            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens)
+        elif self._plan is None:
+            from tokenloom.storage.packing.plan_file import kept_plan  # most readers need only "concat"
+
+            folder, offsets = default_cache_folder(), self.document_offsets
+            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets)
         return self._plan
 
 

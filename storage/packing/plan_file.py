@@ -1,0 +1,110 @@
+"""The file in which a machine keeps the plan of a shard under "best_fit", so that it is made once.
+
+    <cache folder>/plans/<checksum of the shard's document offsets>-best_fit-<seq_len>
+
+The document offsets, which decide the plan, name it, so it never contradicts its shard, and versions share it. The file
+is 16 bytes of xxh3_128, over the format, the packing, T, the checksum of the offsets and all that follows; then the
+number of samples, their row offsets, and starts and lengths of the pieces: uint32, or int64 of a shard with 2**32
+tokens or more. Reading the plan of 1,000,000 documents, 11 MB, takes 3 ms instead of 80. Nothing is synced: the
+checksum reveals a file that a power failure cut short.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from tokenloom.storage.cache.cache_settings import default_limit
+from tokenloom.storage.formats.arrays import UInt64s
+from tokenloom.storage.formats.shard import ShardHeader
+from tokenloom.storage.packing.document_plans import PiecePlan, plan_best_fit
+from tokenloom.storage.packing.kept_files import keep
+from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+
+_FORMAT_VERSION = 1  # another one for another layout, or other samples
+_LEAST_DOCUMENTS = 2**15  # of a shard whose plan is kept; a smaller one is planned in 10 ms
+_LIMIT_SHARE = 50  # plans take at most the cache's limit divided by this
+_DIGEST_BYTES = 16
+_NAME = re.compile(r"[0-9a-f]{32}-best_fit-\d+(\.[0-9a-f]{32})?\Z")
+
+
+class PlanFile:
+    """The plan of a shard under "best_fit" in the cache folder; several processes may use it at once.
+
+    Args:
+        cache_folder: the machine's; it need not exist.
+        header: the shard's.
+        seq_len: T, in [1, 2**31).
+    """
+
+    def __init__(self, cache_folder: Path, header: ShardHeader, seq_len: int) -> None:
+        self._cache_folder = cache_folder
+        name = f"{header.offsets_checksum.hex()}-best_fit-{seq_len}"
+        self.path = cache_folder / "plans" / name
+        self._key = f"plan {_FORMAT_VERSION} {name} ".encode()
+        self._number = np.dtype("<u4" if header.num_tokens < 2**32 else "<i8")
+
+    def read(self) -> PiecePlan | None:
+        """Return the plan; None if the file is missing, damaged or of another format."""
+        try:
+            values = np.fromfile(self.path, self._number)
+        except OSError:
+            return None
+        digest, values = np.split(values, [_DIGEST_BYTES // self._number.itemsize])
+        if digest.tobytes() != self._digest(values.data.cast("B")):
+            return None
+        with suppress(OSError):  # a read-only cache is still readable
+            os.utime(self.path)  # the time of last use
+        num_samples = int(values[0])
+        row_offsets, pieces = np.split(values[1:], [num_samples + 1])
+        return PiecePlan(row_offsets, *np.split(pieces, 2))
+
+    def write(self, plan: PiecePlan) -> bool:
+        """Keep the plan, and remove the least recently used plans that are over the limit; return whether it is kept.
+
+        Raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size.
+        """
+        arrays = [np.array([len(plan)], self._number), plan.row_offsets, plan.starts, plan.lengths]
+        parts = [array.data.cast("B") for array in arrays]
+        is_kept = keep(self.path, self._digest(*parts), *parts)
+        self._remove_oldest(default_limit(self._cache_folder) // _LIMIT_SHARE)
+        return is_kept
+
+    def _digest(self, *parts: memoryview) -> bytes:
+        digest = xxhash.xxh3_128(self._key)
+        for part in parts:
+            digest.update(part)
+        return digest.digest()
+
+    def _remove_oldest(self, limit_bytes: int) -> None:
+        with suppress(OSError):  # another process removes them, or the folder is read-only
+            plans = [(path.stat(), path) for path in self.path.parent.iterdir() if _NAME.match(path.name)]
+            for found, path in sorted(plans, key=lambda plan: plan[0].st_mtime_ns, reverse=True):
+                limit_bytes -= found.st_size
+                if limit_bytes < 0:
+                    path.unlink(missing_ok=True)
+
+
+def kept_plan(cache_folder: Path, packing: str, seq_len: int, header: ShardHeader, offsets: UInt64s) -> ShardPlan:
+    """Return where the samples of a shard are; a large plan of "best_fit" is made once on this machine.
+
+    Args:
+        cache_folder: keeps the plan; several processes may use it at once.
+        packing: one of plans.PACKINGS.
+        seq_len: T, in [1, 2**31).
+        header: the shard's.
+        offsets: (num_documents + 1,) of the shard, verified.
+    """
+    if packing != "best_fit" or header.num_documents < _LEAST_DOCUMENTS:
+        return plan_shard(packing, seq_len, header.num_tokens, offsets)
+    file = PlanFile(cache_folder, header, seq_len)
+    plan = file.read()
+    if plan is None:
+        plan = plan_best_fit(seq_len, offsets)
+        file.write(plan)
+    return plan
