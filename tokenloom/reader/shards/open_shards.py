@@ -65,17 +65,19 @@ class OpenShard:
         # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access == "mmap" else None
         self._file: _File | None = None
+        self.blocks_read: set[int] = set()  # into the system's cache
         self.bytes: TokenBytes = (
             shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, shard.header.tokens_start)
         )
         self._offsets: NDArray[np.uint64] | None = None
         self._plan: ShardPlan | None = None
 
-    def read_ahead(self, start: int, end: int) -> None:
-        """Read token bytes [start, end) into the system's cache if possible, without holding Python's lock."""
+    def read_ahead(self, start: int, end: int) -> int:
+        """Read token bytes [start, end) into the system's cache if possible; return how many."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or _File(self.path)
-            os.pread(file.fd, end - start, self.header.tokens_start + start)
+            return len(os.pread(file.fd, end - start, self.header.tokens_start + start))
+        return 0
 
     @property
     def document_offsets(self) -> NDArray[np.uint64]:
@@ -144,16 +146,36 @@ class OpenShards:
         """The total size of the open files, in bytes."""
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
 
-    def read_ahead(self, index: int, start: int, end: int) -> None:
-        """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
-        if shard := self._open.get(index):
-            shard.read_ahead(start, end)
+    def claim_block(self, index: int, block: int) -> bool:
+        """Return whether a block of an open shard is yet to be read into the system's cache; the caller reads it."""
+        shard = self._open.get(index)
+        if shard is None or block in shard.blocks_read:
+            return False
+        shard.blocks_read.add(block)
+        return True
 
-    def touch(self, indices: Iterable[int]) -> None:
-        """Mark shards as used, so that others are closed before them."""
+    def forget_blocks(self) -> None:
+        """Forget which blocks were read, because the system has evicted some of them."""
+        for shard in list(self._open.values()):
+            shard.blocks_read.clear()
+
+    def read_ahead(self, index: int, start: int, end: int) -> int:
+        """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
+        shard = self._open.get(index)
+        return shard.read_ahead(start, end) if shard else 0
+
+    def touch(self, indices: list[int]) -> None:
+        """Mark shards as used, so that others are closed before them, and open as many of them as may be open.
+
+        Errors are raised when a shard is used.
+        """
         for index in indices:
             if (shard := self._open.pop(index, None)) is not None:
                 self._open[index] = shard
+        for index in indices[: self._max_open]:
+            if not self.is_known(index):
+                with suppress(StoreError, FormatError):
+                    _ = self[index]
 
     def forget_ahead(self) -> None:
         """Forget the shards that were opened ahead and not used yet."""
