@@ -1,4 +1,4 @@
-"""How much to read around a row of a cold file.
+"""How much to read around a row of a cold file, and which files are cold.
 
 A disk reads 1 MiB almost as fast as 4 KiB, and the rest of the block is soon needed, because an order uses its active
 shards whole. Blocks have the size that the system reads around a fault in a map, so that a row costs at most what it
@@ -49,3 +49,11 @@ def _read_around(path: Path) -> int:
         return 1024 * int(kernel.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return 0
+
+
+def is_cached(file: int, place: int) -> bool:
+    """Return whether the byte of an open file is in the system's cache; False where the system can't say."""
+    try:
+        return os.preadv(file, [bytearray(1)], place, os.RWF_NOWAIT) == 1
+    except (OSError, AttributeError):  # AttributeError: not Linux
+        return False

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader.shards.disk_reads import is_cached
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
@@ -73,10 +74,12 @@ class OpenShard:
         self._plan: ShardPlan | None = None
 
     def read_ahead(self, start: int, end: int) -> int:
-        """Read token bytes [start, end) into the system's cache if possible; return how many."""
+        """Read token bytes [start, end) into the system's cache if possible; return how many were not there."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or _File(self.path)
-            return len(os.pread(file.fd, end - start, self.header.tokens_start + start))
+            first, last = self.header.tokens_start + start, min(self.header.tokens_start + end, self.header.file_bytes)
+            if not (is_cached(file.fd, first) and is_cached(file.fd, last - 1)):
+                return len(os.pread(file.fd, last - first, first))
         return 0
 
     @property
