@@ -70,7 +70,7 @@ class Producer:
         num_batches = min(wanted, self._chunk_batches, self._window_steps - self._taken_steps)
         first = self._taken_steps * self._steps.batch_size
         end = first + num_batches * self._steps.batch_size
-        self._reads.read(first, end)
+        self._reads.read(end)
         batches = self._feed.make(self._window, first, num_batches)
         self._reads.check(self._window, first, end)
         self._taken_steps += num_batches
@@ -86,7 +86,7 @@ class Producer:
                 dataset.shards.forget_ahead()
 
     def _open_window(self) -> None:
-        num_steps = min(2 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
+        num_steps = min(8 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
         with self._times.phase("read"):
             positions = self._steps.positions(self._position, num_steps)

@@ -20,7 +20,6 @@ from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import ranges
 from tokenloom.reader.shards.window import RowWindow, WindowPart
 
-_CHUNKS_AHEAD = 4
 _MAX_BLOCKS = 2**40  # in a shard
 _EVICTED_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
 _CHUNKS_PER_MEASUREMENT = 8  # a system call takes 2 us
@@ -48,32 +47,26 @@ class ReadAhead:
 
     def __init__(self, pool: ThreadPoolExecutor, block: int, io_threads: int, times: PhaseTimes) -> None:
         self._pool, self._block, self._enabled, self._times = pool, block, io_threads > 0, times
-        self._planned: deque[_Read] = deque()
-        self._running: deque[tuple[int, Future[int]]] = deque()  # by first row
+        self._running: deque[tuple[int, Future[int]]] = deque()  # by the first row that needs it
         self._chunks, self._before = 0, 0
 
     def plan(self, window: RowWindow, first: int = 0) -> None:
-        """Plan the reads for rows from `first` on of a new window."""
+        """Begin to read what the rows from `first` on of a window need, in the order of need."""
         if self._enabled:
             width = window.form.dtype.itemsize
             reads = [read for part in window.parts for read in _reads_of(part, first, width, self._block)]
-            self._planned = deque(sorted(reads, key=lambda read: read.row))
+            for row, shards, shard, start, end in sorted(reads, key=lambda read: read.row):
+                self._running.append((row, self._pool.submit(shards.read_ahead, shard, start, end)))
 
-    def read(self, first: int, end: int) -> None:
-        """Wait until what rows [first, end) need is read, and begin to read what the rows after them need."""
-        if self._planned or self._running:
+    def read(self, end: int) -> None:
+        """Wait until what the rows before `end` need is read."""
+        if self._running:
             with self._times.phase("read"):
-                self._submit(end + _CHUNKS_AHEAD * (end - first))
                 while self._running and self._running[0][0] < end:
                     self._times.bytes_read_ahead += self._running.popleft()[1].result()
         self._chunks += 1
         if self._chunks % _CHUNKS_PER_MEASUREMENT == 1:
             self._before = _disk_waits()
-
-    def _submit(self, end: int) -> None:
-        while self._planned and self._planned[0].row < end:
-            row, shards, shard, start, stop = self._planned.popleft()
-            self._running.append((row, self._pool.submit(shards.read_ahead, shard, start, stop)))
 
     def check(self, window: RowWindow, first: int, end: int) -> None:
         """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""

@@ -19,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.disk_reads import is_cached
+from tokenloom.reader.shards.disk_reads import disk_blocks_read
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+
+_WARM_READS = 4  # in a row: then the whole shard is taken to be in the system's cache
 
 
 class TokenBytes(Protocol):
@@ -66,20 +69,35 @@ class OpenShard:
         # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access == "mmap" else None
         self._file: _File | None = None
-        self.blocks_read: set[int] = set()  # into the system's cache
+        self._blocks_read: set[int] = set()  # into the system's cache
+        self._warm_reads = 0  # the last ones, which found their blocks there
         self.bytes: TokenBytes = (
             shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, shard.header.tokens_start)
         )
         self._offsets: NDArray[np.uint64] | None = None
         self._plan: ShardPlan | None = None
 
+    def claim_block(self, block: int) -> bool:
+        """Return whether a block is yet to be read into the system's cache; the caller reads it."""
+        if self._warm_reads >= _WARM_READS or block in self._blocks_read:
+            return False
+        self._blocks_read.add(block)
+        return True
+
+    def forget_blocks(self) -> None:
+        """Forget which blocks are in the system's cache."""
+        self._blocks_read, self._warm_reads = set(), 0
+
     def read_ahead(self, start: int, end: int) -> int:
-        """Read token bytes [start, end) into the system's cache if possible; return how many were not there."""
+        """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or _File(self.path)
-            first, last = self.header.tokens_start + start, min(self.header.tokens_start + end, self.header.file_bytes)
-            if not (is_cached(file.fd, first) and is_cached(file.fd, last - 1)):
-                return len(os.pread(file.fd, last - first, first))
+            before = disk_blocks_read()
+            num_bytes = len(os.pread(file.fd, end - start, self.header.tokens_start + start))
+            if disk_blocks_read() > before:
+                self._warm_reads = 0
+                return num_bytes
+            self._warm_reads += 1
         return 0
 
     @property
@@ -150,17 +168,14 @@ class OpenShards:
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
 
     def claim_block(self, index: int, block: int) -> bool:
-        """Return whether a block of an open shard is yet to be read into the system's cache; the caller reads it."""
+        """See OpenShard; False for a shard that is not open."""
         shard = self._open.get(index)
-        if shard is None or block in shard.blocks_read:
-            return False
-        shard.blocks_read.add(block)
-        return True
+        return shard is not None and shard.claim_block(block)
 
     def forget_blocks(self) -> None:
-        """Forget which blocks were read, because the system has evicted some of them."""
+        """Forget which blocks of the open shards are in the system's cache, because it has evicted some of them."""
         for shard in list(self._open.values()):
-            shard.blocks_read.clear()
+            shard.forget_blocks()
 
     def read_ahead(self, index: int, start: int, end: int) -> int:
         """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
