@@ -1,13 +1,13 @@
-"""Measure cold files for read.py: a loader's random rows, against four threads that only read the same rows."""
+"""Measure cold files for read.py: a loader, against a plain loop over numpy maps, and against reading in order."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import statistics
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,69 +17,91 @@ from figures import Figure
 from read_sizes import BATCH, SEQ_LEN, Sizes
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.order import Order
+
+_FIRST = 50  # batches
+_BLOCK = 2**20
 
 
 def measure_cold(reference: str, sizes: Sizes, rounds: int, drop_caches: bool) -> list[Figure]:
-    """Compare a loader on random rows of cold files with four threads that only read these rows."""
-    ratios, rates, cached = [], [], []
+    """Compare loaders with the plain loop, both on random rows of cold files, and with reading all bytes in order."""
+    paths = sorted(Path(reference).rglob("*.tok"))
+    first: dict[str, list[float]] = {"block": [], "full": []}
+    total: dict[str, list[float]] = {"block": [], "full": []}
+    in_order: list[float] = []
+    cached: list[float] = []
     for seed in range(rounds):
-        files, rows = rows_of(reference, sizes, seed)
-        cached.append(make_cold(reference, drop_caches))
-        bare = seconds_of_reads(files, rows)
-        cached.append(make_cold(reference, drop_caches))
-        data = TokenDataset(reference, seq_len=SEQ_LEN)
-        loader = TokenLoader(data, BATCH, seed=seed, order="full", rank=0, world_size=1)
-        begin = time.perf_counter()
-        for _ in range(sizes.cold_rows // BATCH):
-            next(loader)
-        ratios.append(bare / (time.perf_counter() - begin))
-        rates.append(sizes.cold_rows * SEQ_LEN / bare / 1e6)
-        loader.close()
-        del loader, data
+        for order in first:
+            cached.append(make_cold(paths, drop_caches))
+            plain = seconds_of(plain_batches(paths, seed), sizes.cold_batches)
+            cached.append(make_cold(paths, drop_caches))
+            ours = seconds_of(loader_batches(reference, seed, order), sizes.cold_batches)
+            first[order].append(float(plain[_FIRST - 1] / ours[_FIRST - 1]))
+            total[order].append(float(plain[-1] / ours[-1]))
+        cached.append(make_cold(paths, drop_caches))
+        in_order.append(seconds_in_order(paths) / float(ours[-1]))
+    cached.append(make_cold(paths, drop_caches))
+    waits = np.diff(seconds_of(loader_batches(reference, rounds, "block"), sizes.cold_batches, 0.005)) - 0.005
     how = "drop_caches" if drop_caches else "posix_fadvise"
-    return [
-        Figure(f"cold ({how}): four threads of bare pread", "M tokens/s", rates),
-        Figure("cold: share of rows still in memory", "", cached, "0"),
-        Figure("cold: thread, order full", "of bare pread", ratios, ">= 0.5"),
-    ]
+    rows: list[tuple[str, str, list[float], str]] = [(f"cold ({how}): share still in memory", "", cached, "0")]
+    for order in first:
+        rows.append((f"cold: order {order}, the first {_FIRST} batches", "of plain maps", first[order], ">= 1"))
+        rows.append((f"cold: order {order}, {sizes.cold_batches:,} batches", "of plain maps", total[order], ">= 1"))
+    rows.append(("cold: order full, all batches", "of reading in order", in_order, ""))
+    p99 = float(np.quantile(waits[_FIRST:], 0.99) * 1e3)
+    rows.append(("cold: order block, consumer sleeps 5 ms: next, quantile 0.99", "ms", [p99], "<= 2"))
+    return [Figure(*row) for row in rows]
 
 
-def seconds_of_reads(files: list[int], rows: NDArray[np.int64]) -> float:
-    """Read rows on four threads, close the files, return the seconds."""
-    with ThreadPoolExecutor(4) as pool:
-        begin = time.perf_counter()
-        list(pool.map(functools.partial(read_rows, files), np.array_split(rows, 64)))
-        seconds = time.perf_counter() - begin
-    for file in files:
-        os.close(file)
-    return seconds
+def seconds_of(batches: Iterator[object], count: int, step: float = 0.0) -> NDArray[np.float64]:
+    """Take batches, and sleep `step` seconds after each; return when each came, (count,) seconds from the start."""
+    begin, ends = time.perf_counter(), []
+    for _ in islice(batches, count):
+        ends.append(time.perf_counter() - begin)
+        if step:
+            time.sleep(step)
+    return np.array(ends)
 
 
-def rows_of(reference: str, sizes: Sizes, seed: int) -> tuple[list[int], NDArray[np.int64]]:
-    """Return open files, and the rows that a loader with this seed reads: (n, 2) file and first byte."""
-    data = TokenDataset(reference, seq_len=SEQ_LEN)
-    samples = Order("full", data.counts, seed).samples(np.arange(sizes.cold_rows))
-    shards = data.shards_of(samples)
-    local = samples - (np.cumsum(data.counts) - data.counts)[shards]
-    files = [os.open(data.files.path(i), os.O_RDONLY) for i in range(len(data.counts))]
-    return files, np.stack([shards, data.shards[0].header.tokens_start + 2 * SEQ_LEN * local], axis=1)
+def plain_batches(paths: list[Path], seed: int) -> Iterator[object]:
+    """Yield batches of random rows, copied out of memory maps in the simplest way."""
+    maps = [np.memmap(path, np.uint16, "r", offset=4096) for path in paths]
+    rows_of_map = min(len(tokens) for tokens in maps) // SEQ_LEN - 1
+    places = np.random.default_rng(seed).permutation(rows_of_map * len(maps)).tolist()
+    for first in range(0, len(places) - BATCH + 1, BATCH):
+        rows = np.empty((BATCH, SEQ_LEN + 1), np.int64)
+        for row, place in zip(rows, places[first : first + BATCH], strict=True):
+            start = place // len(maps) * SEQ_LEN
+            row[:] = maps[place % len(maps)][start : start + SEQ_LEN + 1]
+        yield rows
 
 
-def read_rows(files: list[int], rows: NDArray[np.int64]) -> None:
-    """Read rows, given as (n, 2) file and first byte, one by one."""
-    for file, start in rows.tolist():
-        os.pread(files[file], 2 * (SEQ_LEN + 1), start)
+def loader_batches(reference: str, seed: int, order: str) -> Iterator[object]:
+    """Yield the batches of a loader; making it counts as part of the first one."""
+    loader = TokenLoader(TokenDataset(reference, seq_len=SEQ_LEN), BATCH, seed=seed, order=order, rank=0, world_size=1)
+    try:
+        yield from loader
+    finally:
+        loader.close()
 
 
-def make_cold(reference: str, drop_caches: bool) -> float:
-    """Evict the shards from the system's cache; return the share of probed rows that are still in memory."""
+def seconds_in_order(paths: list[Path]) -> float:
+    """Read all files one after the other, 1 MiB at a time; return the seconds."""
+    begin, buffer = time.perf_counter(), bytearray(_BLOCK)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.perf_counter() - begin
+
+
+def make_cold(paths: list[Path], drop_caches: bool) -> float:
+    """Evict files from the system's cache; return the share of probed places that are still in memory."""
     gc.collect()  # mapped pages can't be evicted
     if drop_caches:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
     kept = []
-    for path in sorted(Path(reference).rglob("*.tok")):
+    for path in paths:
         file = os.open(path, os.O_RDONLY)
         os.fsync(file)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -14,7 +14,7 @@ class Sizes:
     num_shards: int = 4
     shard_tokens: int = 33_000_000  # over 256 MB in total
     batches: int = 4096  # per measurement of a rate
-    cold_rows: int = 4096
+    cold_batches: int = 2000
     waits: int = 1000
     sparse_shards: int = 5_000
     sparse_tokens: int = 2 * 10**9  # per sparse shard, 4 GB
@@ -24,4 +24,4 @@ class Sizes:
     long_batches: int = 1_000_000
 
 
-TINY = Sizes(3, 200_000, 16, 64, 30, 20, 2 * 10**7, 500, 5_000, 10**5, 3000)
+TINY = Sizes(3, 1_000_000, 16, 60, 30, 20, 2 * 10**7, 500, 5_000, 10**5, 3000)

@@ -180,6 +180,7 @@ class Shard:
         self.path = Path(path)
         check_regular(self.path)
         with self.path.open("rb") as file:
+            file.read(1)  # of a cold file: a fault in the map would read up to megabytes around the header
             try:
                 # Arrays over the map stay valid while they are alive: it is never closed explicitly.
                 self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

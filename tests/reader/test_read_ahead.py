@@ -1,51 +1,146 @@
-"""When cold files are read ahead: what the system counts for a thread, with and without a map."""
+"""Blocks of cold files: each is read once, before the rows that need it; the system may evict them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.reader.oracle import make_store
+from tokenloom.reader import TokenDataset
 from tokenloom.reader.feeding import read_ahead
-from tokenloom.reader.feeding.read_ahead import ReadAhead
-from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.window import Piece
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.shards import disk_reads, open_shards
+from tokenloom.reader.shards.disk_reads import PAGE, block_bytes
+from tokenloom.reader.shards.open_shards import OpenShards
+from tokenloom.reader.shards.window import RowWindow
+
+BLOCK = 2**17
+SHARD_TOKENS = (300_000, 150_000, 70_000)  # uint16: 5, 3 and 2 blocks
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "is_cold"),
-    [
-        ((0, 0), (0, 0), False),
-        ((5, 900_000), (5, 900_000), False),  # earlier reads do not count
-        ((0, 900_000), (40, 905_000), True),  # the first page faults of a thread that has read files
-        ((7, 900_000), (8, 900_256), False),  # one fault of 64 rows, and what the system read around it
-        ((0, 0), (0, 64 * 64), True),  # without a map
-        ((3, 10), (3, 10 + 64 * 64), True),
-    ],
-)
-def test_reading_ahead_turns_on_after_copying_waited_for_the_disk(
-    before: tuple[int, int], after: tuple[int, int], is_cold: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> str:
+    return make_store(folder / "read-ahead", SHARD_TOKENS)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What was read ahead, and which pieces were copied, in the order in which both happened."""
+    happened: list[tuple[Any, ...]] = []
+    read, copy = OpenShards.read_ahead, RowWindow.tokens
+
+    def read_noted(self: OpenShards, index: int, start: int, end: int) -> int:
+        num_bytes = read(self, index, start, end)
+        happened.append(("read", index, start, end))
+        return num_bytes
+
+    def copy_noted(self: RowWindow, first: int, end: int) -> Any:
+        happened.extend(("copy", *piece[1:]) for piece in self.pieces(first, end))
+        return copy(self, first, end)
+
+    monkeypatch.setattr(OpenShards, "read_ahead", read_noted)
+    monkeypatch.setattr(RowWindow, "tokens", copy_noted)
+    monkeypatch.setattr(disk_reads, "_read_around", lambda path: BLOCK)
+    monkeypatch.setattr(open_shards, "_WARM_READS", 1_000)
+    return happened
+
+
+def check_reads_precede_copies(events: list[tuple[Any, ...]]) -> set[tuple[int, int]]:
+    """Return the blocks that were read; fail if one was read twice, or after a row of it was copied."""
+    blocks: set[tuple[int, int]] = set()
+    for what, shard, start, end in events:
+        touched = {(shard, block) for block in range(start // BLOCK, -(-end // BLOCK))}
+        if what == "read":
+            assert not touched & blocks
+            blocks |= touched
+        else:
+            assert touched <= blocks
+    return blocks
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+@pytest.mark.parametrize("order", ["block", "full", "sequential"])
+@pytest.mark.parametrize("prefetch", [0, 8])
+def test_each_block_is_read_once_before_its_rows_are_copied(
+    reference: str, events: list[tuple[Any, ...]], order: str, packing: str, prefetch: int
 ) -> None:
-    disk_reads = iter([before, after])
-    monkeypatch.setattr(read_ahead, "_disk_reads", lambda: next(disk_reads))
-    window: Any = _Window()
-    with ThreadPoolExecutor(1) as pool:
-        reads = ReadAhead(pool, 1, PhaseTimes())
-        reads.read(window, 0, 64)
-        assert not window.was_read_ahead
-        reads.learn(64)
-        reads.read(window, 64, 128)
-    assert window.was_read_ahead == is_cold
+    data = TokenDataset(reference, seq_len=500, packing=packing)
+    loader = TokenLoader(data, 4, rank=0, world_size=1, order=order, prefetch=prefetch, num_epochs=2)
+    assert sum(1 for _ in loader) == len(loader)
+    assert len(check_reads_precede_copies(events)) == 10
+    assert f"blocks of {BLOCK // 1024} KiB" in loader.describe()
 
 
-class _Window:
-    """Rows without tokens, which record whether they were read ahead."""
+def test_blocks_are_read_again_once_the_system_has_evicted_them(
+    reference: str, events: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = iter([0, 0, 0, 10_000])  # the second measurement counts page faults
+    monkeypatch.setattr(read_ahead, "_disk_waits", lambda: next(waits, 10_000))
+    data = TokenDataset(reference, seq_len=500)
+    loader = TokenLoader(data, 4, rank=0, world_size=1, prefetch=0, num_epochs=6)
+    assert sum(1 for _ in loader) == len(loader)
+    reads = [event for event in events if event[0] == "read"]
+    assert len(reads) > len(set(reads))
 
-    num_rows = 128
-    was_read_ahead = False
 
-    def pieces(self, first: int, end: int) -> Iterator[Piece]:
-        self.was_read_ahead = True
-        return iter(())
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
+    reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = itertools.count(0, int(is_cold))
+    monkeypatch.setattr(open_shards, "disk_blocks_read", lambda: next(blocks))
+    monkeypatch.setattr(open_shards, "_WARM_READS", 1)
+    loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=1)
+    assert sum(1 for _ in loader) == len(loader)
+    num_reads = sum(event[0] == "read" for event in events)
+    assert num_reads == 10 if is_cold else num_reads < 10
+    num_bytes = loader.stats().bytes_read_ahead
+    assert num_bytes > 0.95 * 2 * sum(SHARD_TOKENS) if is_cold else num_bytes == 0
+
+
+def test_no_threads_read_nothing_ahead(reference: str, events: list[tuple[Any, ...]]) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, io_threads=0, num_epochs=1)
+    assert sum(1 for _ in loader) == len(loader)
+    assert not [event for event in events if event[0] == "read"]
+
+
+def test_only_rows_are_read_if_memory_can_not_hold_their_blocks(
+    reference: str, events: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_reads, "memory_bytes", lambda: 100)
+    loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, num_epochs=1)
+    assert sum(1 for _ in loader) == len(loader)
+    reads = [event for event in events if event[0] == "read"]
+    assert reads
+    assert all(end - start <= 2 * PAGE for _, _, start, end in reads)  # a row of 1,002 bytes lies in at most two pages
+
+
+@settings(deadline=None)
+@given(window=st.integers(0, 2**26), memory=st.integers(1, 2**40), active=st.integers(0, 2**44))
+def test_a_block_is_what_the_system_reads_around_a_fault(window: int, memory: int, active: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_reads, "_read_around", lambda path: window)
+        patch.setattr(disk_reads, "memory_bytes", lambda: memory)
+        block = block_bytes(Path("/"), active)
+    if active > 8 * memory:
+        assert block == PAGE
+    else:
+        assert 2**17 <= block <= 2**19
+        assert block <= max(window, 2**17)
+        assert block == 2**19 or 2 * block > window
+    assert block.bit_count() == 1
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(disk_reads, "_CGROUP_LIMIT", limit)
+    whole = disk_reads.memory_bytes()
+    limit.write_text("max\n")
+    assert disk_reads.memory_bytes() == whole > 1_000_000
+    limit.write_text("1000000\n")
+    assert disk_reads.memory_bytes() == 1_000_000

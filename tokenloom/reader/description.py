@@ -20,7 +20,7 @@ def describe(stream: Stream, steps: Steps, device: str, prefetch: int) -> str:
         *_mixture_lines(stream),
         f"ranks     rank {steps.ranks.rank} of {steps.ranks.world_size} (from {steps.ranks.origin}): positions g with "
         f"g % {steps.ranks.world_size} == {steps.ranks.rank}",
-        f"rows      {tokens}, copied from the maps",
+        f"rows      {tokens}, copied from the maps; read ahead in blocks of {stream.block_bytes // 1024:,} KiB",
         f"batch     input_ids, labels ({form.labels}) {ids} int64{fields} on {device}; {made}",
     ]
     return "\n".join(lines)

@@ -73,10 +73,9 @@ class TokenLoader:
         drop_last: whether to drop the last step of the last epoch if it is short; else it is padded (labels -100) on
             all ranks.
         num_epochs: at least 1; None for an endless stream.
-        prefetch: how many batches a thread makes ahead. The thread rests while the consumer never releases Python's
-            lock. 0: no thread; up to eight batches are made together when one is requested. None: 32, fewer if a batch
-            is larger than 4 MiB.
-        io_threads: how many threads read cold files ahead; 0 for none. At least one thread opens shards ahead.
+        prefetch: how many batches a thread makes ahead. 0: no thread; up to eight batches are made together when one
+            is requested. None: 32, fewer if a batch is larger than 4 MiB.
+        io_threads: how many threads read files ahead of need; 0 for none. At least one thread opens shards ahead.
 
     Raises:
         ValueError: an argument is out of range, or there are no samples.
@@ -97,7 +96,7 @@ class TokenLoader:
         drop_last: bool = True,
         num_epochs: int | None = None,
         prefetch: int | None = None,
-        io_threads: int = 4,
+        io_threads: int = 8,
     ) -> None:
         batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
@@ -263,6 +262,7 @@ class TokenLoader:
             idle_ratio=idle_ratio,
             steps=phases,
             memory=self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes},
+            bytes_read_ahead=self._times.bytes_read_ahead,
             bottleneck=name_bottleneck(waits.num_batches, idle_ratio, phases),
         )
 

@@ -50,7 +50,7 @@ class Producer:
         self._left = steps.left(position)
         self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
-        self._reads = ReadAhead(self._pool, io_threads, times)
+        self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
         self._window: RowWindow | None = None
         self._window_steps = self._taken_steps = 0
         self._pid = os.getpid()
@@ -70,9 +70,9 @@ class Producer:
         num_batches = min(wanted, self._chunk_batches, self._window_steps - self._taken_steps)
         first = self._taken_steps * self._steps.batch_size
         end = first + num_batches * self._steps.batch_size
-        self._reads.read(self._window, first, end)
+        self._reads.read(end)
         batches = self._feed.make(self._window, first, num_batches)
-        self._reads.learn(end - first)
+        self._reads.check(self._window, first, end)
         self._taken_steps += num_batches
         if self._left is not None:
             self._left -= num_batches
@@ -86,7 +86,7 @@ class Producer:
                 dataset.shards.forget_ahead()
 
     def _open_window(self) -> None:
-        num_steps = min(2 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
+        num_steps = min(8 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
         with self._times.phase("read"):
             positions = self._steps.positions(self._position, num_steps)
@@ -94,7 +94,7 @@ class Producer:
                 self._prepare(positions)
             self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._window.touch()
-        self._reads.forget()
+        self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._open_ahead()  # only now: the window's own shards come first
         self._window_steps, self._taken_steps = num_steps, 0

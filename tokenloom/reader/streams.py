@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -15,6 +16,7 @@ from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
 from tokenloom.reader.ranks import Mesh
 from tokenloom.reader.shards.batch_format import BatchFormat
+from tokenloom.reader.shards.disk_reads import block_bytes
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart
 from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
@@ -62,6 +64,18 @@ class Stream(ABC):
         """Return the number of bytes that are mapped."""
         return {"mapped": sum(dataset.shards.num_bytes for dataset in self.datasets)}
 
+    @property
+    def block_bytes(self) -> int:
+        """How many bytes are read around a row of a cold file."""
+        files = self.datasets[0].files
+        folder = files.cache.folder if files.cache is not None else Path(files.store.root)
+        return block_bytes(folder, self.active_bytes)
+
+    @property
+    @abstractmethod
+    def active_bytes(self) -> int:
+        """The bytes of the shards that the order reads side by side, at most."""
+
     @abstractmethod
     def fingerprint(self) -> DatasetFingerprint | MixtureFingerprint:
         """Return everything that determines the sample at a position, as JSON."""
@@ -88,6 +102,12 @@ class DatasetStream(Stream):
         super().__init__(dataset.format, len(dataset), [dataset])
         self.dataset = dataset
         self.order = Order(order, dataset.counts, seed, lanes)
+
+    @property
+    def active_bytes(self) -> int:
+        """See Stream."""
+        sizes = sorted((entry.bytes for entry in self.dataset.files.entries), reverse=True)
+        return sum(sizes[: {"block": self.order.lanes, "sequential": 1}.get(self.order.name)])
 
     def fingerprint(self) -> DatasetFingerprint:
         """See Stream."""
@@ -128,6 +148,11 @@ class MixtureStream(Stream):
         super().__init__(datasets[0].format, None, datasets)
         self.members, self.schedule = dict(members), schedule
         self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
+
+    @property
+    def active_bytes(self) -> int:
+        """See Stream."""
+        return sum(member.active_bytes for member in self.members.values())
 
     def fingerprint(self) -> MixtureFingerprint:
         """See Stream."""

@@ -1,87 +1,109 @@
-"""Read rows of cold files ahead on several threads, so that copying them does not wait for the disk.
+"""Read the blocks of cold files that coming rows need, ahead on several threads, each block once.
 
-It is off while rows come from memory. It turns on when copying a chunk waited for the disk, which the system counts for
-each thread, and off after 16 chunks without such a wait.
+An order uses its active shards whole and soon. So a block around a row is read at once, large enough for the disk to
+work at its full rate, and the rows that follow find it in the system's cache. A window plans its blocks in the order of
+first need, all of them together; a window whose blocks were read before costs nothing more.
 """
 
 from __future__ import annotations
 
 import resource
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
 
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.window import RowWindow
+from tokenloom.reader.shards.disk_reads import PAGE
+from tokenloom.reader.shards.open_shards import OpenShards
+from tokenloom.reader.shards.rows import ranges
+from tokenloom.reader.shards.window import RowWindow, WindowPart
 
-_ROWS_PER_TASK = 8
-_CHUNKS_AHEAD = 4
-_COLD_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
-_COLD_CHUNKS = 16  # that are read ahead after the last wait for the disk
+_MAX_BLOCKS = 2**40  # in a shard
+_EVICTED_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
 _CHUNKS_PER_MEASUREMENT = 8  # a system call takes 2 us
 
 
+class _Read(NamedTuple):
+    """Token bytes [start, end) of a shard, which `row` of the window is the first to need."""
+
+    row: int
+    shards: OpenShards
+    shard: int
+    start: int
+    end: int
+
+
 class ReadAhead:
-    """Reads rows of a window into the system's cache before they are copied.
+    """Reads what the rows of a window need into the system's cache before they are copied.
 
     Args:
         pool: runs the reads.
+        block: the bytes that are read around a row, see block_bytes.
         io_threads: 0 turns reading ahead off.
-        times: adds up the seconds waited.
+        times: adds up the seconds waited, and the bytes read.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, io_threads: int, times: PhaseTimes) -> None:
-        self._pool, self._enabled, self._times = pool, io_threads > 0, times
-        self._before, self._chunks = (0, 0), 0
-        self._is_measuring = False
-        self._cold_chunks = 0  # chunks to read ahead before it turns off
-        self._submitted = 0
-        self._running: dict[int, Future[int]] = {}  # by first row: how often the task waited
+    def __init__(self, pool: ThreadPoolExecutor, block: int, io_threads: int, times: PhaseTimes) -> None:
+        self._pool, self._block, self._enabled, self._times = pool, block, io_threads > 0, times
+        self._running: deque[tuple[int, Future[int]]] = deque()  # by the first row that needs it
+        self._chunks, self._before = 0, 0
 
-    def forget(self) -> None:
-        """Start again with a new window."""
-        self._submitted, self._running = 0, {}
+    def plan(self, window: RowWindow, first: int = 0) -> None:
+        """Begin to read what the rows from `first` on of a window need, in the order of need."""
+        if self._enabled:
+            width = window.form.dtype.itemsize
+            reads = [read for part in window.parts for read in _reads_of(part, first, width, self._block)]
+            for row, shards, shard, start, end in sorted(reads, key=lambda read: read.row):
+                self._running.append((row, self._pool.submit(shards.read_ahead, shard, start, end)))
 
-    def read(self, window: RowWindow, first: int, end: int) -> None:
-        """If files are cold, wait until rows [first, end) are read, and begin to read those after them."""
-        if not self._cold_chunks:
-            self._chunks += 1
-            self._is_measuring = self._enabled and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
-            if self._is_measuring:
-                self._before = _disk_reads()
-            return
-        self._is_measuring = False
-        self._cold_chunks -= 1
-        with self._times.phase("read"):
-            self._submit(window, max(first, self._submitted), min(window.num_rows, end + _CHUNKS_AHEAD * (end - first)))
-            waits = sum(self._running.pop(row).result() for row in list(self._running) if row < end)
-        if waits > (end - first) * _COLD_SHARE:
-            self._cold_chunks = _COLD_CHUNKS
+    def read(self, end: int) -> None:
+        """Wait until what the rows before `end` need is read."""
+        if self._running:
+            with self._times.phase("read"):
+                while self._running and self._running[0][0] < end:
+                    self._times.bytes_read_ahead += self._running.popleft()[1].result()
+        self._chunks += 1
+        if self._chunks % _CHUNKS_PER_MEASUREMENT == 1:
+            self._before = _disk_waits()
 
-    def _submit(self, window: RowWindow, first: int, end: int) -> None:
-        for row in range(first, end, _ROWS_PER_TASK):
-            self._running[row] = self._pool.submit(_read_rows, window, row, min(end, row + _ROWS_PER_TASK))
-        self._submitted = max(self._submitted, end)
-
-    def learn(self, num_rows: int) -> None:
-        """Turn reading ahead on if this thread waited for the disk while it copied rows after `read`."""
-        if not self._is_measuring:
-            return
-        faults, disk_blocks = (after - before for after, before in zip(_disk_reads(), self._before, strict=True))
-        # Without a map there are no faults. A row then takes about 64 blocks, with what the system reads around it.
-        if (faults or disk_blocks // 64) > num_rows * _COLD_SHARE:
-            self._cold_chunks = _COLD_CHUNKS
+    def check(self, window: RowWindow, first: int, end: int) -> None:
+        """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""
+        measured = self._enabled and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
+        if measured and _disk_waits() - self._before > (end - first) * _EVICTED_SHARE:
+            for part in window.parts:
+                part.shards.forget_blocks()
+            self.plan(window, end)
 
 
-def _disk_reads() -> tuple[int, int]:
-    """Return how often this thread waited for a page of a map, and how many disk blocks of 512 bytes it read."""
+def _disk_waits() -> int:
+    """Return how often this thread has waited for the disk: page faults of maps, or else reads."""
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return usage.ru_majflt, usage.ru_inblock
+    # Without a map there are no faults. A row then takes about 64 blocks of 512 bytes, with what the system reads
+    # around it.
+    return max(usage.ru_majflt, usage.ru_inblock // 64)
 
 
-def _read_rows(window: RowWindow, first: int, end: int) -> int:
-    """Read rows into the system's cache; return how often that waited for the disk."""
-    waits = 0
-    for source, shard, start, stop in window.pieces(first, end):
-        before = _disk_reads()
-        source.read_ahead(shard, start, stop)
-        waits += _disk_reads() > before
-    return waits
+def _reads_of(part: WindowPart, first: int, width: int, block: int) -> list[_Read]:
+    """Return the reads for the rows of a part from row `first` of the window on; none that was made before.
+
+    Each read is as many blocks as one row needs.
+    """
+    rows = part.rows
+    places = np.repeat(part.places, np.diff(rows.row_offsets))
+    kept = np.flatnonzero(places >= first)
+    starts = rows.starts[kept] * width // block
+    counts = -(-(rows.starts[kept] + rows.lengths[kept]) * width // block) - starts
+    piece = np.repeat(kept, counts)
+    keys, index = np.unique(rows.shards[piece] * _MAX_BLOCKS + ranges(starts, counts), return_index=True)
+    shards, numbers = np.divmod(keys, _MAX_BLOCKS)
+    reads: list[_Read] = []
+    for row, shard, number in zip(places[piece[index]].tolist(), shards.tolist(), numbers.tolist(), strict=True):
+        if block > PAGE and not part.shards.claim_block(shard, number):
+            continue
+        read = _Read(row, part.shards, shard, number * block, (number + 1) * block)
+        if reads and reads[-1][:3] == read[:3] and reads[-1].end == read.start:
+            read = read._replace(start=reads.pop().start)
+        reads.append(read)
+    return reads

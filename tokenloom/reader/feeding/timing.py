@@ -30,10 +30,11 @@ class _Phase:
 
 
 class PhaseTimes:
-    """Seconds spent in each phase of making batches, by whichever thread makes them."""
+    """Seconds spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.bytes_read_ahead = 0
         self._phases = {name: _Phase(name, self) for name in PHASES}
 
     def phase(self, name: str) -> AbstractContextManager[None]:
@@ -84,6 +85,7 @@ class LoaderStats:
     idle_ratio: float  # waiting time divided by all time
     steps: dict[str, float]  # seconds in each phase of making batches
     memory: dict[str, int]  # bytes of mapped shards, and of batches made ahead
+    bytes_read_ahead: int  # in whole blocks, from the disk
     bottleneck: str
 
     def to_json(self) -> dict[str, object]:
@@ -100,6 +102,7 @@ class LoaderStats:
             "phase      seconds   share",
             *(f"{name:<8} {seconds:>9.3f} {seconds / total:>7.1%}" for name, seconds in self.steps.items()),
             "memory: " + ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in self.memory.items()),
+            f"read ahead: {self.bytes_read_ahead / 1e6:,.1f} MB",
             f"bottleneck: {self.bottleneck}",
         ]
         return "\n".join(lines)

@@ -19,12 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader.shards.disk_reads import disk_blocks_read
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+
+_WARM_READS = 4  # in a row: then the whole shard is taken to be in the system's cache
 
 
 class TokenBytes(Protocol):
@@ -66,17 +70,36 @@ class OpenShard:
         # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access == "mmap" else None
         self._file: _File | None = None
+        self._blocks_read: set[int] = set()  # into the system's cache
+        self._warm_reads = 0  # the last ones, which found their blocks there
         self.bytes: TokenBytes = (
             shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, shard.header.tokens_start)
         )
         self._offsets: NDArray[np.uint64] | None = None
         self._plan: ShardPlan | None = None
 
-    def read_ahead(self, start: int, end: int) -> None:
-        """Read token bytes [start, end) into the system's cache if possible, without holding Python's lock."""
+    def claim_block(self, block: int) -> bool:
+        """Return whether a block is yet to be read into the system's cache; the caller reads it."""
+        if self._warm_reads >= _WARM_READS or block in self._blocks_read:
+            return False
+        self._blocks_read.add(block)
+        return True
+
+    def forget_blocks(self) -> None:
+        """Forget which blocks are in the system's cache."""
+        self._blocks_read, self._warm_reads = set(), 0
+
+    def read_ahead(self, start: int, end: int) -> int:
+        """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or _File(self.path)
-            os.pread(file.fd, end - start, self.header.tokens_start + start)
+            before = disk_blocks_read()
+            num_bytes = len(os.pread(file.fd, end - start, self.header.tokens_start + start))
+            if disk_blocks_read() > before:
+                self._warm_reads = 0
+                return num_bytes
+            self._warm_reads += 1
+        return 0
 
     @property
     def document_offsets(self) -> NDArray[np.uint64]:
@@ -149,16 +172,33 @@ class OpenShards:
         """The total size of the open files, in bytes."""
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
 
-    def read_ahead(self, index: int, start: int, end: int) -> None:
-        """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
-        if shard := self._open.get(index):
-            shard.read_ahead(start, end)
+    def claim_block(self, index: int, block: int) -> bool:
+        """See OpenShard; False for a shard that is not open."""
+        shard = self._open.get(index)
+        return shard is not None and shard.claim_block(block)
 
-    def touch(self, indices: Iterable[int]) -> None:
-        """Mark shards as used, so that others are closed before them."""
+    def forget_blocks(self) -> None:
+        """Forget which blocks of the open shards are in the system's cache, because it has evicted some of them."""
+        for shard in list(self._open.values()):
+            shard.forget_blocks()
+
+    def read_ahead(self, index: int, start: int, end: int) -> int:
+        """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
+        shard = self._open.get(index)
+        return shard.read_ahead(start, end) if shard else 0
+
+    def touch(self, indices: list[int]) -> None:
+        """Mark shards as used, so that others are closed before them, and open as many of them as may be open.
+
+        Errors are raised when a shard is used.
+        """
         for index in indices:
             if (shard := self._open.pop(index, None)) is not None:
                 self._open[index] = shard
+        for index in indices[: self._max_open]:
+            if not self.is_known(index):
+                with suppress(StoreError, FormatError):
+                    _ = self[index]
 
     def forget_ahead(self) -> None:
         """Forget the shards that were opened ahead and not used yet."""

@@ -29,9 +29,6 @@ class PieceSource(Protocol):
     def bytes_of(self, shard: int) -> TokenBytes:
         """Return the token bytes of a shard, which is opened if necessary."""
 
-    def read_ahead(self, shard: int, start: int, end: int) -> None:
-        """Read token bytes [start, end) of a shard into the system's cache."""
-
 
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens
 Piece: TypeAlias = tuple[PieceSource, int, int, int]
@@ -162,9 +159,6 @@ class _Padding:
     def bytes_of(self, shard: int) -> TokenBytes:
         """See PieceSource."""
         return self.bytes[shard]
-
-    def read_ahead(self, shard: int, start: int, end: int) -> None:
-        """Do nothing: padding is in memory."""
 
 
 def widen(form: BatchFormat, tokens: Tokens, out: Int64s) -> None:
