@@ -1,7 +1,7 @@
 """Produce the batches of one rank in order, several at a time, on the calling thread.
 
 It looks up the rows of a whole window at once. The first window is one batch, so that the first batch comes soon; each
-window is twice as long as the one before, up to 16,384 rows.
+window is eight times as long as the one before, up to 16,384 rows.
 """
 
 from __future__ import annotations
