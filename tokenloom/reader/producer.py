@@ -64,6 +64,8 @@ class Producer:
         """Return the next batches, at least one and at most `wanted`; none at the end of the stream."""
         if self._left == 0:
             return []
+        for dataset in self._stream.datasets:
+            dataset.shards.check_downloads()
         if self._taken_steps == self._window_steps:
             self._open_window()
         assert self._window is not None  # just opened
@@ -101,11 +103,11 @@ class Producer:
         """If opening shards is slow, open those of a window in parallel, and begin to open those that follow it."""
         if not self._stream.opens_slowly:
             return
-        self._prepare(positions)
+        self._prepare(positions, waits=True)
         after = self._position + num_steps * self._steps.samples
         upcoming = self._steps.positions(after, max(1, _LOOK_AHEAD // self._steps.batch_size))
         self._pool.submit(self._prepare, upcoming)
 
-    def _prepare(self, positions: Int64s) -> None:
+    def _prepare(self, positions: Int64s, *, waits: bool = False) -> None:
         for dataset, shards in self._stream.shards_of(positions):
-            dataset.prepare_shards(shards, self._pool)
+            dataset.prepare_shards(shards, self._pool, waits=waits)
