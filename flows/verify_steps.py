@@ -27,7 +27,13 @@ _ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 d
 
 
 def run_verification(
-    reference: str, deep: bool, spec: BuildSpec | None, num_workers: int, run_one: RunOne, run_each: RunEach
+    reference: str,
+    deep: bool,
+    spec: BuildSpec | None,
+    num_workers: int,
+    run_one: RunOne,
+    run_each: RunEach,
+    write_blocks: bool = False,
 ) -> VerificationResult:
     """Verify every file of a version.
 
@@ -38,16 +44,17 @@ def run_verification(
         num_workers: processes among which the work is divided.
         run_one: runs a step.
         run_each: runs a step for many jobs.
+        write_blocks: write the `.blocks` files that are missing or damaged.
 
     Raises:
-        StoreError: the version does not exist, or the store can't be read.
+        StoreError: the version does not exist, or the store can't be read or, with `write_blocks`, written.
         SpecError: the version was not built from `spec`.
     """
     progress.report(progress.StepStarted("open", 0))
     subject: Subject = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         _check_spec(spec, subject.manifest, "--spec")
-    jobs = subject.jobs(deep)
+    jobs = subject.jobs(deep, write_blocks)
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)
     encoded: list[EncodingReport] = []
@@ -65,6 +72,7 @@ def run_verification(
         "files": sum(report.num_files for report in checked) + bool(subject.version),
         "bytes": sum(report.num_bytes for report in checked),
         "documents_encoded_again": sum(report.num_documents for report in encoded),
+        "blocks_written": sum(report.num_blocks_written for report in checked),
         "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
@@ -104,6 +112,8 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
 def _next_step(file: str) -> str:
     if file.startswith("tags/"):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
+    if file.endswith(".blocks"):
+        return "run the same command with --write-blocks, which writes it again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 

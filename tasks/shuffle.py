@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.storage.formats.blocks import blocks_name, encode_blocks
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.shard import open_shard, token_dtype
@@ -98,6 +99,8 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
         measured.read_samples(token_file.name)
         # Once more, before the files get their names.
         refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
+    assert tokens.blocks is not None  # the shard is complete
+    store.replace(blocks_name(path), encode_blocks(tokens.blocks))
     return measured.record(shard, written, table.sha256, tuple(assignment.encoders))
 
 

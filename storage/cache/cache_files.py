@@ -4,6 +4,7 @@
              CACHEDIR.TAG                  so that backups leave it out
              shards/<sha256>.tok           complete files; their modification time is the time of last use
              partial/<sha256>.<pid>.<id>   a running download, already as long as the complete file: reserved space
+             partial/<sha256>.part, .map   a shard that is downloaded by blocks, see partial_file.py
              locks/<sha256>.lock           held while that shard is downloaded; room.lock while space is freed
 
 Only files with these names in these folders are ever removed; all others belong to the user. Nothing is synced: after a
@@ -26,12 +27,23 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.cache.partial_file import (
+    COMPLETE,
+    DAMAGED,
+    PartialFile,
+    create_partial,
+    is_in_use,
+    map_path,
+    open_partial,
+)
+from tokenloom.storage.formats.blocks import ShardBlocks
 from tokenloom.storage.formats.names import SHA256_PATTERN
 
 FORMAT_VERSION = 1
 MARKER = "tokenloom-cache.json"
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
 _SHARD = re.compile(r"([0-9a-f]{64})\.tok\Z")
+_BLOCKWISE = re.compile(r"[0-9a-f]{64}\.part\Z")
 _PARTIAL = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
 _FOLDERS = ("shards", "partial", "locks")
 POLL_SECONDS = 0.02  # between attempts to take a lock
@@ -125,6 +137,7 @@ class CacheFiles:
         """Return the bytes of all complete files and running downloads."""
         # Downloads first, and by inode: a download that completes between the two listings is counted once.
         states = [found for found, _, _ in self._partials()]
+        states += [found for found, _ in self._blockwise()]
         states += [found for found, _ in self._shards()]
         return sum({state.st_ino: state.st_size for state in states}.values())
 
@@ -135,11 +148,7 @@ class CacheFiles:
 
         Raises StoreError if the file is larger than the limit.
         """
-        if self.limit_bytes is not None and num_bytes > self.limit_bytes:
-            raise StoreError(
-                f"{self.folder}: a shard of {num_bytes:,} bytes is over the cache's limit of {self.limit_bytes:,}; "
-                "raise it: TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache"
-            )
+        self._check_limit(num_bytes)
         with self._room_lock():
             self._remove_leftovers(sha256)
             if not self._make_room(num_bytes):
@@ -148,6 +157,40 @@ class CacheFiles:
             with path.open("xb") as file:
                 file.truncate(num_bytes)
             return path
+
+    def _check_limit(self, num_bytes: int) -> None:
+        if self.limit_bytes is not None and num_bytes > self.limit_bytes:
+            raise StoreError(
+                f"{self.folder}: a shard of {num_bytes:,} bytes is over the cache's limit of {self.limit_bytes:,}; "
+                "raise it: TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache"
+            )
+
+    def partial(self, blocks: ShardBlocks) -> PartialFile | None:
+        """Return the file to download a shard into by blocks, which all processes of the machine share.
+
+        None if the shard is complete by now, or while other downloads take up the space. Errors as `reserve`.
+        """
+        self._check_limit(blocks.num_bytes)
+        path = self.folder / "partial" / f"{blocks.sha256}.part"
+        with self._room_lock():
+            if self.num_bytes(blocks.sha256) == blocks.num_bytes:
+                return None
+            if (found := open_partial(path, blocks)) is not None:
+                return found
+            self._remove_leftovers(blocks.sha256)
+            if is_in_use(path) or not self._make_room(blocks.num_bytes):
+                return None
+            create_partial(path, blocks)
+            return open_partial(path, blocks)
+
+    def end_partial(self, partial: PartialFile, is_right: bool) -> None:
+        """Give a partial file that has all its blocks the name of a complete one; remove it if its SHA-256 is wrong."""
+        with self._room_lock():
+            if is_right:
+                partial.path.replace(self.path(partial.blocks.sha256))
+            else:
+                partial.path.unlink(missing_ok=True)
+            partial.end(COMPLETE if is_right else DAMAGED)
 
     def remove(self, sha256: str) -> bool:
         """Remove a complete file; return whether it existed."""
@@ -172,6 +215,11 @@ class CacheFiles:
         if self.limit_bytes is None:
             return True
         excess = self.used() + num_bytes - self.limit_bytes
+        for found, path in list(self._blockwise()):
+            if excess > 0 and not is_in_use(path):
+                map_path(path).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+                excess -= found.st_size
         for found, sha256 in sorted(self._shards(), key=lambda item: item[0].st_mtime_ns):
             if excess <= 0:
                 break
@@ -193,6 +241,12 @@ class CacheFiles:
         for found, name in _files(self.folder / "shards"):
             if match := _SHARD.match(name):
                 yield found, match[1]
+
+    def _blockwise(self) -> Iterator[tuple[os.stat_result, Path]]:
+        """Yield the status and path of each file that is downloaded by blocks."""
+        for found, name in _files(self.folder / "partial"):
+            if _BLOCKWISE.match(name):
+                yield found, self.folder / "partial" / name
 
     def _partials(self) -> Iterator[tuple[os.stat_result, str, Path]]:
         for found, name in _files(self.folder / "partial"):

@@ -1,4 +1,4 @@
-"""Downloads of remote shards into the cache: each is checked, and repeated if it arrives damaged."""
+"""Downloads of whole shards into the cache: each is checked, and repeated if it arrives damaged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import Timeout
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full
+from tokenloom.storage.cache.partial_shard import PartialShard
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores import local_files
+from tokenloom.storage.stores.time_limit import is_ending
 
 _MAX_DOWNLOADS = 3  # of one file that arrives damaged
 _WAIT_SECONDS = 0.05  # between attempts to reserve space
@@ -32,12 +35,41 @@ class CacheProcess:
         self.lock = threading.Lock()
         self.counters: Counter[str] = Counter()
         self.queue: dict[str, ShardRequest] = {}
+        self.running: set[str] = set()  # those that a thread has taken from the queue
         self.num_threads = 0
+        self.partials: dict[str, PartialShard] = {}  # by SHA-256
+        self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
+        self.logged: set[tuple[str, str]] = set()
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter."""
         with self.lock:
             self.counters[name] += number
+
+    def next_request(self) -> ShardRequest | None:
+        """Take the next shard from the queue, those first whose blocks are in use; None if a thread must end."""
+        with self.lock:
+            if not self.queue or is_ending():
+                self.num_threads -= 1
+                return None
+            request = self.queue.pop(
+                next((name for name in list(self.partials) if name in self.queue), next(iter(self.queue)))
+            )
+            self.running.add(request.sha256)
+            return request
+
+    def read_whole(self, request: ShardRequest, error: Exception) -> None:
+        """Note that a shard has no usable `.blocks` file, and say so in the log once for each folder and reason."""
+        self.whole.add(request.sha256)
+        folder = request.place.rpartition("/")[0]
+        reason = "no .blocks files" if isinstance(error, FileNotFoundError) else str(error)
+        with self.lock:
+            is_new = (folder, reason) not in self.logged
+            self.logged.add((folder, reason))
+        if is_new:
+            _logger.warning(
+                "%s: %s; its shards are read whole; `tokenloom verify --write-blocks` writes the files", folder, reason
+            )
 
     def holds(self, request: ShardRequest) -> bool:
         """Return whether the cache holds a complete file of that name and length now."""
@@ -62,18 +94,54 @@ class CacheProcess:
             lock.release()
 
 
+class NoRoom(Exception):
+    """A download ahead of use finds no space."""
+
+
+class Caller(NamedTuple):
+    """Who asks for a download: `check_running` is called again and again, and what it raises ends the download.
+
+    `needs_it_now` is False for a thread that downloads ahead of use.
+    """
+
+    check_running: Callable[[], None]
+    needs_it_now: bool
+
+
+class RoomWait:
+    """Waits for space in a cache, and says so in the log if that takes long."""
+
+    def __init__(self, process: CacheProcess, caller: Caller) -> None:
+        self._process, self._caller = process, caller
+        self._folder, self._logged_at = process.files.folder, time.monotonic()
+
+    def wait(self) -> None:
+        """Wait a moment, after an attempt that found no space.
+
+        Raises NoRoom ahead of use if this process has partial shards: its threads must complete them to free space.
+        """
+        self._caller.check_running()
+        if self._process.partials and not self._caller.needs_it_now:
+            raise NoRoom
+        if time.monotonic() - self._logged_at > _LOG_SECONDS:
+            self._logged_at = time.monotonic()
+            _logger.warning("%s: waiting for space: other downloads take up the whole limit", self._folder)
+        time.sleep(_WAIT_SECONDS)
+
+
 class Download:
     """One download of a file into the cache; the caller holds the file's lock.
 
     Args:
         process: the files and counters of this process.
         request: the file to download.
-        check_running: called again and again; what it raises ends the download.
+        caller: who asks for it.
     """
 
-    def __init__(self, process: CacheProcess, request: ShardRequest, check_running: Callable[[], None]) -> None:
+    def __init__(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> None:
         self._process, self._files = process, process.files
-        self._request, self._check_running = request, check_running
+        self._request, self._check_running = request, caller.check_running
+        self._room = RoomWait(process, caller)
 
     def run(self) -> None:
         """Put the file into the cache."""
@@ -108,13 +176,8 @@ class Download:
 
     def _reserved(self) -> Path:
         """Wait for space; return a new file to download into."""
-        logged_at = time.monotonic()
         while (partial := self._files.reserve(self._request.sha256, self._request.num_bytes)) is None:
-            self._check_running()
-            if time.monotonic() - logged_at > _LOG_SECONDS:
-                logged_at = time.monotonic()
-                _logger.warning("%s: waiting for space: other downloads take up the whole limit", self._files.folder)
-            time.sleep(_WAIT_SECONDS)
+            self._room.wait()
         return partial
 
     def _fill(self, partial: Path) -> str:

@@ -1,8 +1,9 @@
 """A size-limited cache of remote shards on a local disk, shared by all processes and jobs of a machine.
 
 Files are named by their SHA-256, so datasets and stores share them. A file appears under its name once it is complete
-and its SHA-256 is correct. Afterwards its length is checked on each use; its reader checks the shard's own checksums
-and calls `discard` if they are wrong. cache_files.py describes the folder.
+and its SHA-256 is correct; before that, single blocks of it can be read (partial_shard.py). Afterwards its length is
+checked on each use; its reader checks the shard's own checksums and calls `discard` if they are wrong. cache_files.py
+describes the folder.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
-from tokenloom.storage.cache.download import CacheProcess, Download
+from tokenloom.storage.cache.download import CacheProcess, Caller, Download, NoRoom, RoomWait
+from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores.time_limit import is_ending
 
@@ -75,7 +78,50 @@ class ShardCache:
             StoreError: the store cannot be read, the cache cannot be written, or the file exceeds the limit.
             FormatError: the store's file differs from the one listed.
         """
-        return self._fetch(request, lambda: None)
+        return self._fetch(request, _FOREGROUND)
+
+    def begin(self, request: ShardRequest, *, waits: bool = True) -> PartialShard | None:
+        """Return a shard whose blocks can be read before all of it is here, and begin to download the rest.
+
+        None if the cache holds all of it, or it can only be downloaded as a whole, or if there is no space now and the
+        caller does not want to wait. Errors as `fetch`.
+        """
+        process = self._process()
+        if not request.by_blocks or process.holds(request) or request.sha256 in process.whole:
+            return None
+        with translate_cache_errors(self.folder):
+            process.files.prepare()
+            try:
+                partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING)
+            except NoRoom:
+                return None
+        if partial is not None:
+            self.ahead([request])
+        return partial
+
+    def has_begun(self, request: ShardRequest) -> bool:
+        """Return whether this process can read single blocks of a shard."""
+        return request.sha256 in self._process().partials
+
+    def _partial(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> PartialShard | None:
+        """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
+        found = process.partials.get(request.sha256)
+        if found is not None and not (found.is_complete or found.is_damaged):
+            return found
+        process.partials.pop(request.sha256, None)
+        if not request.by_blocks or request.sha256 in process.whole:
+            return None
+        try:
+            blocks = read_blocks(request)
+        except (FileNotFoundError, FormatError, StoreError) as error:
+            process.read_whole(request, error)
+            return None
+        room = RoomWait(process, caller)
+        while (file := process.files.partial(blocks)) is None:
+            if process.holds(request):
+                return None
+            room.wait()
+        return process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
 
     def ahead(self, requests: Iterable[ShardRequest]) -> None:
         """Start to download files in the given order on `io_threads` threads; return at once.
@@ -84,7 +130,8 @@ class ShardCache:
         """
         process = self._process()
         with process.lock:
-            process.queue |= {request.sha256: request for request in requests}
+            new = {request.sha256: request for request in requests if request.sha256 not in process.running}
+            process.queue |= new
             num_new = max(0, min(self.io_threads - process.num_threads, len(process.queue)))
             process.num_threads += num_new
         for _ in range(num_new):
@@ -116,36 +163,53 @@ class ShardCache:
             self._processes.setdefault(pid, process)
         return self._processes[pid]
 
-    def _fetch(self, request: ShardRequest, check_running: Callable[[], None]) -> Path:
+    def _fetch(self, request: ShardRequest, caller: Caller) -> Path:
         process = self._process()
         path = process.files.path(request.sha256)
         if not process.holds(request):
             with translate_cache_errors(self.folder):
                 process.files.prepare()
-                with process.locked(request.sha256, check_running):
+                with process.locked(request.sha256, caller.check_running):
                     if not process.holds(request):
-                        Download(process, request, check_running).run()
+                        self._download(process, request, caller)
                         return path
         mark_used(path)
         process.count("hits")
         return path
 
+    def _download(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> None:
+        """Put a shard into the cache; the caller holds its lock."""
+        partial = self._partial(process, request, caller)
+        if partial is not None:
+            partial.complete(caller.check_running)
+            process.partials.pop(request.sha256, None)
+        elif not process.holds(request):
+            Download(process, request, caller).run()
+
     def _work(self, process: CacheProcess) -> None:
         """Download the queued files, then end: an idle thread would delay the program's exit."""
-        while True:
-            with process.lock:
-                if not process.queue or is_ending():
-                    process.num_threads -= 1
-                    return
-                request = process.queue.pop(next(iter(process.queue)))
+        while (request := process.next_request()) is not None:
             try:
                 if not process.holds(request):
-                    self._fetch(request, _unless_ending)
+                    self._fetch(request, _AHEAD)
+            except NoRoom:
+                continue
             except Exception as error:  # noqa: BLE001  (fetch() raises it where the file is needed)
                 if not is_ending():
                     _logger.warning("ahead of use: %s; the download is retried on first use", error)
+            finally:
+                process.running.discard(request.sha256)
 
 
 def _unless_ending() -> None:
     if is_ending():
         raise _ProgramEnding
+
+
+def _refuse_to_wait() -> None:
+    raise NoRoom
+
+
+_NOT_WAITING = Caller(_refuse_to_wait, needs_it_now=False)
+_FOREGROUND = Caller(lambda: None, needs_it_now=True)
+_AHEAD = Caller(_unless_ending, needs_it_now=False)

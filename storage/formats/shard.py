@@ -25,6 +25,7 @@ from tokenloom.storage.stores.store import Store
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
 ALIGNMENT = 4096  # tokens start at a multiple of it
+OFFSETS_START = 48  # where the header says where the document offsets start
 _FIXED = struct.Struct("<8sIIIIQQQQQ16s16s")
 _CHECKSUM_BYTES = 16
 _DTYPES: dict[int, AnyDtype] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}

@@ -11,6 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, hash_blocks
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header, token_dtype
 from tokenloom.storage.stores import local_files
@@ -34,7 +35,7 @@ class ShardWriter:
         vocab_size: decides the stored type.
         info: the JSON block, see ShardHeader.
 
-    The file is complete after a `with` block that raises nothing; `record` is set then.
+    The file is complete after a `with` block that raises nothing; `record` and `blocks` are set then.
     """
 
     def __init__(self, file: IO[bytes], vocab_size: int, info: JsonObject) -> None:
@@ -46,6 +47,7 @@ class ShardWriter:
         self._num_tokens = 0
         self._lengths: list[NDArray[np.uint32]] = []
         self.record: ShardFileRecord | None = None
+        self.blocks: ShardBlocks | None = None
 
     def __enter__(self) -> ShardWriter:
         local_files.write_all(self._file, bytes(self._tokens_start))
@@ -89,12 +91,18 @@ class ShardWriter:
             offsets_checksum=xxhash.xxh3_128_digest(offsets),
             info=self._info,
         )
-        self._file.seek(0)
-        local_files.write_all(self._file, pack_header(header))
-        self._file.flush()
-        digest = local_files.file_sha256(self._file)
-        self.record = ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, digest)
+        self.record = self._write_header(header)
         return self.record
+
+    def _write_header(self, header: ShardHeader) -> ShardFileRecord:
+        """Write the header, read the complete file once for its checksums, and return its record."""
+        packed, hasher = pack_header(header), BlockHasher()
+        self._file.seek(0)
+        local_files.write_all(self._file, packed)
+        self._file.flush()
+        sha256 = hash_blocks(self._file, hasher)
+        self.blocks = ShardBlocks(sha256, header.file_bytes, hasher.block_bytes, packed, hasher.finish())
+        return ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, sha256)
 
     def _pad_tokens(self) -> int:
         """Write zeros up to the document offsets; return where these start."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, Manifest, version_name
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
@@ -156,10 +157,11 @@ def _read_entry(store: Store, tag: str, number: int, before: TagEntry | None) ->
 
 
 def unlisted_files(store: Store, manifest: Manifest) -> list[str]:
-    """Return the paths in a version's folder that the manifest does not list, except for build.json."""
+    """Return the paths in a version's folder that the manifest does not list, except for build.json and .blocks."""
     version = manifest.version
     known: dict[str, set[str]] = {"": {NAME, BUILD}}
-    for name in listed_names(manifest):
+    listed = listed_names(manifest)
+    for name in [*listed, *(blocks_name(name) for name in listed if name.endswith(".tok"))]:
         parts = name.split("/")
         for depth, part in enumerate(parts):
             known.setdefault("/".join(parts[:depth]), set()).add(part)

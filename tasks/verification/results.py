@@ -21,5 +21,6 @@ class VerificationResult(TypedDict):
     files: int
     bytes: int
     documents_encoded_again: int
+    blocks_written: int
     damages: list[DamagedFile]
     warnings: list[str]

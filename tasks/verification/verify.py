@@ -17,8 +17,10 @@ from tokenloom.storage.formats.manifest import BUILD, NAME, QUARANTINE, Manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import InputEntry, decode_build
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.verification.block_checks import BlocksCheck
 from tokenloom.storage.verification.file_checks import (
     Damage,
+    Taker,
     bare_message,
     check_file,
     check_quarantine,
@@ -52,15 +54,20 @@ class FileReport:
     num_bytes: int
     damages: list[Damage]
     proposed: list[SampledDocument] = field(default_factory=list)
+    num_blocks_written: int = 0
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again."""
+    """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again.
+
+    `write_blocks` says whether to write a `.blocks` file that is missing or damaged.
+    """
 
     store: Store
     claim: ShardClaim
     num_samples: int
+    write_blocks: bool = False
 
     @property
     def label(self) -> str:
@@ -77,16 +84,19 @@ class ShardJob:
         claim, counter = self.claim, _ByteCounter()
         sampler = Sampler(self.num_samples) if self.num_samples else None
         progress.report(progress.Working(f"reading {claim.path}"))
-        header, problems = check_tokens(self.store, claim, counter.take)
+        blocks = BlocksCheck(self.store, claim, self.write_blocks)
+        header, problems = check_tokens(self.store, claim, _each(counter.take, blocks.take))
+        block_problems, num_written = blocks.finish(header) if header else ([], 0)
         counter.report(claim.entry.documents, claim.entry.tokens)
         progress.report(progress.Working(f"reading {claim.docs_path}"))
         table_problems = check_documents(
             self.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
         )
         damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
+        damages += _damages(blocks.path, block_problems)
         rows = sampler.rows() if sampler and not damages else []
         proposed = [SampledDocument.from_row(row, claim.entry.name) for row in rows]
-        return FileReport(2, counter.num_bytes, damages, proposed)
+        return FileReport(2, counter.num_bytes, damages, proposed, num_written)
 
 
 @dataclass(frozen=True)
@@ -138,7 +148,7 @@ class Subject:
     damages: list[Damage]
     warnings: list[str]
 
-    def jobs(self, deep: bool) -> list[VerifyJob]:
+    def jobs(self, deep: bool, write_blocks: bool = False) -> list[VerifyJob]:
         """Return the files to read, the shards first."""
         if self.manifest is None:
             return []
@@ -146,7 +156,7 @@ class Subject:
         claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
         num_documents = max(1, sum(claim.entry.documents for claim in claims))
         shards = [
-            ShardJob(self.store, claim, num_proposed(claim.entry.documents, num_documents) if deep else 0)
+            ShardJob(self.store, claim, num_proposed(claim.entry.documents, num_documents) * deep, write_blocks)
             for claim in claims
         ]
         counts = {QUARANTINE: self.manifest.rows.quarantined}
@@ -251,6 +261,16 @@ def verify_file(job: VerifyJob) -> FileReport:
     """Read the files of a job; read remote files again before they count as damaged, because a network changes bits."""
     found = job.read()
     return job.read() if found.damages and not job.store.is_local else found
+
+
+def _each(*takers: Taker) -> Taker:
+    """Return a taker that passes each block to all of these."""
+
+    def take(position: int, block: memoryview) -> None:
+        for taker in takers:
+            taker(position, block)
+
+    return take
 
 
 def _damages(path: str, problems: list[str]) -> list[Damage]:

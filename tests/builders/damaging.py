@@ -45,10 +45,15 @@ class Made:
 
     @cached_property
     def files(self) -> list[str]:
-        """Every file that verify vouches for, relative to the dataset's folder: of the version, and of the tags."""
+        """Every file that verify requires, relative to the dataset's folder: of the version, and of the tags."""
         folders = [self.store.local(f"versions/{self.version}"), self.store.local("tags")]
         paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-        return [str(path.relative_to(self.store.root)) for path in paths if path.name != "build.json"]
+        return [str(path.relative_to(self.store.root)) for path in paths if is_listed(path)]
+
+
+def is_listed(path: Path) -> bool:
+    """Return whether the manifest of a version lists a file of its folder."""
+    return path.name != "build.json" and path.suffix != ".blocks"
 
 
 def make_version(folder: Path) -> Made:

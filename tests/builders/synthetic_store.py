@@ -13,6 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats import shard as shard_module
+from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, sign
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
@@ -45,8 +46,14 @@ def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size:
     return tokens, lengths
 
 
-def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "train", vocab_size: int = 50_257) -> str:
-    """Write a version with these shards, (tokens, lengths) each; return its reference."""
+def write_store(
+    folder: Path,
+    shards: Sequence[tuple[Any, Any]],
+    split: str = "train",
+    vocab_size: int = 50_257,
+    with_blocks: bool = False,
+) -> str:
+    """Write a version with these shards, (tokens, lengths) each, with or without `.blocks`; return its reference."""
     entries = []
     version_folder = folder / "data" / "versions"
     name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[
@@ -58,6 +65,9 @@ def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "t
         with path.open("x+b") as file, ShardWriter(file, vocab_size, header_info(split, index, vocab_size)) as writer:
             writer.append(tokens, lengths)
         assert writer.record is not None
+        assert writer.blocks is not None
+        if with_blocks:
+            path.with_suffix(".blocks").write_bytes(encode_blocks(writer.blocks))
         entries.append({"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}})
     return publish(folder, name, {split: entries}, vocab_size)
 

@@ -16,6 +16,7 @@ import xxhash
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, open_documents, write_jsonl
 from tokenloom.storage import open_shard
+from tokenloom.storage.formats.blocks import BLOCK_BYTES
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.shard_writer import ShardWriter
@@ -164,6 +165,36 @@ def test_the_json_block_has_the_keys_on_the_page(built: Built) -> None:
         assert sorted(info) == first_names(tables("The shard")[1])
 
 
+def test_the_table_of_block_checksums_accounts_for_every_byte(built: Built) -> None:
+    (table,) = tables("The block checksums")
+    for entry in built.shards:
+        shard = (built.folder / entry["name"]).read_bytes()
+        data = (built.folder / entry["name"]).with_suffix(".blocks").read_bytes()
+        fields: dict[str, Any] = {}
+        position = 0
+        for offset, num_bytes, kind, name, _ in table[:7]:
+            assert int(offset) == position
+            raw = data[position : position + int(num_bytes)]
+            kinds = {"u32": "<I", "u64": "<Q"}
+            fields[name.strip("`")] = struct.unpack(kinds[kind], raw)[0] if kind in kinds else raw
+            position += int(num_bytes)
+        header_bytes, block_bytes = fields["header_bytes"], fields["block_bytes"]
+        assert fields == {
+            "magic": b"TOKBLKS\0",
+            "blocks_format": 1,
+            "header_bytes": open_shard(built.folder / entry["name"]).header.tokens_start,
+            "file_bytes": len(shard),
+            "block_bytes": BLOCK_BYTES,
+            "": 0,
+            "sha256": bytes.fromhex(entry["sha256"]),
+        }
+        blocks = [shard[i : i + block_bytes] for i in range(0, len(shard), block_bytes)]
+        checksums = b"".join(xxhash.xxh3_128_digest(block) for block in blocks)
+        assert data[position:-16] == shard[:header_bytes] + checksums
+        assert data[-16:] == xxhash.xxh3_128_digest(data[:-16])
+    assert f"{BLOCK_BYTES:,}" in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_document_table_has_the_columns_on_the_page(built: Built) -> None:
     (table,) = tables("The document table")
     for entry in built.shards:
@@ -208,13 +239,14 @@ def test_the_manifest_has_the_fields_on_the_page(built: Built) -> None:
     assert rows["read"] == sum(rows.values()) - rows["read"] == 1001
 
 
-def test_all_but_two_files_of_a_version_are_listed(built: Built) -> None:
+def test_all_files_of_a_version_but_three_kinds_are_listed(built: Built) -> None:
     listed = dict(built.manifest["files"])
     for entry in built.shards:
         listed[entry["name"]] = entry["sha256"]
         listed[str(Path(entry["name"]).with_suffix(".docs"))] = entry["docs_sha256"]
     found = {path.relative_to(built.folder).as_posix() for path in built.folder.rglob("*") if path.is_file()}
-    assert found == {*listed, "manifest.json", "build.json"}
+    blocks = {str(Path(entry["name"]).with_suffix(".blocks")) for entry in built.shards}
+    assert found == {*listed, "manifest.json", "build.json", *blocks}
     for name, expected in listed.items():
         assert hashlib.sha256((built.folder / name).read_bytes()).hexdigest() == expected
 

@@ -22,7 +22,7 @@ BLOCK_BYTES = 20_000
 
 def start(folder: Path, limit_bytes: int, requests: list[ShardRequest]) -> subprocess.Popen[str]:
     """Start a process that fetches from one store."""
-    words = [str(word) for _, *rest in requests for word in rest]
+    words = [str(word) for request in requests for word in request[1:4]]
     command = [sys.executable, "-m", "tests.drivers.cache_driver", str(folder), str(limit_bytes)]
     return subprocess.Popen([*command, requests[0].store.root, *words], stdout=subprocess.PIPE, text=True)
 

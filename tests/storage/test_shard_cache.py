@@ -255,7 +255,7 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
     tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     cache = ShardCache(tmp_path)
-    store, path, sha256, num_bytes = files[0]
+    store, path, sha256, num_bytes, _ = files[0]
     with pytest.raises(FormatError, match=rf"{path}: its SHA-256 is not the one listed, in 3 downloads.*restore it"):
         cache.fetch(ShardRequest(store, path, files[1].sha256, num_bytes))
     assert num_gets(s3_proxy, files[0]) == 3
@@ -336,7 +336,7 @@ def test_a_program_exits_while_downloads_are_queued(
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "remote.BLOCK_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 300\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
-        f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:]) for request in files]!r}]\n"
+        f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:4]) for request in files]!r}]\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead(requests)\n"
         "time.sleep(0.5)\n"
     )

@@ -127,8 +127,9 @@ Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
 
 
 def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
-    """Change header, tokens or offsets of the first shard; update all checksums and the manifest."""
+    """Change header, tokens or offsets of the first shard; update its checksums and the manifest, drop its blocks."""
     path = version_file(made, "train/000000.tok")
+    path.with_suffix(".blocks").unlink(missing_ok=True)
     shard = open_shard(path)
     header, tokens, offsets = shard.header, shard.tokens.copy(), shard.document_offsets.copy()
     header = change(header, tokens, offsets)

@@ -100,7 +100,7 @@ class TokenDataset(SplitSamples, SampleSource):
             checked_choice("verify", verify, ("open", "full")),
             checked_choice("access", access, ("mmap", "pread")),
         )
-        files = _open_split(reference, split, cache)
+        files = _open_split(reference, split, cache, by_blocks=options.verify == "open")
         tokenizer = files.manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
@@ -181,12 +181,12 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
 
 
-def _open_split(reference: str | os.PathLike[str], split: str, cache: ShardCache | None) -> ShardFiles:
+def _open_split(reference: str | os.PathLike[str], split: str, cache: ShardCache | None, by_blocks: bool) -> ShardFiles:
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
     store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
-    return ShardFiles(store, manifest, split, cache)
+    return ShardFiles(store, manifest, split, cache, by_blocks)
 
 
 def _arrays(window: RowWindow) -> Sample:

@@ -64,6 +64,8 @@ class Producer:
         """Return the next batches, at least one and at most `wanted`; none at the end of the stream."""
         if self._left == 0:
             return []
+        for dataset in self._stream.datasets:
+            dataset.shards.check_downloads()
         if self._taken_steps == self._window_steps:
             self._open_window()
         assert self._window is not None  # just opened
@@ -91,9 +93,9 @@ class Producer:
         with self._times.phase("read"):
             positions = self._steps.positions(self._position, num_steps)
             if self._stream.opens_slowly:
-                self._prepare(positions)
+                self._prepare(positions, waits=True)
             self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
-        self._window.touch()
+        self._window.touch(may_open=not self._stream.opens_slowly)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._open_ahead()  # only now: the window's own shards come first
@@ -105,6 +107,6 @@ class Producer:
             upcoming = self._steps.positions(self._position, max(1, _LOOK_AHEAD // self._steps.batch_size))
             self._pool.submit(self._prepare, upcoming)
 
-    def _prepare(self, positions: Int64s) -> None:
+    def _prepare(self, positions: Int64s, *, waits: bool = False) -> None:
         for dataset, shards in self._stream.shards_of(positions):
-            dataset.prepare_shards(shards, self._pool)
+            dataset.prepare_shards(shards, self._pool, waits=waits)

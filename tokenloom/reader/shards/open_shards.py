@@ -13,28 +13,25 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shards.disk_reads import disk_blocks_read
+from tokenloom.reader.shards.partial_bytes import PartialBytes, TokenBytes, describe_damage, fetch_all
 from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from tokenloom.storage.cache.partial_shard import PartialShard
 
 _WARM_READS = 4  # in a row: then the whole shard is taken to be in the system's cache
-
-
-class TokenBytes(Protocol):
-    """The bytes of a shard's tokens."""
-
-    def __getitem__(self, part: slice[int, int, None]) -> memoryview | bytes: ...
 
 
 class _File:
@@ -61,26 +58,64 @@ class _FileBytes:
 
 
 class OpenShard:
-    """One open shard: its token bytes, its document offsets, and its samples under a packing."""
+    """One open shard: its token bytes, its document offsets, and its samples under a packing.
 
-    def __init__(self, path: Path, verify: str, access: str, packing: str, seq_len: int) -> None:
+    Args:
+        path: its file.
+        verify, access: as in TokenDataset.
+        packing, seq_len: what makes its samples.
+        blocks: its blocks, if it is still being downloaded.
+        first_sample: the index in the split of its first sample.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        verify: str,
+        access: str,
+        packing: str,
+        seq_len: int,
+        blocks: PartialShard | None = None,
+        first_sample: int = 0,
+    ) -> None:
         shard = open_shard(path, verify)
-        self.header, self.path = shard.header, path
+        self.header, self.path, self._first_sample = shard.header, path, first_sample
         self._packing, self._seq_len = packing, seq_len
         # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access == "mmap" else None
         self._file: _File | None = None
+        tokens_start = shard.header.tokens_start
+        self._whole: TokenBytes = shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, tokens_start)
+        #: its token bytes while some may be missing, else None
+        self.partial = PartialBytes(blocks, tokens_start, self._whole) if blocks else None
         self._blocks_read: set[int] = set()  # into the system's cache
         self._warm_reads = 0  # the last ones, which found their blocks there
-        self.bytes: TokenBytes = (
-            shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, shard.header.tokens_start)
-        )
         self._offsets: NDArray[np.uint64] | None = None
         self._plan: ShardPlan | None = None
 
+    @property
+    def bytes(self) -> TokenBytes:
+        """Its token bytes; those that are missing are downloaded on access."""
+        return self.partial or self._whole
+
+    def check_download(self) -> bool:
+        """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
+        if self.partial and self.partial.shard.is_damaged:
+            raise FormatError(describe_damage(self.partial.shard, self._first_sample + self._served_samples()))
+        if self.partial and self.partial.shard.is_complete:
+            self.partial = None
+        return self.partial is None
+
+    def _served_samples(self) -> Int64s:
+        """Return the samples that were read while some bytes were missing, (n,), as numbers in the shard."""
+        assert self.partial is not None
+        row_offsets, starts, _ = self.plan.pieces(np.arange(len(self.plan)))
+        is_served = np.isin(starts, np.array(self.partial.served, np.int64) // self.header.token_bytes)
+        return np.unique(np.repeat(np.arange(len(self.plan)), np.diff(row_offsets))[is_served])
+
     def claim_block(self, block: int) -> bool:
         """Return whether a block is yet to be read into the system's cache; the caller reads it."""
-        if self._warm_reads >= _WARM_READS or block in self._blocks_read:
+        if self.partial or self._warm_reads >= _WARM_READS or block in self._blocks_read:
             return False
         self._blocks_read.add(block)
         return True
@@ -104,6 +139,9 @@ class OpenShard:
     @property
     def document_offsets(self) -> NDArray[np.uint64]:
         """(num_documents + 1,) uint64; the first use verifies their checksum."""
+        if self._offsets is None and self.partial:
+            start = self.header.tokens_start
+            self.partial.ensure(self.header.offsets_start - start, self.header.file_bytes - start)
         if self._offsets is None and self._shard is None:
             first, header = self.header.tokens_start, self.header
             data = self.bytes[header.offsets_start - first : header.file_bytes - first]
@@ -143,20 +181,53 @@ class OpenShards:
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
         self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
+        self._partial: dict[int, OpenShard] = {}  # that were opened before all of their bytes were here
         self._pid = os.getpid()
-        #: token bytes of the shards that are open; `__getitem__` opens the others
+        #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def __getitem__(self, index: int) -> OpenShard:
+        self._notice_fork()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
-        shard = self._open.pop(index, None) or self._take_or_open(index)
+        shard = self._open.pop(index, None) or self._partial.get(index) or self._take_or_open(index)
         self._make_room()
-        self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
+        if shard.partial:
+            self._partial[index] = shard
+        else:
+            self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self._open[index] = shard
         return shard
+
+    def _notice_fork(self) -> None:
+        """Forget what belongs to the parent: threads that open shards, and downloads that may end with it."""
+        if self._pid != os.getpid():
+            self._ahead, self._pid = {}, os.getpid()
+            for index in list(self._partial):
+                self._partial.pop(index)
+                self._open.pop(index, None)
+
+    def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
+        """Open the shards of pieces, (shard, start, end), and download what is missing of their bytes at once."""
+        self._notice_fork()
+        self.check_downloads()
+        wanted = []
+        for index, start, end in pieces:
+            shard = self._open.get(index) or self[index]
+            if shard.partial:
+                wanted.append((shard.partial, shard.partial.missing(start, end)))
+        if wanted:
+            fetch_all(wanted)
+
+    def check_downloads(self) -> None:
+        """Raise FormatError if a shard that was read before all of it was here turned out to be damaged."""
+        for index, shard in list(self._partial.items()):
+            if shard.check_download():
+                self._partial.pop(index, None)
+                if index in self._open:
+                    self.bytes[index] = shard.bytes
 
     def bytes_of(self, index: int) -> TokenBytes:
         """Return the token bytes of a shard, which is opened if necessary."""
@@ -187,15 +258,15 @@ class OpenShards:
         shard = self._open.get(index)
         return shard.read_ahead(start, end) if shard else 0
 
-    def touch(self, indices: list[int]) -> None:
-        """Mark shards as used, so that others are closed before them, and open as many of them as may be open.
+    def touch(self, indices: list[int], may_open: bool) -> None:
+        """Mark shards as used, so that others are closed before them; open the rest if `may_open`, as many as fit.
 
         Errors are raised when a shard is used.
         """
         for index in indices:
             if (shard := self._open.pop(index, None)) is not None:
                 self._open[index] = shard
-        for index in indices[: self._max_open]:
+        for index in indices[: self._max_open if may_open else 0]:
             if not self.is_known(index):
                 with suppress(StoreError, FormatError):
                     _ = self[index]
@@ -206,8 +277,8 @@ class OpenShards:
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
-        self.bytes.pop(index, None)
-        self._open.pop(index, None)
+        for known in (self.bytes, self._open, self._partial):
+            known.pop(index, None)
 
     def is_known(self, index: int) -> bool:
         """Return whether a shard is open or being opened."""
@@ -226,8 +297,6 @@ class OpenShards:
         return shard
 
     def _take_or_open(self, index: int) -> OpenShard:
-        if self._pid != os.getpid():  # the threads that open these exist only in the parent
-            self._ahead, self._pid = {}, os.getpid()
         if future := self._ahead.pop(index, None):
             from concurrent.futures import CancelledError  # only a loader opens shards ahead
 

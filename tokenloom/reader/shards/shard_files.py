@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,10 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
 
 if TYPE_CHECKING:
+    from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
+
+_NUM_REQUESTS = 16  # for `.blocks` files, at a time
 
 
 class ShardFiles:
@@ -26,12 +31,16 @@ class ShardFiles:
         manifest: the manifest of the version.
         split: the name of the split.
         cache: the cache of a remote store; None for the default one.
+        by_blocks: whether shards of a remote store may be read before all of their bytes are here.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, split: str, cache: ShardCache | None) -> None:
+    def __init__(
+        self, store: Store, manifest: Manifest, split: str, cache: ShardCache | None, by_blocks: bool = True
+    ) -> None:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
+        self._by_blocks = by_blocks
         self.cache = (cache or _default_cache()) if self.is_remote else None
 
     @property
@@ -39,16 +48,18 @@ class ShardFiles:
         """Whether shards are downloaded before they are read."""
         return not self.store.is_local
 
-    def open(self, index: int, open_path: Callable[[Path], OpenShard]) -> OpenShard:
-        """Open a shard. A copy in the cache that is damaged or has been removed is downloaded again, once.
+    def open(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
+        """Open a shard, at once if its blocks can be downloaded as they are needed.
+
+        A copy in the cache that is damaged or has been removed is downloaded again, once, as a whole.
 
         Raises:
             StoreError: the shard is missing, or can't be read or downloaded.
             FormatError: the shard is damaged, or is not the one that the manifest lists.
         """
-        path = self.path(index)
+        blocks = self.cache.begin(self._request(index)) if self.cache is not None else None
         try:
-            return self._open(index, path, open_path)
+            return self._open(index, blocks.path if blocks else self.path(index), open_path, blocks)
         except FormatError:
             if self.cache is None:
                 raise
@@ -62,16 +73,22 @@ class ShardFiles:
             place = self.store.place(version_path(self._version, self.entries[index].name))
             raise FormatError(f"{place}, in the cache: {error}") from error
 
-    def _open(self, index: int, path: Path, open_path: Callable[[Path], OpenShard]) -> OpenShard:
+    def _open(
+        self,
+        index: int,
+        path: Path,
+        open_path: Callable[[Path, PartialShard | None], OpenShard],
+        blocks: PartialShard | None = None,
+    ) -> OpenShard:
         try:
-            shard = open_path(path)
+            shard = open_path(path, blocks)
         except OSError as error:
             raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
         self._check(index, path, shard.header)
         return shard
 
-    def fetch_ahead(self, indices: list[int]) -> None:
-        """Begin to download shards of a remote store, in this order, as many as fit into half of the cache."""
+    def fetch_ahead(self, indices: list[int]) -> list[int]:
+        """Begin to download shards of a remote store, in this order; return those that fit into half of the cache."""
         assert self.cache is not None  # called for remote stores only
         room = (self.cache.limit_bytes or 2**63) // 2
         requests = []
@@ -82,11 +99,34 @@ class ShardFiles:
                 break
             requests.append(request)
         self.cache.ahead(requests)
+        return indices[: len(requests)]
 
-    def is_here(self, index: int) -> bool:
-        """Return whether a shard of a remote store is in the cache."""
+    def begin(self, indices: list[int], *, waits: bool, with_offsets: bool) -> list[int]:
+        """Begin to read shards of a remote store; return those that can now be opened without waiting for the store.
+
+        Args:
+            indices: the shards.
+            waits: whether to wait until their first blocks are here; else threads fetch these.
+            with_offsets: whether opening needs the document offsets.
+        """
+        from tokenloom.storage.cache.requests import Requests  # for remote stores only
+
+        requests = Requests([partial(self._begin, index, with_offsets) for index in indices], _NUM_REQUESTS)
+        if waits:
+            requests.wait()
+        return [index for index in indices if self._can_open(index, by_blocks=waits or not with_offsets)]
+
+    def _begin(self, index: int, with_offsets: bool) -> None:
         assert self.cache is not None  # called for remote stores only
-        return self.cache.holds(self._request(index))
+        with suppress(StoreError, FormatError):  # raised again where the shard is used
+            blocks = self.cache.begin(self._request(index), waits=False)
+            if blocks and with_offsets:
+                blocks.fetch_offsets()
+
+    def _can_open(self, index: int, by_blocks: bool) -> bool:
+        assert self.cache is not None  # called for remote stores only
+        request = self._request(index)
+        return self.cache.holds(request) or (by_blocks and self.cache.has_begun(request))
 
     def path(self, index: int) -> Path:
         """Return the local path of a shard; a shard of a remote store is downloaded first."""
@@ -98,7 +138,9 @@ class ShardFiles:
 
     def _request(self, index: int) -> ShardRequest:
         entry = self.entries[index]
-        return ShardRequest(self.store, version_path(self._version, entry.name), entry.sha256, entry.bytes)
+        return ShardRequest(
+            self.store, version_path(self._version, entry.name), entry.sha256, entry.bytes, self._by_blocks
+        )
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:
         check_header(header, self.entries[index], str(path))

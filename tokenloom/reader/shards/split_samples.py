@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from tokenloom.reader.state import SamplesFingerprint
+    from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.shares import PackingShares
 
 #: the JSON of a manifest; users know its fields
@@ -122,12 +124,15 @@ class SplitSamples:
             f"manifest was replaced; restore it, or remove {default_cache_folder()}/counts"
         )
 
-    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor) -> None:
-        """Begin to download shards that will be used, in this order, and to open those that are on this machine."""
+    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, *, waits: bool) -> None:
+        """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
+
+        `waits` says whether the shards are used now, and the caller would have to wait for the store anyway.
+        """
         unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
-            self.files.fetch_ahead(unopened)
-            unopened = [index for index in unopened if self.files.is_here(index)]
+            near = self.files.fetch_ahead(unopened)
+            unopened = self.files.begin(near, waits=waits, with_offsets=self._needs_offsets)
         if self.packing != "concat":
             self.shards.prepare(unopened[: self.shards.room_ahead], pool)
 
@@ -141,18 +146,24 @@ class SplitSamples:
             total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
         return total
 
+    @property
+    def _needs_offsets(self) -> bool:
+        return self.packing != "concat" or self.format.needs_marks
+
     def _open_shards(self) -> OpenShards:
         # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
         files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
         needs_offsets = packing != "concat" or self.format.needs_marks
 
-        def open_path(path: Path) -> OpenShard:
-            shard = OpenShard(path, options.verify, options.access, packing, seq_len)
+        firsts = self._ends - self.counts
+
+        def open_path(index: int, path: Path, blocks: PartialShard | None) -> OpenShard:
+            shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks, int(firsts[index]))
             if needs_offsets:
                 _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
             return shard
 
-        return OpenShards(lambda index: files.open(index, open_path), options.max_open_shards)
+        return OpenShards(lambda index: files.open(index, partial(open_path, index)), options.max_open_shards)
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)

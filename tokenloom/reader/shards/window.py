@@ -14,7 +14,8 @@ import numpy as np
 from tokenloom.reader.arrays import Tokens
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.boundaries import Boundaries
-from tokenloom.reader.shards.open_shards import OpenShards, TokenBytes
+from tokenloom.reader.shards.open_shards import OpenShards
+from tokenloom.reader.shards.partial_bytes import TokenBytes
 from tokenloom.reader.shards.rows import RowPieces, offsets_of
 from tokenloom.storage.formats.arrays import Int64s
 
@@ -28,6 +29,9 @@ class PieceSource(Protocol):
 
     def bytes_of(self, shard: int) -> TokenBytes:
         """Return the token bytes of a shard, which is opened if necessary."""
+
+    def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
+        """Download what is missing of pieces, (shard, start, end), if their shards are still being downloaded."""
 
 
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens
@@ -80,10 +84,10 @@ class RowWindow:
         self._known_pieces: _Pieces | None = None
         self._known_boundaries: Boundaries | None = None
 
-    def touch(self) -> None:
-        """Mark the shards of the rows as used, so that other shards are closed before them."""
+    def touch(self, may_open: bool) -> None:
+        """Mark the shards of the rows as used, so that other shards are closed before them; or open them."""
         for part in self.parts:
-            part.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist())
+            part.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist(), may_open)
 
     def _pieces(self) -> _Pieces:
         width, columns = self.form.dtype.itemsize, []
@@ -117,8 +121,8 @@ class RowWindow:
         found: list[memoryview | bytes]
         try:
             found = [source.bytes[shard][a:b] for source, shard, a, b in self.pieces(first, end)]
-        except KeyError:  # a shard is not open
-            found = _read_one_by_one(self.pieces(first, end))
+        except KeyError:  # a shard is not open, or still being downloaded
+            found = _read_one_by_one(list(self.pieces(first, end)))
         return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
 
     @property
@@ -138,8 +142,10 @@ class RowWindow:
         return Boundaries(self.form, self.lengths, place[order], mark[order])
 
 
-def _read_one_by_one(pieces: Iterable[Piece]) -> list[memoryview | bytes]:
+def _read_one_by_one(pieces: Sequence[Piece]) -> list[memoryview | bytes]:
     """Return the bytes of pieces, copied before each shard is opened: a view of a closed shard would keep its map."""
+    for each in dict.fromkeys(source for source, *_ in pieces):
+        each.fetch([(shard, start, end) for source, shard, start, end in pieces if source is each])
     copied: list[memoryview | bytes] = []
     views: list[memoryview | bytes] = []
     for source, shard, start, end in pieces:
@@ -159,6 +165,9 @@ class _Padding:
     def bytes_of(self, shard: int) -> TokenBytes:
         """See PieceSource."""
         return self.bytes[shard]
+
+    def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
+        """Do nothing: padding is in memory."""
 
 
 def widen(form: BatchFormat, tokens: Tokens, out: Int64s) -> None:

@@ -1,0 +1,139 @@
+"""The file `.blocks` beside a shard: a checksum of each of its blocks. docs/format.md describes it to the byte.
+
+A reader of a remote store fetches only the blocks that its next rows need, and verifies each on its own. The manifest
+does not list the file: a version without it is read in whole shards. Blocks have 256 KiB: docs/decisions.md compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import IO
+
+import xxhash
+
+from tokenloom.errors import FormatError
+
+MAGIC = b"TOKBLKS\0"
+BLOCKS_FORMAT = 1
+BLOCK_BYTES = 2**18
+_FIXED = struct.Struct("<8sIIQII32s")  # magic, format, header bytes, file bytes, block bytes, zero, SHA-256
+_CHECKSUM_BYTES = 16
+_MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 2**6, 2**26
+
+
+@dataclass(frozen=True)
+class ShardBlocks:
+    """What a `.blocks` file says of a shard.
+
+    `sha256` is that of the shard, in hexadecimal, and `header` are its first bytes. `checksums` are the xxh3_128 of its
+    blocks, 16 bytes each; all blocks have `block_bytes`, the last may be shorter.
+    """
+
+    sha256: str
+    num_bytes: int
+    block_bytes: int
+    header: bytes
+    checksums: bytes
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks of the shard."""
+        return -(-self.num_bytes // self.block_bytes)
+
+    def bounds(self, first: int, end: int) -> tuple[int, int]:
+        """Return the bytes [start, end) of the shard that are in the blocks [first, end)."""
+        return first * self.block_bytes, min(end * self.block_bytes, self.num_bytes)
+
+    def covering(self, start: int, end: int) -> range:
+        """Return the blocks that hold the bytes [start, end), start < end."""
+        return range(start // self.block_bytes, -(-end // self.block_bytes))
+
+    def matches(self, block: int, data: bytes | memoryview) -> bool:
+        """Return whether `data` are the bytes of a block."""
+        place = block * _CHECKSUM_BYTES
+        return xxhash.xxh3_128_digest(data) == self.checksums[place : place + _CHECKSUM_BYTES]
+
+
+class BlockHasher:
+    """The checksums of the blocks of a file whose bytes come in order.
+
+    Args:
+        block_bytes: the length of a block; None for the one of this release.
+    """
+
+    def __init__(self, block_bytes: int | None = None) -> None:
+        self.block_bytes = self._room = block_bytes or BLOCK_BYTES
+        self._checksums, self._hasher = bytearray(), xxhash.xxh3_128()
+
+    def update(self, data: memoryview) -> None:
+        """Add the next bytes of the file."""
+        while len(data):
+            self._hasher.update(data[: self._room])
+            taken = min(self._room, len(data))
+            data, self._room = data[taken:], self._room - taken
+            if self._room == 0:
+                self._end_block()
+
+    def _end_block(self) -> None:
+        self._checksums += self._hasher.digest()
+        self._hasher, self._room = xxhash.xxh3_128(), self.block_bytes
+
+    def finish(self) -> bytes:
+        """Return the checksums of all blocks, after the last byte."""
+        if self._room < self.block_bytes:
+            self._end_block()
+        return bytes(self._checksums)
+
+
+def blocks_name(name: str) -> str:
+    """Return the name of the `.blocks` file of a shard `name`: "train/000000.tok" -> "train/000000.blocks"."""
+    return f"{name.removesuffix('.tok')}.blocks"
+
+
+def encode_blocks(blocks: ShardBlocks) -> bytes:
+    """Return the bytes of a `.blocks` file."""
+    fixed = _FIXED.pack(
+        MAGIC,
+        BLOCKS_FORMAT,
+        len(blocks.header),
+        blocks.num_bytes,
+        blocks.block_bytes,
+        0,
+        bytes.fromhex(blocks.sha256),
+    )
+    body = fixed + blocks.header + blocks.checksums
+    return body + xxhash.xxh3_128_digest(body)
+
+
+def decode_blocks(data: bytes, place: str) -> ShardBlocks:
+    """Return what a `.blocks` file says; raises FormatError if it is damaged, or of a newer format.
+
+    Args:
+        data: the bytes of the file.
+        place: its path, for messages.
+    """
+    body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if len(body) < _FIXED.size or not body.startswith(MAGIC) or xxhash.xxh3_128_digest(body) != checksum:
+        raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or cut short")
+    _, version, header_bytes, num_bytes, block_bytes, _, sha256 = _FIXED.unpack_from(body)
+    if version != BLOCKS_FORMAT:
+        raise FormatError(f"{place}: format {version}; this release reads format {BLOCKS_FORMAT}: update tokenloom")
+    header_end = _FIXED.size + header_bytes
+    blocks = ShardBlocks(sha256.hex(), num_bytes, block_bytes, body[_FIXED.size : header_end], body[header_end:])
+    if not _MIN_BLOCK_BYTES <= block_bytes <= _MAX_BLOCK_BYTES or header_bytes > num_bytes:
+        raise FormatError(f"{place}: it contradicts itself; the program that wrote it has a bug")
+    if len(blocks.checksums) != _CHECKSUM_BYTES * blocks.num_blocks:
+        raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
+    return blocks
+
+
+def hash_blocks(file: IO[bytes], hasher: BlockHasher) -> str:
+    """Return the SHA-256 of all bytes of an open file, in hexadecimal; add them to `hasher` in the same pass."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(hasher.block_bytes))
+    file.seek(0)
+    while num_bytes := file.readinto(buffer):  # type: ignore[attr-defined]  # a file open for reading has it
+        digest.update(buffer[:num_bytes])
+        hasher.update(buffer[:num_bytes])
+    return digest.hexdigest()
