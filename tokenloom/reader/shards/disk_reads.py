@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 PAGE = 4096
 _MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger blocks are no faster, smaller ones slower: docs/performance.md
-_MAX_TIMES_MEMORY = 8
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
 
 
 def block_bytes(path: Path, active_bytes: int) -> int:
     """Return the size of the blocks in which the files of a folder are read, a power of two.
 
-    It is a page, so that only the rows are read, if memory holds less than an eighth of the active shards: then most of
-    a block would be evicted before it is used.
+    It is a page, so that only the rows are read, if the active shards take more than half of the memory: then most of a
+    block would be evicted before it is used.
 
     Args:
         path: of a file on the disk.
         active_bytes: size of the files that an order uses at the same time.
     """
-    if active_bytes > _MAX_TIMES_MEMORY * memory_bytes():
+    if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
     window = min(_MAX_BLOCK, max(_MIN_BLOCK, _read_around(path)))
     return 1 << (window.bit_length() - 1)
@@ -36,10 +37,10 @@ def block_bytes(path: Path, active_bytes: int) -> int:
 def memory_bytes() -> int:
     """Return the memory of this machine, or the limit of this container if that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(memory, int(_CGROUP_LIMIT.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # not Linux, or "max": no limit
-        return memory
+    for limit in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # another version of cgroups; or "max": no limit
+            memory = min(memory, int(limit.read_text(encoding="ascii")))
+    return memory
 
 
 def _read_around(path: Path) -> int:
