@@ -7,6 +7,7 @@ protocol (moto) in a separate process, behind a proxy that counts the traffic. R
 bytes that had to move. Up: the spills, shards and document tables. Down: the input twice (it is read again for the
 check), the spills once, and 2 MiB for each range that is read, because checksums cover blocks. All requests of the
 build count. The memory limit is that of a worker process.
+read_object_store.py measures reading.
 """
 
 from __future__ import annotations

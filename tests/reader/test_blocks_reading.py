@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -168,6 +169,44 @@ def test_samples_by_index_and_workers_of_a_dataloader_read_the_same_tokens(
     assert bytes_of_shards(s3_proxy) == published.num_bytes
 
 
+@pytest.mark.usefixtures("nothing_ahead")
+def test_a_forked_process_reads_shards_that_its_parent_has_partly_read(in_memory: Published, cache: ShardCache) -> None:
+    local, data = TokenDataset(in_memory.reference, seq_len=_T), in_memory.open(cache)
+    ends = np.cumsum(data.counts).tolist()
+    assert data[0]["input_ids"].tolist() == local[0]["input_ids"].tolist()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            same = [np.array_equal(data[i]["input_ids"], local[i]["input_ids"]) for i in range(ends[1])]
+            code = 0 if all(same) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    before = cache.stats()["bytes_downloaded"]
+    for index in range(ends[1]):
+        assert data[index]["input_ids"].tolist() == local[index]["input_ids"].tolist()
+    assert cache.stats()["bytes_downloaded"] == before  # the child has left its blocks
+
+
+def take_one(reference: str, folder: str) -> None:
+    """Run in a process that takes one batch, and exits while blocks are being downloaded."""
+    partial_shard._REQUEST_BYTES = _REQUEST_BYTES
+    loader = loader_of(TokenDataset(reference, seq_len=_T, cache=ShardCache(Path(folder) / "cache")))
+    print(digest(next(loader)))
+
+
+def test_a_program_can_exit_while_blocks_are_downloaded(
+    published: Published, s3_proxy: FaultyProxy, cache: ShardCache
+) -> None:
+    s3_proxy.always = "slow"
+    process = start("take_one", published.url, cache.folder.parent)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out.split()) == (0, [digest(published.local()[0])]), err
+    assert "Traceback" not in err
+    assert len(cached(cache)) < _NUM_SHARDS
+
+
 # ---- sharing a cache
 
 
@@ -282,10 +321,10 @@ def test_a_file_that_nobody_uses_is_removed_to_make_room(in_memory: Published, t
 def test_a_tenth_of_requests_failing_costs_little_and_changes_no_batch(
     seed: int, published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
-    chosen = faults(seed, 0.1)
+    chosen, packing = faults(seed, 0.1), PACKINGS[seed % 4]
+    data = published.open(cache, packing=packing)  # a damaged manifest is an error
     s3_proxy.plan(*(next(chosen) for _ in range(600)))
-    packing = PACKINGS[seed % 4]
-    assert_all_same(epoch(published.open(cache, packing=packing)), published.local(packing=packing))
+    assert_all_same(epoch(data), published.local(packing=packing))
     wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
     counted = 0 if packing == "concat" else published.num_bytes / 2  # headers and offsets, to count the samples
     assert bytes_of_shards(s3_proxy) <= 1.3 * published.num_bytes + counted
