@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.feeding import prefetch
 from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
@@ -232,8 +234,9 @@ class Numbers:
         return list(range(first, len(self.makers)))
 
 
-def take(prefetcher: Prefetcher[int], count: int, compute: Callable[[], object], taken: list[int]) -> list[int]:
-    """Take numbers from the prefetcher into `taken`, and compute after each; return the numbers."""
+def take(prefetcher: Prefetcher[int], count: int, compute: Callable[[], object]) -> list[int]:
+    """Take numbers from the prefetcher, and compute after each; return the numbers."""
+    taken: list[int] = []
     while len(taken) < count:
         for number in prefetcher.take():
             taken.append(number)
@@ -241,17 +244,55 @@ def take(prefetcher: Prefetcher[int], count: int, compute: Callable[[], object],
     return taken
 
 
-def test_the_thread_makes_all_items_and_no_more_than_there_is_room_for() -> None:
+def spin() -> None:
+    """Compute in Python for 2 ms."""
+    end = time.perf_counter() + 0.002
+    while time.perf_counter() < end:
+        pass
+
+
+OURS, THREADS = "MainThread", "tokenloom-prefetch"
+
+
+@pytest.mark.parametrize(
+    ("compute", "maker"),
+    [(lambda: None, OURS), (lambda: time.sleep(0.002), THREADS), (spin, OURS)],
+    ids=["asks at once", "sleeps", "computes in Python"],
+)
+def test_a_consumer_that_never_releases_the_gil_makes_items_itself(compute: Callable[[], object], maker: str) -> None:
     numbers = Numbers()
     prefetcher = Prefetcher(numbers.make, 16)
-    taken: list[int] = []
-
-    def check() -> None:
-        assert len(numbers.makers) <= len(taken) + 16 + 4  # of the items in `taken`, four may be counted late
-
-    assert take(prefetcher, 400, check, taken)[:400] == list(range(400))
+    taken = take(prefetcher, 400, compute)
     prefetcher.close()
-    assert set(numbers.makers) == {"tokenloom-prefetch"}
+    assert taken == list(range(len(taken)))  # whichever thread made them
+    assert numbers.makers[0] == THREADS
+    assert numbers.makers[100:].count(maker) > 150, numbers.makers  # not all: other processes use the machine too
+
+
+def test_the_thread_resumes_once_the_consumer_releases_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "REST_SECONDS", 3.0)
+    numbers = Numbers()
+    prefetcher = Prefetcher(numbers.make, 16)
+    taken = take(prefetcher, 100, spin)
+    assert numbers.makers[-1] == OURS
+    deadline = time.monotonic() + 60
+    while numbers.makers[-1] == OURS and time.monotonic() < deadline:
+        taken += take(prefetcher, 100, lambda: time.sleep(0.0005))
+    prefetcher.close()
+    assert taken == list(range(len(taken)))
+    assert numbers.makers[-1] == THREADS
+
+
+def test_errors_are_the_same_when_the_consumer_makes_items_itself() -> None:
+    def make(wanted: int) -> list[int]:
+        if threading.current_thread().name == OURS:
+            raise OSError("no such shard")
+        return [0] * wanted
+
+    prefetcher = Prefetcher(make, 4)
+    with pytest.raises(OSError, match="no such shard"):
+        take(prefetcher, 100, lambda: None)
+    prefetcher.close()
 
 
 @pytest.mark.parametrize("prefetch", [0, 16])

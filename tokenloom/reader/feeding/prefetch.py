@@ -4,13 +4,18 @@ The thread holds a reference to what makes the items, but not to the consumer. I
 when the interpreter exits, and after an exception, which the consumer gets with its traceback. A forked child has no
 such thread and must make its own Prefetcher.
 
+The thread rests while the consumer never releases Python's lock: a batch of 8 x 2,048 tokens that is requested at once
+took 20 to 36 us through the thread, and 17 without it; docs/decisions.md has more.
+
 Both sides communicate through queues of the standard library's C code, which an interrupt can't leave locked.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +24,20 @@ from typing import Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0
+_TIGHT_SECONDS = 50e-6  # a consumer that takes less time for an item does not compute in between
+_KEPT_SHARE = 0.5  # of the lock's switch interval
+_KEPT_TIMES = 2  # a busy machine may be slow once in a while
+_NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
+REST_SECONDS = 20.0  # then the thread is tried again
 _STOP = 0  # sent instead of a number of items
+
+
+@dataclass(frozen=True)
+class _Made(Generic[Item]):
+    """Items, and whether the consumer kept Python's lock."""
+
+    items: list[Item]
+    lock_is_kept: bool
 
 
 @dataclass(frozen=True)
@@ -29,11 +47,14 @@ class _Raised:
     error: BaseException
 
 
-_Queue: TypeAlias = "SimpleQueue[list[Item] | _Raised]"
+_Queue: TypeAlias = "SimpleQueue[_Made[Item] | _Raised]"
 
 
 class Prefetcher(Generic[Item]):
     """Items that a thread makes ahead, and hands over several at a time: each handover costs both sides Python's lock.
+
+    A consumer that never releases that lock, because it requests the next items at once or computes in Python, would
+    only wait for the thread. It makes the items itself then, and the thread rests.
 
     Args:
         make: returns the next items, at least one and at most as many as its argument; none at the end of the stream.
@@ -41,8 +62,13 @@ class Prefetcher(Generic[Item]):
     """
 
     def __init__(self, make: Callable[[int], list[Item]], ahead: int) -> None:
+        self._make, self._ahead = make, ahead
         self._made: _Queue[Item] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
+        self._num_requested = ahead  # requested of the thread and not taken yet; the thread rests at 0
+        self._num_taken, self._returned_at = 0, 0.0  # of the last call: how many items it returned, and when
+        self._num_kept = 0  # how many times in a row the thread found the lock kept
+        self._rests_until = 0.0
         self._room.put(ahead)
         thread = threading.Thread(
             target=_run, args=(make, self._room, self._made), name="tokenloom-prefetch", daemon=True
@@ -55,25 +81,52 @@ class Prefetcher(Generic[Item]):
 
         Raises what the thread raised.
         """
+        now = time.perf_counter()
+        computes = now - self._returned_at > self._num_taken * _TIGHT_SECONDS
+        if self._num_requested:
+            items = self._take_made(now)
+        else:  # for a consumer that computes, short and frequent waits are better than long and rare ones
+            items = self._make(max(1, self._ahead // 8) if computes else self._ahead)
+        room = self._ahead - self._num_requested
+        if (
+            computes and now >= self._rests_until and 2 * room >= self._ahead
+        ):  # so that the thread makes several at a time
+            self._num_requested = self._ahead
+            self._room.put(room)
+        self._num_taken, self._returned_at = len(items), time.perf_counter()
+        return items
+
+    def _take_made(self, now: float) -> list[Item]:
         made = self._made.get()
-        if isinstance(made, _Raised) or not made:
+        if isinstance(made, _Raised) or not made.items:
             self._made.put(made)  # later calls get it again
         if isinstance(made, _Raised):
             raise made.error
-        self._room.put(len(made))
-        return made
+        self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
+        if self._num_kept == _KEPT_TIMES:
+            self._num_kept, self._rests_until = 0, now + REST_SECONDS
+        self._num_requested -= len(made.items)
+        return made.items
 
 
 def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue[Item]) -> None:
     try:
         free = 0
         while (free := _free(room, free)) != _STOP:
-            num_made = _put(make(free), made)
+            is_kept = _lock_is_kept()  # checked now: once the items are made, the consumer may be waiting for them
+            num_made = _put(_Made(make(free), is_kept), made)
             if not num_made:
                 return
             free -= num_made
     except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
         made.put(_Raised(error))
+
+
+def _lock_is_kept() -> bool:
+    """Return whether another thread releases Python's lock only when it must."""
+    begin = time.perf_counter()
+    time.sleep(_NAP_SECONDS)
+    return time.perf_counter() - begin > _KEPT_SHARE * sys.getswitchinterval()
 
 
 def _free(room: SimpleQueue[int], free: int) -> int:
@@ -86,9 +139,9 @@ def _free(room: SimpleQueue[int], free: int) -> int:
     return free
 
 
-def _put(items: list[Item], made: _Queue[Item]) -> int:
+def _put(items: _Made[Item], made: _Queue[Item]) -> int:
     """Hand items over and keep no reference: the consumer may be done with their memory before the thread continues."""
-    count = len(items)
+    count = len(items.items)
     made.put(items)
     return count
 
