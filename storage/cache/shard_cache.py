@@ -81,7 +81,8 @@ class ShardCache:
         return self._fetch(request, _FOREGROUND)
 
     def begin(self, request: ShardRequest, *, waits: bool = True) -> PartialShard | None:
-        """Return a shard whose blocks can be read before all of it is here, and begin to download the rest.
+        """Return a shard whose blocks can be read before all of it is here, and begin to download the rest,
+        unless the request wants only blocks.
 
         None if the cache holds all of it, or it can only be downloaded as a whole, or if there is no space now and the
         caller does not want to wait. Errors as `fetch`.
@@ -95,7 +96,7 @@ class ShardCache:
                 partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING)
             except NoRoom:
                 return None
-        if partial is not None:
+        if partial is not None and not request.only_blocks:
             self.ahead([request])
         return partial
 

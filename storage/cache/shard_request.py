@@ -10,7 +10,8 @@ from tokenloom.storage.stores.store import Store
 class ShardRequest(NamedTuple):
     """A file of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it.
 
-    `by_blocks` says that single blocks of it may be read before all of it is here, if a `.blocks` file lies beside it.
+    `by_blocks` says that single blocks of it may be read before all of it is here, if a `.blocks` file lies beside it;
+    `only_blocks`, that the rest is never downloaded.
     """
 
     store: Store
@@ -18,6 +19,7 @@ class ShardRequest(NamedTuple):
     sha256: str
     num_bytes: int
     by_blocks: bool = False
+    only_blocks: bool = False
 
     @property
     def place(self) -> str:

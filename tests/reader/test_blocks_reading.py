@@ -37,7 +37,7 @@ from tests.reader.test_remote_reading import (
 )
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.storage.cache import partial_shard
 from tokenloom.storage.cache.cache_files import CacheFiles
@@ -139,6 +139,30 @@ def test_an_epoch_by_blocks_is_the_local_one(
     assert partials(cache) == []
     assert cache.stats()["bytes_downloaded"] == in_memory.num_bytes
     assert cache.stats()["downloads"] == _NUM_SHARDS
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_access_by_range_downloads_only_the_blocks_of_its_samples(
+    packing: str, in_memory: Published, cache: ShardCache
+) -> None:
+    local = TokenDataset(in_memory.reference, seq_len=_T, packing=packing)
+    data = in_memory.open(cache, packing=packing, access="range")
+    assert data[5]["input_ids"].tolist() == local[5]["input_ids"].tolist()
+    few = cache.stats()["bytes_downloaded"]
+    assert 0 < few < in_memory.num_bytes / 2
+    assert_all_same(epoch(data), epoch(local))
+    assert cached(cache) == []
+    assert cache.stats()["bytes_downloaded"] <= in_memory.num_bytes
+
+
+def test_access_by_range_needs_the_blocks(in_memory: Published, cache: ShardCache) -> None:
+    with pytest.raises(ValueError, match="never downloads"):
+        in_memory.open(cache, access="range", verify="full")
+    system = fsspec.filesystem("memory")
+    for path in system.glob("/blocks/data/versions/*/train/*.blocks"):
+        system.rm(path)
+    with pytest.raises(StoreError, match="write-blocks"):
+        in_memory.open(cache, access="range")[0]
 
 
 @pytest.fixture

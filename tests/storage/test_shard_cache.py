@@ -255,7 +255,7 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
     tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
     cache = ShardCache(tmp_path)
-    store, path, sha256, num_bytes, _ = files[0]
+    store, path, sha256, num_bytes, *_ = files[0]
     with pytest.raises(FormatError, match=rf"{path}: its SHA-256 is not the one listed, in 3 downloads.*restore it"):
         cache.fetch(ShardRequest(store, path, files[1].sha256, num_bytes))
     assert num_gets(s3_proxy, files[0]) == 3

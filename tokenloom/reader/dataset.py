@@ -67,7 +67,9 @@ class TokenDataset(SplitSamples, SampleSource):
             if there are `fields`, or the packing is "best_fit". Labels in padding are always -100.
         max_open_shards: how many shards stay mapped, at least 1. A view of a closed shard stays valid.
         verify: "open" checks the header of a shard when it is opened, "full" the whole shard.
-        access: "mmap", or "pread" if files may be truncated while they are read.
+        access: "mmap"; "pread" if files may be truncated while they are read; "range" for evaluation and notebooks: of
+            shards in a remote store, only the blocks of the samples that are read are downloaded. It makes more
+            requests, and needs the `.blocks` files.
         cache: holds the shards of a remote store; None for `ShardCache.default()`.
 
     Raises:
@@ -98,9 +100,11 @@ class TokenDataset(SplitSamples, SampleSource):
         options = OpenOptions(
             checked_int("max_open_shards", max_open_shards, 1),
             checked_choice("verify", verify, ("open", "full")),
-            checked_choice("access", access, ("mmap", "pread")),
+            checked_choice("access", access, ("mmap", "pread", "range")),
         )
-        files = _open_split(reference, split, cache, by_blocks=options.verify == "open")
+        if (options.verify, options.access) == ("full", "range"):
+            raise ValueError('verify="full" reads whole shards, which access="range" never downloads: choose one')
+        files = _open_split(reference, split, cache, options)
         tokenizer = files.manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
@@ -181,12 +185,15 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
 
 
-def _open_split(reference: str | os.PathLike[str], split: str, cache: ShardCache | None, by_blocks: bool) -> ShardFiles:
+def _open_split(
+    reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions
+) -> ShardFiles:
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
     store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
-    return ShardFiles(store, manifest, split, cache, by_blocks)
+    by_blocks, only_blocks = options.verify == "open", options.access == "range"
+    return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks)
 
 
 def _arrays(window: RowWindow) -> Sample:

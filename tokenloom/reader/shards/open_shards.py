@@ -81,11 +81,11 @@ class OpenShard:
         shard = open_shard(path, verify)
         self.header, self.path, self._first_sample = shard.header, path, first_sample
         self._packing, self._seq_len = packing, seq_len
-        # Without mmap access, keep no map: a truncated file would raise a signal, or read as zeros.
-        self._shard: Shard | None = shard if access == "mmap" else None
+        # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
+        self._shard: Shard | None = shard if access != "pread" else None
         self._file: _File | None = None
         tokens_start = shard.header.tokens_start
-        self._whole: TokenBytes = shard.tokens.data.cast("B") if access == "mmap" else _FileBytes(path, tokens_start)
+        self._whole: TokenBytes = shard.tokens.data.cast("B") if access != "pread" else _FileBytes(path, tokens_start)
         #: its token bytes while some may be missing, else None
         self.partial = PartialBytes(blocks, tokens_start, self._whole) if blocks else None
         self._blocks_read: set[int] = set()  # into the system's cache

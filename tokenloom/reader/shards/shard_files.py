@@ -32,15 +32,23 @@ class ShardFiles:
         split: the name of the split.
         cache: the cache of a remote store; None for the default one.
         by_blocks: whether shards of a remote store may be read before all of their bytes are here.
+        only_blocks: whether they are never downloaded as a whole.
     """
 
     def __init__(
-        self, store: Store, manifest: Manifest, split: str, cache: ShardCache | None, by_blocks: bool = True
+        self,
+        store: Store,
+        manifest: Manifest,
+        split: str,
+        cache: ShardCache | None,
+        *,
+        by_blocks: bool = True,
+        only_blocks: bool = False,
     ) -> None:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
-        self._by_blocks = by_blocks
+        self._by_blocks, self._only_blocks = by_blocks, only_blocks
         self.cache = (cache or _default_cache()) if self.is_remote else None
 
     @property
@@ -98,7 +106,8 @@ class ShardFiles:
             if room < 0:
                 break
             requests.append(request)
-        self.cache.ahead(requests)
+        if not self._only_blocks:
+            self.cache.ahead(requests)
         return indices[: len(requests)]
 
     def begin(self, indices: list[int], *, waits: bool, with_offsets: bool) -> list[int]:
@@ -134,12 +143,22 @@ class ShardFiles:
         if (path := self.store.local(request.path)) is not None:
             return path
         assert self.cache is not None  # a remote store has a cache
+        if self._only_blocks and not self.cache.holds(request):
+            raise StoreError(
+                f'{request.place}: access="range" needs its file .blocks, which is missing or damaged; write it with '
+                "`tokenloom verify --write-blocks`, or read with another access"
+            )
         return self.cache.fetch(request)
 
     def _request(self, index: int) -> ShardRequest:
         entry = self.entries[index]
         return ShardRequest(
-            self.store, version_path(self._version, entry.name), entry.sha256, entry.bytes, self._by_blocks
+            self.store,
+            version_path(self._version, entry.name),
+            entry.sha256,
+            entry.bytes,
+            self._by_blocks,
+            self._only_blocks,
         )
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:
