@@ -454,7 +454,7 @@ def test_full_verification_checks_tokens_and_open_does_not(synthetic: str) -> No
         ({"labels": "none"}, "labels must be one of shifted, same, not 'none'"),
         ({"fields": ("mask",)}, "fields must be one of cu_seqlens, document_ids, position_ids, not 'mask'"),
         ({"verify": "no"}, "verify must be one of open, full, not 'no'"),
-        ({"access": "read"}, "access must be one of mmap, pread, not 'read'"),
+        ({"access": "read"}, "access must be one of mmap, pread, range, not 'read'"),
         ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),
     ],
 )
