@@ -161,8 +161,8 @@ def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choic
     if start_probe(reference, library, definition):
         progress.report(
             progress.Message(
-                f"{choice.reason}: a probe starts in the background and takes a minute or two; "
-                f"{reference.backend} encodes until it is done"
+                f"{library.NAME} has not been probed on this machine: a probe starts in the background and takes a "
+                f"minute or two; {choice.encoder or reference.backend} encodes until it is done"
             )
         )
 
@@ -177,9 +177,10 @@ def encoder_line(plan: BuildPlan) -> str:
     """Return what encodes the documents of a build on this machine, as one line of text."""
     reference = load_job_tokenizer(plan.definition, plan.tokenizer.fingerprint)
     choice = choose(reference, backend_of(plan.definition), plan.distrusted)
-    if choice.reason is None:
-        return f"encoded by {choice.encoder}, which gives the ids of {plan.backend}"
-    return f"encoded by {plan.backend}: {choice.reason}"
+    if choice.encoder is None:
+        return f"encoded by {plan.backend}: {choice.reason}"
+    why = f" ({choice.reason})" if choice.reason else ""
+    return f"encoded by {choice.encoder}, which gives the ids of {plan.backend}{why}"
 
 
 @contextmanager

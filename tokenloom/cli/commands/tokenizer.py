@@ -31,7 +31,7 @@ class TokenizerResult(Result):
 
     `eot` is the text of the end-of-text token, None if it has none; `eot_of_config` says whether only a
     tokenizer_config.json names it. `encoder` is the name and version of the fast encoder that is used, None if the
-    library `reference` encodes, for the `reason`. Speeds are in MB of text a second of processor time. `ids` have no
+    library `reference` encodes. `reason` says why it is not the fastest library, None if it is. Speeds are in MB of text a second of processor time. `ids` have no
     ids around them.
     """
 
@@ -99,7 +99,7 @@ def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
         return choice
     from tokenloom.tokenizers.fast.probe_process import run_probe
 
-    out.line(f"{choice.reason}; that takes a minute or two")
+    out.line(f"probing {choice.pending.NAME} (once per machine and tokenizer); this takes a minute or two")
     run_probe(reference, choice.pending, _progress(out))
     return _choose(reference, backend, out)
 
@@ -159,7 +159,9 @@ def _print(out: Output, result: TokenizerResult) -> None:
     end = described_end(result.eot_id, result.eot, is_of_config=result.eot_of_config)
     out.line(f"tokenizer  {described}, end of text {end}")
     if result.encoder:
-        out.line(f"encoder    {result.encoder}, proven on this machine to give the ids of {result.reference}")
+        out.line(f"encoder    {result.encoder}: gives the same ids as {result.reference} (checked on this machine)")
+        if result.reason:
+            out.line(f"           not the fastest: {result.reason}")
         speed = f"{result.encoder_speed:,} MB/s; {result.reference}: {result.reference_speed:,} MB/s"
     else:
         out.line(f"encoder    {result.reference}: {result.reason}")

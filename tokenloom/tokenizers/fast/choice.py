@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.encoder import Library
 from tokenloom.tokenizers.fast.known_parts import Unproven
-from tokenloom.tokenizers.fast.libraries import libraries
+from tokenloom.tokenizers.fast.libraries import is_fastest, libraries
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
@@ -39,8 +39,8 @@ def may_use(encoder: str | None, definition: Mapping[str, Any], distrusted: Coll
 class Choice:
     """What encodes.
 
-    `reason` says, as a clause, why it is not a fast encoder; None if it is. `pending` is the library whose probe may
-    change that.
+    `reason` says, as a clause, why it is not the fastest library; None if it is. `pending` is the first library whose
+    probe may change that.
     """
 
     tokenizer: Tokenizer
@@ -65,7 +65,7 @@ def is_proven(reference: Tokenizer, library: Library) -> bool:
 
 
 def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), check: Check = SAMPLE) -> Choice:
-    """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven or pending.
+    """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven.
 
     Args:
         reference: the tokenizer, which encodes with its reference library.
@@ -73,18 +73,24 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
         distrusted: names and versions of fast encoders that must not be used.
         check: which texts a fast encoder and the reference both encode.
     """
-    if backend == REFERENCE:
-        return Choice(reference, "the spec asks for the reference library")
     if reference.kind not in _KINDS:
         return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
+    if backend == REFERENCE:
+        return Choice(reference, "the spec asks for the reference library")
     found, missing = libraries()
-    reasons = [*missing, *(["pip install 'tokenloom[fast]'"] if missing else [])]
+    missing = [*missing, "pip install 'tokenloom[fast]'"] if missing else []
+    passed_over: list[tuple[str, str]] = []
+    pending = None
     for library in found:
         choice = _choice_of(library, reference, distrusted, check)
-        if choice.reason is None or choice.pending:
-            return choice
-        reasons.append(choice.reason)
-    return Choice(reference, "; ".join(dict.fromkeys(reasons)))
+        if choice.encoder:
+            named = [why if name in why else f"{name}: {why}" for name, why in passed_over]
+            reasons = [] if is_fastest(library) else [*missing, *named]
+            return replace(choice, reason="; ".join(reasons) or None, pending=pending)
+        if not (choice.pending and pending):  # the faster one is probed first
+            passed_over.append((library.NAME, str(choice.reason)))
+        pending = pending or choice.pending
+    return Choice(reference, "; ".join(dict.fromkeys([*missing, *(why for _, why in passed_over)])), pending)
 
 
 def _choice_of(library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check) -> Choice:
