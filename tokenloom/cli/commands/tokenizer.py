@@ -31,8 +31,8 @@ class TokenizerResult(Result):
 
     `eot` is the text of the end-of-text token, None if it has none; `eot_of_config` says whether only a
     tokenizer_config.json names it. `encoder` is the name and version of the fast encoder that is used, None if the
-    library `reference` encodes. `reason` says why it is not the fastest library, None if it is. Speeds are in MB of text a second of processor time. `ids` have no
-    ids around them.
+    library `reference` encodes. `reason` says why it is not the fastest library, None if it is. Speeds are in MB of
+    text a second of processor time. `ids` have no ids around them.
     """
 
     name: str
@@ -94,7 +94,7 @@ def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
     from tokenloom.tokenizers.fast.choice import choose
     from tokenloom.tokenizers.fast.tokenizer import NO_CHECK
 
-    choice = choose(reference, backend, check=NO_CHECK)
+    choice = choose(reference, backend, check=NO_CHECK, probes_again=True)
     if choice.pending is None:
         return choice
     from tokenloom.tokenizers.fast.probe_process import run_probe

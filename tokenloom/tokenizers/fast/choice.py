@@ -13,9 +13,11 @@ from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.libraries import is_fastest, libraries
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
-from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
+from tokenloom.tokenizers.fast.verdict import num_unfinished, read_verdict, verdict_path
 
 AUTO, REFERENCE = "auto", "reference"
+_MAX_UNFINISHED = 3
+_UNFINISHED = "its last three probes did not finish (`tokenloom tokenizer SPEC` probes it again)"
 _KINDS = ("tiktoken", "huggingface", "sentencepiece")
 
 
@@ -64,7 +66,14 @@ def is_proven(reference: Tokenizer, library: Library) -> bool:
     return verdict is not None and verdict.refused is None
 
 
-def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), check: Check = SAMPLE) -> Choice:
+def choose(
+    reference: Tokenizer,
+    backend: str,
+    distrusted: Collection[str] = (),
+    check: Check = SAMPLE,
+    *,
+    probes_again: bool = False,
+) -> Choice:
     """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven.
 
     Args:
@@ -72,6 +81,7 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
         backend: AUTO or REFERENCE, as in a spec.
         distrusted: names and versions of fast encoders that must not be used.
         check: which texts a fast encoder and the reference both encode.
+        probes_again: whether a library whose last probes did not finish is pending, not refused.
     """
     if reference.kind not in _KINDS:
         return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
@@ -82,7 +92,7 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
     passed_over: list[tuple[str, str]] = []
     pending = None
     for library in found:
-        choice = _choice_of(library, reference, distrusted, check)
+        choice = _choice_of(library, reference, distrusted, check, probes_again)
         if choice.encoder:
             named = [why if name in why else f"{name}: {why}" for name, why in passed_over]
             reasons = [] if is_fastest(library) else [*missing, *named]
@@ -93,12 +103,15 @@ def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (),
     return Choice(reference, "; ".join(dict.fromkeys([*missing, *(why for _, why in passed_over)])), pending)
 
 
-def _choice_of(library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check) -> Choice:
+def _choice_of(
+    library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check, probes_again: bool
+) -> Choice:
     name = library.NAME
     if name in distrusted:
         return Choice(reference, f"{name} is distrusted: see the folder distrusted/ of the dataset")
     try:
-        verdict = read_verdict(verdict_path(reference, name), reference.fingerprint)
+        path = verdict_path(reference, name)
+        verdict = read_verdict(path, reference.fingerprint)
     except StoreError as error:  # without a home folder
         return Choice(reference, str(error))
     if verdict is not None and verdict.refused is not None:
@@ -106,6 +119,8 @@ def _choice_of(library: Library, reference: Tokenizer, distrusted: Collection[st
     try:
         if verdict is None:
             library.check_parts(reference)
+            if not probes_again and num_unfinished(path) >= _MAX_UNFINISHED:
+                return Choice(reference, f"{name} is refused: {_UNFINISHED}")
             return Choice(reference, f"{name} has not been probed on this machine", library)
         encoder = library.make_encoder(reference)
     except Unproven as error:

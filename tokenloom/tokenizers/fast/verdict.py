@@ -62,6 +62,19 @@ def read_verdict(path: Path, fingerprint: str) -> Verdict | None:
     return verdict if verdict.fingerprint == fingerprint else None
 
 
+def starts_path(path: Path) -> Path:
+    """Return the file beside a verdict that has a byte for each probe that began and did not finish."""
+    return path.with_suffix(".starts")
+
+
+def num_unfinished(path: Path) -> int:
+    """Return how many probes for a verdict did not finish, as after a crash of the library; interrupts don't count."""
+    try:
+        return starts_path(path).stat().st_size
+    except OSError:
+        return 0
+
+
 def write_verdict(path: Path, verdict: Verdict) -> None:
     """Write a verdict atomically; raises OSError if the cache can't be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
