@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -285,6 +288,37 @@ def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, m
     assert (result.published, result.num_encoded) == (True, 3)
     builds.build(builds.spec("slow", "reference"))
     assert builds.shards("mixed") == builds.shards("slow")
+
+
+@pytest.mark.parametrize("cache", ["file", "full"])
+def test_a_build_that_can_not_probe_says_so_once(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenloom.tasks.encoders._MIN_PROBED_BYTES", 1)
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError))
+    if cache == "file":
+        (tmp_path / "cache").write_text("a file")
+    else:
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        monkeypatch.setattr("tokenloom.tokenizers.fast.verdict.TemporaryFile", full)
+    builds = Builds(tmp_path)
+    assert builds.build(builds.spec("slow")).published
+    (message,) = builds.messages
+    assert message.startswith(f"no faster library than {builds.reference.backend} can be probed on this machine: ")
+    assert message.endswith("set TOKENLOOM_CACHE to another folder")
+
+
+def test_a_build_starts_a_probe_once_even_if_it_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenloom.tasks.encoders._MIN_PROBED_BYTES", 1)
+    start = Mock(return_value=True)  # each could start, since the one before ended at once
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe_process.start_probe", start)
+    builds = Builds(tmp_path)
+    for seed in (1, 2):
+        builds.messages.clear()
+        builds.build(builds.spec(f"slow-{seed}", seed=seed))
+        (message,) = builds.messages
+        assert "a probe starts in the background" in message
+    assert start.call_count == 2
 
 
 def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:

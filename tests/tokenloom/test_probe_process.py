@@ -1,12 +1,15 @@
-"""A probe that was interrupted does not count; one that crashed does, until the library is probed again."""
+"""Probes start once, say why they can't, and don't count if they were interrupted."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +20,7 @@ from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import probe_process
 from tokenloom.tokenizers.fast.choice import choose
 from tokenloom.tokenizers.fast.libraries import libraries
-from tokenloom.tokenizers.fast.probe_process import run_probe
+from tokenloom.tokenizers.fast.probe_process import run_probe, start_probe
 from tokenloom.tokenizers.fast.verdict import Verdict, num_unfinished, starts_path, verdict_path, write_verdict
 
 
@@ -32,6 +35,13 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tokenizer:
 def trusting(reference: Tokenizer, encoder: Any, *_: object) -> Verdict:
     """Return a verdict without a comparison."""
     return Verdict(reference.fingerprint, reference.backend, encoder.library, None, [])
+
+
+def write_spec(folder: Path) -> str:
+    tokenizer = f"{{kind: huggingface, path: {folder / 'tokenizer.json'}}}"
+    path = folder / "spec.yaml"
+    path.write_text(f"dataset: d\nstore: st\nsources: [{{kind: text, path: a.txt}}]\ntokenizer: {tokenizer}\n")
+    return str(path)
 
 
 def interrupt() -> None:
@@ -70,13 +80,52 @@ def test_a_library_whose_probes_crashed_is_named_and_probed_again_by_the_command
     assert (choice.encoder, choice.pending) == (second.NAME, None)
     assert str(choice.reason).startswith(f"{first.NAME} is refused: its last three probes did not finish (`tokenloom t")
     monkeypatch.setattr(probe_process, "probe", trusting)
-    tokenizer = f"{{kind: huggingface, path: {tmp_path / 'tokenizer.json'}}}"
-    (tmp_path / "spec.yaml").write_text(
-        f"dataset: d\nstore: st\nsources: [{{kind: text, path: a.txt}}]\ntokenizer: {tokenizer}\n"
-    )
-    assert main(["tokenizer", str(tmp_path / "spec.yaml")]) == 0
+    assert main(["tokenizer", write_spec(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"probing {first.NAME} (" in shown
     assert f"encoder    {first.NAME}: " in shown
     assert num_unfinished(path) == 0
     assert choose(reference, "auto").encoder == first.NAME
+
+
+def test_two_workers_start_one_probe(reference: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one asks while the process of the first has not taken its lock yet."""
+    library = libraries()[0][0]
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def starting(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(probe_process, "_START", "import time; time.sleep(100)")
+    monkeypatch.setattr(subprocess, "Popen", starting)
+    answers = []
+    for _ in range(2):
+        answers += [start_probe(reference, library, {}) for _ in range(2)]
+        started[-1].kill()
+        started[-1].wait()
+    assert answers == [True, False, True, False]
+
+
+@pytest.mark.parametrize("reason", ["Not a directory", "No space left on device"])
+def test_a_cache_that_can_not_be_written_is_named_before_a_probe(
+    reason: str,
+    reference: Tokenizer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = tmp_path / "cache"
+    if reason == "Not a directory":
+        cache.write_text("a file")
+    else:
+        full: Any = Mock(side_effect=OSError(errno.ENOSPC, reason))
+        monkeypatch.setattr("tokenloom.tokenizers.fast.verdict.TemporaryFile", full)
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError))
+    assert not start_probe(reference, libraries()[0][0], {})
+    assert main(["tokenizer", write_spec(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"{cache}: the cache can't be used: {reason}; " in shown.err
+    assert "set TOKENLOOM_CACHE to another folder" in shown.err

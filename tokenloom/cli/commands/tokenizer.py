@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(spec: str, overrides: list[str], limit: int | None, text: str | None, out: Output) -> TokenizerResult:
     """Show the tokenizer of a spec; compare its fast encoder with its library first, if nobody did on this machine.
 
-    Raises TokenizerError if the tokenizer can't be loaded, or can't encode the text.
+    Raises:
+        TokenizerError: the tokenizer can't be loaded, or can't encode the text.
+        StoreError: the cache can't keep what the comparison finds.
     """
     from tokenloom.tokenizers import load_tokenizer, pinned_fields
     from tokenloom.tokenizers.fast.choice import backend_of
@@ -98,7 +100,9 @@ def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
     if choice.pending is None:
         return choice
     from tokenloom.tokenizers.fast.probe_process import run_probe
+    from tokenloom.tokenizers.fast.verdict import check_cache
 
+    check_cache()
     out.line(f"probing {choice.pending.NAME} (once per machine and tokenizer); this takes a minute or two")
     run_probe(reference, choice.pending, _progress(out))
     return _choose(reference, backend, out)

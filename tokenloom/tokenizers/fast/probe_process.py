@@ -7,6 +7,7 @@ at a time. A probe that did not finish is counted, unless it was interrupted: af
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tokenloom.storage.cache.cache_files import translate_cache_errors
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.encoder import Library
@@ -28,6 +30,7 @@ from tokenloom.tokenizers.fast.libraries import library_of
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
 from tokenloom.tokenizers.fast.verdict import (
     Verdict,
+    check_cache,
     num_unfinished,
     read_verdict,
     starts_path,
@@ -41,23 +44,42 @@ _MAX_SECONDS = 1800
 
 
 def start_probe(reference: Tokenizer, library: Library, definition: Mapping[str, Any]) -> bool:
-    """Start a probe of a tokenizer's fast encoder in the background; return False if one is running on this machine."""
+    """Start a probe of a tokenizer's fast encoder in the background.
+
+    Return False if one is running on this machine, or if the cache can't keep its verdict.
+    """
     path = verdict_path(reference, library.NAME)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_cache()
         with _lock(path).acquire(timeout=0):
             pass
-    except (Timeout, OSError):  # without a cache, a verdict could not be kept
+        lock = _lock_for_child(path.with_suffix(".started"))
+    except (Timeout, OSError):
         return False
-    subprocess.Popen(
-        [sys.executable, "-c", _START, json.dumps(dict(definition)), library.NAME, *sys.path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-    )
+    try:
+        subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(dict(definition)), library.NAME, *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock],
+            env=os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+    finally:
+        os.close(lock)
     return True
+
+
+def _lock_for_child(path: Path) -> int:
+    """Return a file that is locked as long as a process has it open; raise BlockingIOError if it is locked already."""
+    lock = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def run_probe(
@@ -74,15 +96,14 @@ def run_probe(
     Raises StoreError if the cache can't be written.
     """
     path = verdict_path(reference, library.NAME)
-    with translate_cache_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(path):
-            if verdict := read_verdict(path, reference.fingerprint):  # of the probe that was running
-                return verdict
-            with _counting(path):
-                verdict = _probe(reference, library, report, size)
-            write_verdict(path, verdict)
-            starts_path(path).unlink(missing_ok=True)
+    check_cache()
+    with translate_cache_errors(default_cache_folder()), _lock(path):
+        if verdict := read_verdict(path, reference.fingerprint):  # of the probe that was running
+            return verdict
+        with _counting(path):
+            verdict = _probe(reference, library, report, size)
+        write_verdict(path, verdict)
+        starts_path(path).unlink(missing_ok=True)
     return verdict
 
 
