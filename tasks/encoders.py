@@ -21,7 +21,7 @@ from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
-from tokenloom.tokenizers.fast.choice import AUTO, REFERENCE, Choice, backend_of, choose, is_probed, is_proven
+from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed, is_proven
 from tokenloom.tokenizers.fast.libraries import libraries, library_of
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import check_cache
@@ -168,8 +168,7 @@ def probe_warnings(plan: BuildPlan) -> list[str]:
     try:
         check_cache()
     except StoreError as error:
-        reference = load_job_tokenizer(plan.definition, plan.tokenizer.fingerprint)
-        choice = choose(reference, AUTO, plan.distrusted)
+        choice = planned_choice(plan)
         if choice.pending or str(error) in str(choice.reason):
             encoder = choice.encoder or plan.backend
             return [f"no faster library than {encoder} can be probed on this machine: {error}"]
@@ -197,14 +196,19 @@ def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: Enco
     return choose(reference, backend_of(definition), rules.distrusted, NO_CHECK).tokenizer
 
 
-def encoder_line(plan: BuildPlan) -> str:
-    """Return what encodes the documents of a build on this machine, as one line of text."""
+def planned_choice(plan: BuildPlan) -> Choice:
+    """Return what encodes the documents of a build on this machine."""
     reference = load_job_tokenizer(plan.definition, plan.tokenizer.fingerprint)
-    choice = choose(reference, backend_of(plan.definition), plan.distrusted)
+    return choose(reference, backend_of(plan.definition), plan.distrusted)
+
+
+def encoder_line(choice: Choice) -> str:
+    """Return what encodes, as one line of text."""
+    reference = choice.tokenizer.backend
     if choice.encoder is None:
-        return f"encoded by {plan.backend}: {choice.reason}"
+        return f"encoded by {reference}: {choice.reason}"
     why = f" ({choice.reason})" if choice.reason else ""
-    return f"encoded by {choice.encoder}, which gives the ids of {plan.backend}{why}"
+    return f"encoded by {choice.encoder}, which gives the ids of {reference}{why}"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.distrust import distrust
+from tokenloom.tasks.outcome import encoding_line
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import load_tokenizer
@@ -112,6 +113,10 @@ def test_the_bytes_do_not_depend_on_the_encoder(num_workers: int, builds: Builds
     ((library, use),) = builds.used("fast").items()
     assert (library, use["partitions"]) == (builds.encoder.library, 3)
     assert use["compared"] > 50_000
+    assert fast.to_json()["encoders"] == builds.used("fast")
+    backend = builds.reference.backend
+    assert encoding_line(fast.to_json()) == f"encoded by {library} (gives the ids of {backend})"
+    assert encoding_line(slow.to_json()) == f"encoded by {backend}"
     assert builds.used("slow") == {}
     assert builds.messages == []
 
@@ -150,9 +155,10 @@ def test_a_verdict_that_appears_during_a_build_is_used_and_the_file_is_examined_
 
     monkeypatch.setattr(choices, "choose", counted)
     monkeypatch.setattr(build_steps, "tokenize_partition", trusting)
-    builds.build(builds.spec("fast"), 0)
+    result = builds.build(builds.spec("fast"), 0)
     (use,) = builds.used("fast").values()
     assert (use["partitions"], num_encoded, num_examined) == (1, 3, 2)
+    assert str(encoding_line(result.to_json())).endswith(f"; {builds.reference.backend} encoded 2 of the partitions")
 
 
 @pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
