@@ -239,8 +239,8 @@ def _marking(name: str) -> Iterator[bool]:
 
 def _left_message(tokenizer: FastTokenizer) -> str:
     return (
-        f"the process that encoded these documents with {tokenizer.encoder} ended early; {tokenizer.backend} encodes "
-        "them"
+        f"a worker died while encoding with {tokenizer.encoder}; encoding its partition with {tokenizer.backend} "
+        "instead"
     )
 
 

@@ -143,6 +143,6 @@ def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> Non
     tokens, documents = counted(estimate.num_tokens, "token"), counted(estimate.num_documents, "document")
     out.line(f"about {tokens} in {documents} ({basis});")
     out.line(
-        f"{counted(estimate.num_shards, 'shard')} of {shown_bytes(estimate.shard_bytes)} and new spills of "
-        f"{shown_bytes(estimate.spill_bytes)}, in {about(estimate.seconds)} on this machine."
+        f"{counted(estimate.num_shards, 'shard')}, {shown_bytes(estimate.shard_bytes)} in total, plus "
+        f"{shown_bytes(estimate.spill_bytes)} of new spills, in {about(estimate.seconds)} on this machine."
     )
