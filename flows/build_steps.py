@@ -13,7 +13,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
-from tokenloom.tasks.encoders import distrusting
+from tokenloom.tasks.encoders import distrusting, probe_warnings
 from tokenloom.tasks.estimate import (
     Estimate,
     PartitionProbe,
@@ -76,6 +76,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
     _refuse_too_large(plan, num_workers, run_each)
+    _report_messages(probe_warnings(plan))
     while True:
         try:
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)

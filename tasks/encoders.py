@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from tokenloom.errors import DistrustedEncoder, EncoderMismatch, ReencodingMismatch
+from tokenloom.errors import DistrustedEncoder, EncoderMismatch, ReencodingMismatch, StoreError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.stores.store import Store
@@ -21,15 +21,15 @@ from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
-from tokenloom.tokenizers.fast.choice import Choice, backend_of, choose, is_probed, is_proven
-from tokenloom.tokenizers.fast.encoder import Library
-from tokenloom.tokenizers.fast.libraries import libraries
+from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed, is_proven
+from tokenloom.tokenizers.fast.libraries import libraries, library_of
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, SAMPLE, Check, FastTokenizer
+from tokenloom.tokenizers.fast.verdict import check_cache
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
 
-MIN_PROBED_BYTES = 50_000_000  # of text to encode, from which on a build starts a probe
+_MIN_PROBED_BYTES = 50_000_000  # of text to encode, from which on a build starts a probe
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def encoding(
         _choose_checking.cache_clear()
         choice = _choice(definition, fingerprint, rules, rules.check)
     if choice.pending and rules.may_probe:
-        _start_probe(reference, definition, choice, choice.pending)
+        encoder = choice.encoder or reference.backend
+        _start_probe(canonical_json(definition), fingerprint, choice.pending.NAME, encoder, rules.version)
     with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
         try:
             yield tokenizer
@@ -155,14 +156,36 @@ def _unless_left(tokenizer: Tokenizer, reference: Tokenizer, name: str) -> Itera
         yield reference if was_left else tokenizer
 
 
-def _start_probe(reference: Tokenizer, definition: dict[str, Any], choice: Choice, library: Library) -> None:
+def may_probe(plan: BuildPlan) -> bool:
+    """Return whether a build encodes so much that it is worth a probe."""
+    return plan.spec.limit is None and plan.missing_bytes >= _MIN_PROBED_BYTES
+
+
+def probe_warnings(plan: BuildPlan) -> list[str]:
+    """Return a line that says why a build can't probe the fast encoder that it needs; nothing if it can."""
+    if not may_probe(plan) or backend_of(plan.definition) == REFERENCE:
+        return []
+    try:
+        check_cache()
+    except StoreError as error:
+        choice = planned_choice(plan)
+        if choice.pending or str(error) in str(choice.reason):
+            encoder = choice.encoder or plan.backend
+            return [f"no faster library than {encoder} can be probed on this machine: {error}"]
+    return []
+
+
+@lru_cache(maxsize=16)  # a process starts it once for each build, even if it ends at once
+def _start_probe(definition: bytes, fingerprint: str, library: str, encoder: str, version: str) -> None:
     from tokenloom.tokenizers.fast.probe_process import start_probe
 
-    if start_probe(reference, library, definition):
+    plain = json.loads(definition)
+    reference = load_job_tokenizer(plain, fingerprint)
+    if start_probe(reference, library_of(library), plain):
         progress.report(
             progress.Message(
-                f"{choice.reason}: a probe starts in the background and takes a minute or two; "
-                f"{reference.backend} encodes until it is done"
+                f"{library} has not been probed on this machine: a probe starts in the background and takes a "
+                f"minute or two; {encoder} encodes until it is done"
             )
         )
 
@@ -173,13 +196,19 @@ def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: Enco
     return choose(reference, backend_of(definition), rules.distrusted, NO_CHECK).tokenizer
 
 
-def encoder_line(plan: BuildPlan) -> str:
-    """Return what encodes the documents of a build on this machine, as one line of text."""
+def planned_choice(plan: BuildPlan) -> Choice:
+    """Return what encodes the documents of a build on this machine."""
     reference = load_job_tokenizer(plan.definition, plan.tokenizer.fingerprint)
-    choice = choose(reference, backend_of(plan.definition), plan.distrusted)
-    if choice.reason is None:
-        return f"encoded by {choice.encoder}, which gives the ids of {plan.backend}"
-    return f"encoded by {plan.backend}: {choice.reason}"
+    return choose(reference, backend_of(plan.definition), plan.distrusted)
+
+
+def encoder_line(choice: Choice) -> str:
+    """Return what encodes, as one line of text."""
+    reference = choice.tokenizer.backend
+    if choice.encoder is None:
+        return f"encoded by {reference}: {choice.reason}"
+    why = f" ({choice.reason})" if choice.reason else ""
+    return f"encoded by {choice.encoder}, which gives the ids of {reference}{why}"
 
 
 @contextmanager
@@ -210,8 +239,8 @@ def _marking(name: str) -> Iterator[bool]:
 
 def _left_message(tokenizer: FastTokenizer) -> str:
     return (
-        f"the process that encoded these documents with {tokenizer.encoder} ended early; {tokenizer.backend} encodes "
-        "them"
+        f"a worker died while encoding with {tokenizer.encoder}; encoding its partition with {tokenizer.backend} "
+        "instead"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tokenloom.storage.work.assignment import Assignment, ShardRange
 from tokenloom.storage.work.shard_records import ShardRecord
-from tokenloom.tasks.encoders import MIN_PROBED_BYTES, EncodingRules
+from tokenloom.tasks.encoders import EncodingRules, may_probe
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.rules import RulesJob
@@ -69,8 +69,7 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
 
 def encoding_rules(plan: BuildPlan) -> EncodingRules:
     """Return how a build may encode."""
-    may_probe = plan.spec.limit is None and plan.missing_bytes >= MIN_PROBED_BYTES
-    return EncodingRules(plan.version, plan.distrusted, may_probe, Check(sample_share(plan)))
+    return EncodingRules(plan.version, plan.distrusted, may_probe(plan), Check(sample_share(plan)))
 
 
 def sample_share(plan: BuildPlan) -> float:

@@ -39,6 +39,24 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
     return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
 
 
+def encoding_line(result: Mapping[str, Any]) -> str | None:
+    """Return what encoded a version, as one line; None if that is unknown, or its kind has one encoder.
+
+    Args:
+        result: see BuildResult.to_json.
+    """
+    library, encoders = result["reference_library"], result["encoders"]
+    if encoders is None or library == result["tokenizer"]["kind"]:
+        return None
+    if not encoders:
+        return f"encoded by {library}"
+    num_partitions = sum(use["partitions"] for use in encoders.values())
+    has_rest = result["partitions"] is not None and num_partitions < result["partitions"]
+    rest = f"; {library} encoded {result['partitions'] - num_partitions:,} of the partitions" if has_rest else ""
+    gives = "gives" if len(encoders) == 1 else "give"
+    return f"encoded by {' and '.join(encoders)} ({gives} the ids of {library}){rest}"
+
+
 def was_overtaken(result: Mapping[str, Any]) -> bool:
     """Return whether a build made its version while another build published the same one."""
     return result["partitions"] is not None and not result["published"]

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -26,7 +26,7 @@ from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, Inp
 from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
-from tokenloom.storage.versions.published import TOKENIZER, check_lengths, load_manifest, version_path
+from tokenloom.storage.versions.published import TOKENIZER, check_lengths, fast_encoders, load_manifest, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
@@ -60,7 +60,8 @@ class BuildResult:
     `rows` counts the rows read by what became of them, `quarantined` the bad ones by source and reason. `tag_moved`
     says whether the build moved `tag` to the version, `tag_note` why it did not. `num_partitions` is None if the build
     found its version published and did not cut the input; `num_encoded` counts the partitions that it encoded itself.
-    `seconds` is the time of the whole build, `tokenizer` the entry of the manifest.
+    `seconds` is the time of the whole build, `tokenizer` the entry of the manifest. `encoders` are
+    the version's fast encoders, None if unknown; they give the ids of `reference_library`.
     """
 
     reference: str
@@ -76,6 +77,8 @@ class BuildResult:
     num_encoded: int
     seconds: float
     tokenizer: TokenizerEntry
+    encoders: dict[str, EncoderUse] | None
+    reference_library: str
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
@@ -91,6 +94,8 @@ class BuildResult:
             "partitions_reused": None if self.num_partitions is None else self.num_partitions - self.num_encoded,
             "partitions_encoded": self.num_encoded,
             "tokenizer": {name: getattr(self.tokenizer, name) for name in ("name", "kind", "vocab_size")},
+            "encoders": None if self.encoders is None else {name: asdict(use) for name, use in self.encoders.items()},
+            "reference_library": self.reference_library,
             "splits": self.splits,
             "rows": self.rows,
             "quarantined": self.quarantined,
@@ -206,6 +211,8 @@ def finish_build(
         num_encoded=len(encoded or ()),
         seconds=round(time.monotonic() - start, 3),
         tokenizer=manifest.tokenizer,
+        encoders=fast_encoders(plan.store, plan.version),
+        reference_library=plan.backend,
     )
 
 

@@ -65,7 +65,7 @@ def translate_cache_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         advice = "free space there, or" if is_full(error) else "give this user permission to write there, or"
         raise StoreError(
-            f"{folder}: the shard cache can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
+            f"{folder}: the cache can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
             "another folder"
         ) from error
 

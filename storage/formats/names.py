@@ -6,7 +6,7 @@ import re
 
 #: of datasets and tags
 NAME_PATTERN = re.compile(r"(?![0-9a-f]{16}\Z)[a-z][a-z0-9._-]{0,63}\Z")
-#: of tokenizers: a label, or a model of the Hugging Face hub
+#: of tokenizers: a label, or a model on the Hugging Face Hub
 TOKENIZER_PATTERN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}\Z")
 VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
 SPLIT_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")

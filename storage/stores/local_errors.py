@@ -102,6 +102,6 @@ def _advice(error: OSError, default: str) -> str:
 
 def _not_written(path: Path, error: OSError, advice: str) -> StoreError:
     return StoreError(
-        f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). No part of it is "
-        f"visible; {advice} and run the same command again"
+        f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing was "
+        f"published; {advice} and run the same command again"
     )

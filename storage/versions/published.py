@@ -6,14 +6,14 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import INPUTS, NAME, Manifest, read_manifest
+from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, Manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:
-    from tokenloom.storage.formats.version_files import InputEntry
+    from tokenloom.storage.formats.version_files import EncoderUse, InputEntry
 
 TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
 
@@ -43,6 +43,17 @@ def load_manifest(store: Store, version: str) -> Manifest:
     if manifest.version != version:
         raise FormatError(f"{store.place(path)}: it is the manifest of {manifest.version}, not of {version}")
     return manifest
+
+
+def fast_encoders(store: Store, version: str) -> dict[str, EncoderUse] | None:
+    """Return what fast encoders, by name and version, did for a version; None if its build.json does not say it."""
+    from tokenloom.storage.formats.version_files import decode_build  # late: most readers do without it
+
+    path = version_path(version, BUILD)
+    try:
+        return decode_build(store.read(path), path).encoders
+    except (FileNotFoundError, FormatError):  # no checksum covers it, and nothing depends on it
+        return None
 
 
 def check_split(reference: str, manifest: Manifest, split: str) -> None:

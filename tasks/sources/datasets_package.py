@@ -130,7 +130,7 @@ def current_commit(name: str, revision: str | None) -> str:
         return str(HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS).sha)
     except Exception as error:  # also of its HTTP library, whose errors have another base class
         raise InputError(
-            f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face hub: "
+            f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
             f"{_said(error)}; check name, revision, network and HF_TOKEN, or download it and give its folder"
         ) from error
 

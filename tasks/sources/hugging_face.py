@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, local folders of data files, and files through a builder of the package datasets.
+"""Datasets of the Hugging Face Hub, local folders of data files, and files through a builder of the package datasets.
 
 The package says which data files a split has. Parquet, Arrow, JSON and CSV files are read and cut by the readers of
 those kinds, not by the package's own: its parquet decodes whole row groups (1.6 GB of memory for a group of 450 MB,

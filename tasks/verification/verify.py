@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
-from tokenloom.storage.formats.manifest import BUILD, NAME, QUARANTINE, Manifest, check_format, decode_manifest
+from tokenloom.storage.formats.manifest import NAME, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.formats.version_files import InputEntry, decode_build
+from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.block_checks import BlocksCheck
 from tokenloom.storage.verification.file_checks import (
@@ -37,7 +37,7 @@ from tokenloom.storage.verification.version_checks import (
 )
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders
-from tokenloom.storage.versions.published import read_inputs, version_path
+from tokenloom.storage.versions.published import fast_encoders, read_inputs, version_path
 from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
@@ -205,11 +205,7 @@ def open_version(reference: str) -> Subject:
 def _doubts(store: Store, manifest: Manifest) -> list[str]:
     """Return a warning for each fast encoder of the version that a later build found to give other ids."""
     distrusted = distrusted_encoders(store, manifest.tokenizer.fingerprint)
-    path = version_path(manifest.version, BUILD)
-    try:
-        used = decode_build(store.read(path), path).encoders or {}
-    except (FileNotFoundError, FormatError):  # no checksum covers it, and nothing depends on it
-        return []
+    used = fast_encoders(store, manifest.version) or {}
     return [
         f"{encoder} encoded {counted(use.partitions, 'partition')}, and gave wrong ids in another build: see "
         "distrusted/. To be sure, delete the manifest.json of this version and build again from the same inputs"

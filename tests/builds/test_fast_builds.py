@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +19,7 @@ from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.distrust import distrust
+from tokenloom.tasks.outcome import encoding_line
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import load_tokenizer
@@ -109,6 +113,10 @@ def test_the_bytes_do_not_depend_on_the_encoder(num_workers: int, builds: Builds
     ((library, use),) = builds.used("fast").items()
     assert (library, use["partitions"]) == (builds.encoder.library, 3)
     assert use["compared"] > 50_000
+    assert fast.to_json()["encoders"] == builds.used("fast")
+    backend = builds.reference.backend
+    assert encoding_line(fast.to_json()) == f"encoded by {library} (gives the ids of {backend})"
+    assert encoding_line(slow.to_json()) == f"encoded by {backend}"
     assert builds.used("slow") == {}
     assert builds.messages == []
 
@@ -147,9 +155,10 @@ def test_a_verdict_that_appears_during_a_build_is_used_and_the_file_is_examined_
 
     monkeypatch.setattr(choices, "choose", counted)
     monkeypatch.setattr(build_steps, "tokenize_partition", trusting)
-    builds.build(builds.spec("fast"), 0)
+    result = builds.build(builds.spec("fast"), 0)
     (use,) = builds.used("fast").values()
     assert (use["partitions"], num_encoded, num_examined) == (1, 3, 2)
+    assert str(encoding_line(result.to_json())).endswith(f"; {builds.reference.backend} encoded 2 of the partitions")
 
 
 @pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
@@ -208,7 +217,7 @@ def test_an_encoder_that_never_returns_is_replaced(way: str, builds: Builds) -> 
     builds.build(builds.spec("slow", "reference"))
     assert builds.shards("fast") == builds.shards("slow")
     assert builds.used("fast") == {}
-    assert [text for text in builds.messages if "ended early" in text]
+    assert [text for text in builds.messages if "a worker died while encoding" in text]
 
 
 def test_spills_of_an_encoder_that_another_build_distrusts_are_encoded_again(builds: Builds) -> None:
@@ -285,6 +294,37 @@ def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, m
     assert (result.published, result.num_encoded) == (True, 3)
     builds.build(builds.spec("slow", "reference"))
     assert builds.shards("mixed") == builds.shards("slow")
+
+
+@pytest.mark.parametrize("cache", ["file", "full"])
+def test_a_build_that_can_not_probe_says_so_once(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenloom.tasks.encoders._MIN_PROBED_BYTES", 1)
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError))
+    if cache == "file":
+        (tmp_path / "cache").write_text("a file")
+    else:
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        monkeypatch.setattr("tokenloom.tokenizers.fast.verdict.TemporaryFile", full)
+    builds = Builds(tmp_path)
+    assert builds.build(builds.spec("slow")).published
+    (message,) = builds.messages
+    assert message.startswith(f"no faster library than {builds.reference.backend} can be probed on this machine: ")
+    assert message.endswith("set TOKENLOOM_CACHE to another folder")
+
+
+def test_a_build_starts_a_probe_once_even_if_it_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenloom.tasks.encoders._MIN_PROBED_BYTES", 1)
+    start = Mock(return_value=True)  # each could start, since the one before ended at once
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe_process.start_probe", start)
+    builds = Builds(tmp_path)
+    for seed in (1, 2):
+        builds.messages.clear()
+        builds.build(builds.spec(f"slow-{seed}", seed=seed))
+        (message,) = builds.messages
+        assert "a probe starts in the background" in message
+    assert start.call_count == 2
 
 
 def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:

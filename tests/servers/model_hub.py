@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub: answers as the hub does where huggingface_hub asks for the file of a model."""
+"""A stand-in for the Hugging Face Hub: answers as the hub does where huggingface_hub asks for the file of a model."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def bad_rows(path: Path, kind: str = "jsonl", **options: Any) -> list[tuple[int,
 
 
 def _rows_of_the_table() -> list[list[str]]:
-    section = PAGE.read_text(encoding="utf-8").split("\n## What becomes of dirty input\n", 1)[1].split("\n## ", 1)[0]
+    section = PAGE.read_text(encoding="utf-8").split("\n## How dirty input is handled\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row] for row in rows[1:]]
 

@@ -250,7 +250,7 @@ def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
     tokenizer = ["--set", f"tokenizer={{kind: huggingface, path: {tmp_path}/org/model}}"]
     planned = _refused(capsys, "plan", spec, *options, *tokenizer)
     assert planned == _refused(capsys, "build", spec, "--direct", "--workers", "0", *options, *tokenizer)
-    assert "give a model of the Hugging Face hub as name, not path" in planned
+    assert "give a model on the Hugging Face Hub as name, not path" in planned
 
 
 def test_plan_writes_only_remembered_fingerprints_to_the_store(

@@ -29,7 +29,7 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import gigatoken_library, probe_texts, splintr_library
-from tokenloom.tokenizers.fast.choice import REFERENCE, choose
+from tokenloom.tokenizers.fast.choice import REFERENCE, backend_of, choose
 from tokenloom.tokenizers.fast.encoder import FastEncoder, Library
 from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.libraries import libraries
@@ -403,6 +403,23 @@ def test_the_next_library_is_chosen_where_one_is_refused_or_distrusted(reference
 
 
 @pytest.mark.usefixtures("cache")
+def test_a_proven_library_is_used_until_the_fastest_is_probed_and_the_reason_is_given(reference: Reference) -> None:
+    first, second = libraries()[0]
+    verdict = Verdict(reference.fingerprint, reference.backend, second.NAME, None, [])
+    write_verdict(verdict_path(reference, second.NAME), verdict)
+    choice = choose(reference, "auto")
+    assert (choice.encoder, choice.pending) == (second.NAME, first)
+    assert choice.reason == f"{first.NAME} has not been probed on this machine"
+    refused = Verdict(reference.fingerprint, reference.backend, first.NAME, "it encodes 'x' differently", [])
+    write_verdict(verdict_path(reference, first.NAME), refused)
+    choice = choose(reference, "auto")
+    assert (choice.encoder, choice.pending) == (second.NAME, None)
+    assert choice.reason == f"{first.NAME} is refused: it encodes 'x' differently"
+    write_verdict(verdict_path(reference, first.NAME), replace(refused, refused=None))
+    assert choose(reference, "auto").reason is None
+
+
+@pytest.mark.usefixtures("cache")
 def test_a_library_that_cannot_be_imported_is_named(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     monkeypatch.setitem(sys.modules, "splintr", None)
@@ -431,7 +448,7 @@ def test_without_a_home_folder_the_reference_encodes(reference: Reference, monke
 
 @pytest.mark.usefixtures("cache")
 def test_kinds_without_a_fast_encoder_keep_their_library() -> None:
-    choice = choose(load_tokenizer({"kind": "byte"}), "auto")
+    choice = choose(load_tokenizer({"kind": "byte"}), backend_of({"kind": "byte"}))
     assert (choice.pending, choice.reason) == (None, "no fast encoder supports the kind byte")
 
 

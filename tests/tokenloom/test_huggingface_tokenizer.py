@@ -490,14 +490,14 @@ def test_a_library_that_does_not_agree_gets_only_short_texts(tmp_path: Path, mon
     ["", "{", '{"a": 1}', "[1, 2]", "null", "\x00\xff", "[" * 10_000],
 )
 def test_a_file_that_is_not_a_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is not a complete tokenizer\.json"):
+    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is not a valid tokenizer\.json"):
         load_tokenizer(write_json(tmp_path, content))
 
 
 def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
     whole = train_bpe()
     for length in range(0, len(whole), len(whole) // 20):
-        with pytest.raises(TokenizerError, match="is not a complete tokenizer"):
+        with pytest.raises(TokenizerError, match="is not a valid tokenizer"):
             load_tokenizer(write_json(tmp_path, whole[:length]))
 
 
@@ -522,7 +522,7 @@ def test_a_damaged_file_is_refused_or_makes_another_tokenizer(json_text: Callabl
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.json: no such file"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
-    with pytest.raises(TokenizerError, match=r"org/model: no such file; .*; give a model of the .* hub as name"):
+    with pytest.raises(TokenizerError, match=r"org/model: no such file; .*; give a model on the .* Hub as name"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "org/model")})
     with pytest.raises(TokenizerError, match=r"this is a folder; give the path of a tokenizer\.json in it"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path)})

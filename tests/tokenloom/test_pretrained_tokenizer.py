@@ -1,4 +1,4 @@
-"""Tokenizers in folders of save_pretrained and on the Hugging Face hub: what is pinned, and what is refused."""
+"""Tokenizers in folders of save_pretrained and on the Hugging Face Hub: what is pinned, and what is refused."""
 
 from __future__ import annotations
 
@@ -280,9 +280,9 @@ _REFUSALS: dict[str, tuple[dict[str, Any], tuple[int, str] | None, str]] = {
     "a broken hub": (
         {},
         (500, ""),
-        r"tokenizer\.json can't be fetched from the Hugging Face hub: .*500.*check the net",
+        r"tokenizer\.json can't be fetched from the Hugging Face Hub: .*500.*check the net",
     ),
-    "a name that can't be": ({"name": "a--b/c"}, None, "can't be fetched from the Hugging Face hub: HFValidationError"),
+    "a name that can't be": ({"name": "a--b/c"}, None, "can't be fetched from the Hugging Face Hub: HFValidationError"),
 }
 
 

@@ -95,11 +95,11 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         (
             "tokenizer: {kind: huggingface, eot: x}\n",
-            "spec.yaml:7: tokenizer: give the name of a model on the Hugging Face hub (org/model), or path: tokenizer.",
+            "spec.yaml:7: tokenizer: give the name of a model on the Hugging Face Hub (org/model), or path: tokenizer.",
         ),
         (
             "tokenizer: {kind: huggingface, path: x, revision: main}\n",
-            "spec.yaml:7: tokenizer: revision belongs to a model on the Hugging Face hub: remove it, or remove path",
+            "spec.yaml:7: tokenizer: revision belongs to a model on the Hugging Face Hub: remove it, or remove path",
         ),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),

@@ -234,14 +234,16 @@ def test_a_tekken_file_that_is_not_one_is_refused(case: str, tmp_path: Path) -> 
     content: Any = _BAD_TEKKEN[case][0]
     with pytest.raises(
         TokenizerError,
-        match=rf"/tekken\.json is not a tekken\.json of Mistral: .*{_BAD_TEKKEN[case][1]}.*; download it",
+        match=rf"/tekken\.json is not Mistral's tekken\.json: .*{_BAD_TEKKEN[case][1]}.*; download it",
     ):
         load_tokenizer(tekken_definition(tmp_path, content))
 
 
 def test_a_tekken_file_is_recognized_where_a_tokenizer_json_is_expected(tmp_path: Path) -> None:
     path = tekken_definition(tmp_path)["ranks"]
-    with pytest.raises(TokenizerError, match=r"is a tekken\.json.* \{kind: tiktoken, name: tekken, ranks: .*\.json\}"):
+    with pytest.raises(
+        TokenizerError, match=r"is Mistral's tekken\.json.* \{kind: tiktoken, name: tekken, ranks: .*\.json\}"
+    ):
         load_tokenizer({"kind": "huggingface", "path": path})
 
 
@@ -268,15 +270,14 @@ def test_a_file_of_another_kind_is_refused_with_the_definition_that_reads_it(cas
     name, content, next_step = _OTHER_FILES[case]
     path = tmp_path / "file"
     path.write_bytes(content())
-    message = (
-        rf"^tokenizer file {path} is a .*, not a .* of (Llama 3|Mistral); .*{next_step.replace('FILE', str(path))}"
-    )
+    wanted = r"(a tokenizer\.model of Llama 3|Mistral's tekken\.json)"
+    message = rf"^tokenizer file {path} is .*, not {wanted}; .*{next_step.replace('FILE', str(path))}"
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer({"kind": "tiktoken", "name": name, "ranks": str(path)})
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("llama3", r"a tokenizer\.model of Llama 3"), ("tekken", r"a tekken\.json")]
+    ("name", "wanted"), [("llama3", r"a tokenizer\.model of Llama 3"), ("tekken", r"Mistral's tekken\.json")]
 )
 def test_any_other_file_is_refused_in_plain_words(name: str, wanted: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -301,7 +302,9 @@ def test_any_other_file_is_refused_in_plain_words(name: str, wanted: str, tmp_pa
 @pytest.mark.parametrize("name", NAMED_FORMATS)
 def test_a_missing_file_and_a_folder_are_refused_with_what_to_give(name: str, tmp_path: Path) -> None:
     for path, problem in ((tmp_path / "no", "no such file"), (tmp_path, "this is a folder")):
-        with pytest.raises(TokenizerError, match=rf"tokenizer file {path}: {problem}; give the path of a .* of "):
+        with pytest.raises(
+            TokenizerError, match=rf"tokenizer file {path}: {problem}; give the path of .*(model|tekken)"
+        ):
             load_tokenizer({"kind": "tiktoken", "name": name, "ranks": str(path)})
 
 

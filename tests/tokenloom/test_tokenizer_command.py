@@ -74,6 +74,15 @@ def test_a_text_that_is_not_utf8_is_refused_in_one_line(spec: Path, capsys: pyte
     )
 
 
+def test_its_help_says_that_it_may_take_minutes_and_it_has_no_limit(
+    spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["tokenizer", "--help"])
+    assert "takes a minute or two" in " ".join(capsys.readouterr().out.split())
+    assert main(["tokenizer", str(spec), "--limit", "3"]) == 2
+
+
 @pytest.mark.slow
 def test_it_probes_an_encoder_that_nobody_has_compared(
     spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -82,7 +91,7 @@ def test_it_probes_an_encoder_that_nobody_has_compared(
     monkeypatch.setattr(probe_process, "run_probe", partial(probe_process.run_probe, size=size))
     assert main(["tokenizer", str(spec)]) == 0
     shown = capsys.readouterr().out
-    assert "has not been probed on this machine; that takes a minute or two" in shown
-    assert "proven on this machine to give the ids of tokenizers" in shown
+    assert "probing gigatoken 0.10.0 (once per machine and tokenizer); this takes a minute or two" in shown
+    assert re.search(r"gigatoken 0.10.0: gives the same ids as tokenizers \S+ \(checked on this machine\)", shown)
     assert main(["tokenizer", str(spec)]) == 0
-    assert "that takes a minute" not in capsys.readouterr().out
+    assert "this takes a minute" not in capsys.readouterr().out

@@ -13,6 +13,17 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a spec and change it."""
+    add_whole_spec(parser)
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        metavar="N",
+        help="a try-out: build only the first N documents of each source; its tag is tryout, never latest",
+    )
+
+
+def add_whole_spec(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a spec and override its keys."""
     parser.add_argument("spec", metavar="SPEC", help="the YAML file that describes the build")
     parser.add_argument(
         "--set",
@@ -21,12 +32,6 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="override a key, such as documents.min_chars=5; may be repeated",
-    )
-    parser.add_argument(
-        "--limit",
-        type=positive,
-        metavar="N",
-        help="a try-out: build only the first N documents of each source; its tag is tryout, never latest",
     )
 
 

@@ -217,7 +217,7 @@ class TextSource(_FileSource):
 
 
 class HuggingFaceSource(_Source):
-    """A dataset of the Hugging Face hub, a local folder of data files, or files read by one of its builders."""
+    """A dataset on the Hugging Face Hub, a local folder of data files, or files read by one of its builders."""
 
     model_config = ConfigDict(title="Hugging Face dataset")
     kind: Literal["huggingface"] = kind_field("huggingface")

@@ -135,9 +135,9 @@ class HuggingFaceTokenizer(_WithBackend):
     @model_validator(mode="after")
     def _one_place(self) -> HuggingFaceTokenizer:
         if self.path is None and self.name is None:
-            raise ValueError("give the name of a model on the Hugging Face hub (org/model), or path: tokenizer.json")
+            raise ValueError("give the name of a model on the Hugging Face Hub (org/model), or path: tokenizer.json")
         if self.path is not None and self.revision is not None:
-            raise ValueError("revision belongs to a model on the Hugging Face hub: remove it, or remove path")
+            raise ValueError("revision belongs to a model on the Hugging Face Hub: remove it, or remove path")
         return self
 
 
@@ -166,7 +166,7 @@ class _NamedTiktoken(_WithBackend):
 
 
 class _HubTokenizer(_WithBackend):
-    """The tokenizer of a model on the Hugging Face hub."""
+    """The tokenizer of a model on the Hugging Face Hub."""
 
     model_config = ConfigDict(title="Hugging Face")
     kind: Literal["huggingface"] = kind_field("huggingface")
@@ -197,7 +197,7 @@ def expand_short_name(value: Any) -> Any:
         raise ValueError(f"{value} is read from a file: write {{kind: tiktoken, name: {value}, ranks: {file}}}")
     if value not in _SHORT:
         raise ValueError(
-            f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model of the Hugging Face hub, "
+            f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model on the Hugging Face Hub, "
             "write {kind: huggingface, name: org/model}"
         )
     return dict(_SHORT[value])

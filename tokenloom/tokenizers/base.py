@@ -137,7 +137,7 @@ def read_file(definition: Mapping[str, Any], files: Mapping[str, bytes] | None, 
     if not path:
         raise TokenizerError(f"a {definition['kind']} tokenizer needs a file; give tokenizer.path: {name}")
     is_name = definition["kind"] == "huggingface" and not str(path).endswith(".json")
-    hub = "; give a model of the Hugging Face hub as name, not path" if is_name else ""
+    hub = "; give a model on the Hugging Face Hub as name, not path" if is_name else ""
     return str(path), read_path(str(path), f"a {name}", hub)
 
 

@@ -25,19 +25,19 @@ def _is_json_with(*keys: bytes) -> Callable[[bytes], bool]:
 _FORMATS = (
     _Format(
         "ranks.tiktoken",
-        "a .tiktoken file, as Llama 3 has it",
+        "a .tiktoken file, like Llama 3's tokenizer.model",
         "give {kind: tiktoken, name: llama3, ranks: PATH}",
         re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n").match,
     ),
     _Format(
         "tekken.json",
-        "a tekken.json of Mistral",
+        "Mistral's tekken.json",
         "give {kind: tiktoken, name: tekken, ranks: PATH}",
         _is_json_with(b"default_num_special_tokens"),
     ),
     _Format(
         "vocab.bpe",
-        "a vocab.bpe of GPT-2",
+        "GPT-2's vocab.bpe",
         "give the encoder.json beside it as tokenizer.encoder",
         re.compile(rb"#version").match,
     ),
@@ -49,13 +49,13 @@ _FORMATS = (
     ),
     _Format(
         "tokenizer.model",
-        "a model of SentencePiece",
+        "a SentencePiece model",
         "give {kind: sentencepiece, path: PATH}",
         re.compile(rb"\n.\n.<", re.DOTALL).match,  # in protobuf, a first piece such as <unk>
     ),
     _Format(
         "",
-        "a pointer of Git LFS",
+        "a Git LFS pointer",
         "fetch the file itself with `git lfs pull`, or download it",
         re.compile(rb"version https://git-lfs").match,
     ),

@@ -1,4 +1,4 @@
-"""Files of models on the Hugging Face hub, through the cache of huggingface_hub.
+"""Files of models on the Hugging Face Hub, through the cache of huggingface_hub.
 
 The hub is asked which commit a branch or tag names; a file of a commit is fetched once. Without an answer,
 huggingface_hub takes the commit that it saw last. Here that is an error unless HF_HUB_OFFLINE asks for it, because a
@@ -96,10 +96,10 @@ def _problem(error: Exception, name: str, file: str) -> str:
         error = error.__cause__  # why it was not fetched
     if isinstance(error, errors.GatedRepoError):
         return (
-            f"access to the model is restricted; ask for it on the model's page of the Hugging Face hub, and {log_in}"
+            f"access to the model is restricted; ask for it on the model's page of the Hugging Face Hub, and {log_in}"
         )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"no such model on the Hugging Face hub, or a private one; check the name, or {log_in}"
+        return f"no such model on the Hugging Face Hub, or a private one; check the name, or {log_in}"
     if isinstance(error, errors.RevisionNotFoundError):
         return "the model has no such branch, tag or commit; check revision"
     if isinstance(error, errors.EntryNotFoundError):
@@ -113,6 +113,6 @@ def _problem(error: Exception, name: str, file: str) -> str:
             f"`hf download {name} {file}` where there is a network, or give the file as path"
         )
     return (
-        f"{file} can't be fetched from the Hugging Face hub: {type(error).__name__}: {message_of(error)[:500]}; check "
+        f"{file} can't be fetched from the Hugging Face Hub: {type(error).__name__}: {message_of(error)[:500]}; check "
         "the network, or download the file and give it as path"
     )

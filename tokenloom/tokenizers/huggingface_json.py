@@ -24,7 +24,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
@@ -163,8 +163,8 @@ def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> t
 def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
     refuse_other_format(data, label, FILE, "a tokenizer.json of the library tokenizers")
     with _library_errors(
-        f"tokenizer file {label} is not a complete tokenizer.json of the library tokenizers; "
-        "save it again (Tokenizer.save) or download it again"
+        f"tokenizer file {label} is not a valid tokenizer.json",
+        "; download it again, or save it again with Tokenizer.save",
     ):
         library = tokenizers.Tokenizer.from_buffer(data)
     library.no_truncation()
@@ -174,14 +174,15 @@ def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
 
 
 @contextmanager
-def _library_errors(message: str) -> Iterator[None]:
+def _library_errors(message: str, next_step: str = "") -> Iterator[None]:
     """Translate errors of the library, which are bare Exceptions or panics (BaseExceptions), to TokenizerError."""
     try:
         yield
     except BaseException as error:
         if type(error) not in (Exception, ValueError) and type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{message}: {error}") from error
+        quoted = f" ({message_of(error)}){next_step}" if next_step else f": {error}"
+        raise TokenizerError(f"{message}{quoted}") from error
 
 
 def _refuse_random_ids(library: tokenizers.Tokenizer, label: str) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizers as `save_pretrained` writes them and the Hugging Face hub has them: tokenizer.json and its config.
+"""Tokenizers as `save_pretrained` writes them and the Hugging Face Hub has them: tokenizer.json and its config.
 
 `pinned_fields` is where a definition may depend on more than the content of tokenizer.json. It replaces that by fields
 of the definition: a folder by its file, a branch by its commit, and an end of text that only tokenizer_config.json

@@ -100,7 +100,7 @@ class SentencePieceTokenizer:
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> SentencePieceTokenizer:
     """Return the tokenizer; SentencePieceTokenizer of the spec describes the fields of `definition`."""
     label, data = read_file(definition, files, FILE)
-    refuse_other_format(data, label, FILE, "a model of SentencePiece")
+    refuse_other_format(data, label, FILE, "a SentencePiece model")
     library = sentencepiece.SentencePieceProcessor(num_threads=1)
     with _library_errors(f"tokenizer file {label} is not a complete SentencePiece model; download it again"):
         if not data or not library.LoadFromSerializedProto(data):

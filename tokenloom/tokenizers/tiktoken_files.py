@@ -23,9 +23,9 @@ from tokenloom.tokenizers.patterns import GPT_4
 RANKS, VOCAB_BPE, ENCODER, TEKKEN_JSON = "ranks.tiktoken", "vocab.bpe", "encoder.json", "tekken.json"
 _DESCRIBED = {
     RANKS: "a .tiktoken file",
-    VOCAB_BPE: "a vocab.bpe of GPT-2",
+    VOCAB_BPE: "GPT-2's vocab.bpe",
     ENCODER: "its encoder.json",
-    TEKKEN_JSON: "a tekken.json of Mistral",
+    TEKKEN_JSON: "Mistral's tekken.json",
 }
 LLAMA_3, TEKKEN = "llama3", "tekken"
 MAX_ID = 2**32 - 1

@@ -15,6 +15,7 @@ from tokenloom.wording import about, counted, described_end, described_tokenizer
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.plan import BuildPlan
+    from tokenloom.tokenizers.fast.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,19 @@ class PlannedSource:
 
 @dataclass(frozen=True)
 class PlanResult(Result):
-    """The version that a build would make, and its inputs in total and by source."""
+    """The version that a build would make, and its inputs in total and by source.
+
+    `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
+    that is not the fastest library, None if it is.
+    """
 
     dataset: str
     version: str
     published: bool
     tokenizer: dict[str, Any]
+    encoder: str | None
+    encoder_reason: str | None
+    reference_library: str
     files: int
     bytes: int
     partitions: int
@@ -57,27 +65,32 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
         TokenloomError: the build would fail at once, for example because the disk is too small.
     """
     from tokenloom.flows.direct import check_direct, plan_directly
+    from tokenloom.tasks.encoders import planned_choice
     from tokenloom.tasks.estimate import check_disk
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
     planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
-    result = _result(planned, estimate)
+    choice = planned_choice(planned)
+    result = _result(planned, estimate, choice)
     _print_sources(out, result)
-    _print_plan(out, planned, estimate)
+    _print_plan(out, planned, estimate, choice)
     if estimate and not planned.published:
         check_disk(planned, estimate)
     return result
 
 
-def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
+def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> PlanResult:
     sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
     return PlanResult(
         dataset=planned.spec.dataset,
         version=planned.version,
         published=planned.published,
         tokenizer=asdict(planned.tokenizer) | {"eot": planned.eot, "eot_of_config": planned.eot_of_config},
+        encoder=choice.encoder,
+        encoder_reason=choice.reason,
+        reference_library=planned.backend,
         files=sum(source.files for source in sources),
         bytes=sum(source.bytes for source in sources),
         partitions=sum(source.partitions for source in sources),
@@ -106,7 +119,7 @@ def _print_sources(out: Output, result: PlanResult) -> None:
     out.table(header, [*rows, ["all", *(getattr(result, name) for name in header[1:])]])
 
 
-def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> None:
+def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> None:
     from tokenloom.tasks.encoders import encoder_line
     from tokenloom.tasks.inputs import header_messages, left_out_messages
 
@@ -116,7 +129,7 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None) -> N
     out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     end = described_end(planned.tokenizer.eot_id, planned.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {end}")
-    out.line(encoder_line(planned))
+    out.line(encoder_line(choice))
     if estimate and not planned.published:
         _print_estimate(out, estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
@@ -130,6 +143,6 @@ def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> Non
     tokens, documents = counted(estimate.num_tokens, "token"), counted(estimate.num_documents, "document")
     out.line(f"about {tokens} in {documents} ({basis});")
     out.line(
-        f"{counted(estimate.num_shards, 'shard')} of {shown_bytes(estimate.shard_bytes)} and new spills of "
-        f"{shown_bytes(estimate.spill_bytes)}, in {about(estimate.seconds)} on this machine."
+        f"{counted(estimate.num_shards, 'shard')}, {shown_bytes(estimate.shard_bytes)} in total, plus "
+        f"{shown_bytes(estimate.spill_bytes)} of new spills, in {about(estimate.seconds)} on this machine."
     )

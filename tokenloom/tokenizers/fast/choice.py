@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.encoder import Library
 from tokenloom.tokenizers.fast.known_parts import Unproven
-from tokenloom.tokenizers.fast.libraries import libraries
+from tokenloom.tokenizers.fast.libraries import is_fastest, libraries
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
-from tokenloom.tokenizers.fast.verdict import read_verdict, verdict_path
+from tokenloom.tokenizers.fast.verdict import num_unfinished, read_verdict, verdict_path
 
 AUTO, REFERENCE = "auto", "reference"
+_MAX_UNFINISHED = 3
+_UNFINISHED = "its last three probes did not finish (`tokenloom tokenizer SPEC` probes it again)"
 _KINDS = ("tiktoken", "huggingface", "sentencepiece")
 
 
@@ -39,8 +41,8 @@ def may_use(encoder: str | None, definition: Mapping[str, Any], distrusted: Coll
 class Choice:
     """What encodes.
 
-    `reason` says, as a clause, why it is not a fast encoder; None if it is. `pending` is the library whose probe may
-    change that.
+    `reason` says, as a clause, why it is not the fastest library; None if it is. `pending` is the first library whose
+    probe may change that.
     """
 
     tokenizer: Tokenizer
@@ -64,35 +66,52 @@ def is_proven(reference: Tokenizer, library: Library) -> bool:
     return verdict is not None and verdict.refused is None
 
 
-def choose(reference: Tokenizer, backend: str, distrusted: Collection[str] = (), check: Check = SAMPLE) -> Choice:
-    """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven or pending.
+def choose(
+    reference: Tokenizer,
+    backend: str,
+    distrusted: Collection[str] = (),
+    check: Check = SAMPLE,
+    *,
+    probes_again: bool = False,
+) -> Choice:
+    """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven.
 
     Args:
         reference: the tokenizer, which encodes with its reference library.
         backend: AUTO or REFERENCE, as in a spec.
         distrusted: names and versions of fast encoders that must not be used.
         check: which texts a fast encoder and the reference both encode.
+        probes_again: whether a library whose last probes did not finish is pending, not refused.
     """
-    if backend == REFERENCE:
-        return Choice(reference, "the spec asks for the reference library")
     if reference.kind not in _KINDS:
         return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
+    if backend == REFERENCE:
+        return Choice(reference, "the spec asks for the reference library")
     found, missing = libraries()
-    reasons = [*missing, *(["pip install 'tokenloom[fast]'"] if missing else [])]
+    missing = [*missing, "pip install 'tokenloom[fast]'"] if missing else []
+    passed_over: list[tuple[str, str]] = []
+    pending = None
     for library in found:
-        choice = _choice_of(library, reference, distrusted, check)
-        if choice.reason is None or choice.pending:
-            return choice
-        reasons.append(choice.reason)
-    return Choice(reference, "; ".join(dict.fromkeys(reasons)))
+        choice = _choice_of(library, reference, distrusted, check, probes_again)
+        if choice.encoder:
+            named = [why if name in why else f"{name}: {why}" for name, why in passed_over]
+            reasons = [] if is_fastest(library) else [*missing, *named]
+            return replace(choice, reason="; ".join(reasons) or None, pending=pending)
+        if not (choice.pending and pending):  # the faster one is probed first
+            passed_over.append((library.NAME, str(choice.reason)))
+        pending = pending or choice.pending
+    return Choice(reference, "; ".join(dict.fromkeys([*missing, *(why for _, why in passed_over)])), pending)
 
 
-def _choice_of(library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check) -> Choice:
+def _choice_of(
+    library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check, probes_again: bool
+) -> Choice:
     name = library.NAME
     if name in distrusted:
         return Choice(reference, f"{name} is distrusted: see the folder distrusted/ of the dataset")
     try:
-        verdict = read_verdict(verdict_path(reference, name), reference.fingerprint)
+        path = verdict_path(reference, name)
+        verdict = read_verdict(path, reference.fingerprint)
     except StoreError as error:  # without a home folder
         return Choice(reference, str(error))
     if verdict is not None and verdict.refused is not None:
@@ -100,6 +119,8 @@ def _choice_of(library: Library, reference: Tokenizer, distrusted: Collection[st
     try:
         if verdict is None:
             library.check_parts(reference)
+            if not probes_again and num_unfinished(path) >= _MAX_UNFINISHED:
+                return Choice(reference, f"{name} is refused: {_UNFINISHED}")
             return Choice(reference, f"{name} has not been probed on this machine", library)
         encoder = library.make_encoder(reference)
     except Unproven as error:

@@ -26,3 +26,8 @@ def libraries() -> tuple[list[Library], list[str]]:
 def library_of(name: str) -> Library:
     """Return the library with a NAME."""
     return next(library for library in libraries()[0] if name == library.NAME)
+
+
+def is_fastest(library: Library) -> bool:
+    """Return whether no other library, installed or not, is faster."""
+    return library.NAME.split()[0] == next(iter(_MODULES))

@@ -2,54 +2,84 @@
 
 A build starts such a process while the reference library encodes, and does not wait for it. It may outlive the build,
 so that the next one has its verdict. It ends after half an hour at the latest, and one machine probes a tokenizer once
-at a time. If three probes of an encoder did not come to an end, the encoder is refused.
+at a time. A probe that did not finish is counted, unless it was interrupted: after three of them, builds start no more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from tokenloom.storage.cache.cache_files import translate_cache_errors
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.encoder import Library
 from tokenloom.tokenizers.fast.libraries import library_of
 from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
-from tokenloom.tokenizers.fast.verdict import Verdict, read_verdict, verdict_path, write_verdict
+from tokenloom.tokenizers.fast.verdict import (
+    Verdict,
+    check_cache,
+    num_unfinished,
+    read_verdict,
+    starts_path,
+    verdict_path,
+    write_verdict,
+)
 from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 
 _START = "import sys; sys.path[:] = sys.argv[3:]; from tokenloom.tokenizers.fast.probe_process import main; main()"
 _MAX_SECONDS = 1800
-_MAX_STARTS = 3
 
 
 def start_probe(reference: Tokenizer, library: Library, definition: Mapping[str, Any]) -> bool:
-    """Start a probe of a tokenizer's fast encoder in the background; return False if one is running on this machine."""
+    """Start a probe of a tokenizer's fast encoder in the background.
+
+    Return False if one is running on this machine, or if the cache can't keep its verdict.
+    """
     path = verdict_path(reference, library.NAME)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_cache()
         with _lock(path).acquire(timeout=0):
             pass
-    except (Timeout, OSError):  # without a cache, a verdict could not be kept
+        lock = _lock_for_child(path.with_suffix(".started"))
+    except (Timeout, OSError):
         return False
-    subprocess.Popen(
-        [sys.executable, "-c", _START, json.dumps(dict(definition)), library.NAME, *sys.path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-    )
+    try:
+        subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(dict(definition)), library.NAME, *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock],
+            env=os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+    finally:
+        os.close(lock)
     return True
+
+
+def _lock_for_child(path: Path) -> int:
+    """Return a file that is locked as long as a process has it open; raise BlockingIOError if it is locked already."""
+    lock = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def run_probe(
@@ -66,31 +96,55 @@ def run_probe(
     Raises StoreError if the cache can't be written.
     """
     path = verdict_path(reference, library.NAME)
-    starts = path.with_suffix(".starts")
-    with translate_cache_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(path):
-            if verdict := read_verdict(path, reference.fingerprint):  # of the probe that was running
-                return verdict
-            num_starts = starts.stat().st_size if starts.exists() else 0
-            starts.write_bytes(b"x" * (num_starts + 1))
-            verdict = _probe(reference, library, report, size, num_starts)
-            write_verdict(path, verdict)
-            starts.unlink()
+    check_cache()
+    with translate_cache_errors(default_cache_folder()), _lock(path):
+        if verdict := read_verdict(path, reference.fingerprint):  # of the probe that was running
+            return verdict
+        with _counting(path):
+            verdict = _probe(reference, library, report, size)
+        write_verdict(path, verdict)
+        starts_path(path).unlink(missing_ok=True)
     return verdict
 
 
-def _probe(
-    reference: Tokenizer, library: Library, report: Callable[[str, int], None], size: ProbeSize, num_starts: int
-) -> Verdict:
-    why = f"{num_starts} probes of it did not come to an end"
-    if num_starts < _MAX_STARTS:
-        try:
-            return probe(reference, library.make_encoder(reference), vocabulary_of(reference), report, size)
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            why = f"its probe failed ({type(error).__name__}: {error})"
+@contextmanager
+def _counting(path: Path) -> Iterator[None]:
+    """Count the block as a probe that did not finish, unless it finishes or is interrupted."""
+    num_before = num_unfinished(path)
+    starts_path(path).write_bytes(b"x" * (num_before + 1))
+    try:
+        with _raising_on_signals():
+            yield
+    except BaseException:  # crashes and hangs, which count, don't get here
+        starts_path(path).write_bytes(b"x" * num_before)
+        raise
+
+
+@contextmanager
+def _raising_on_signals() -> Iterator[None]:
+    """Raise SystemExit in the block on SIGTERM and SIGHUP, as Ctrl-C raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():  # others can't handle signals
+        yield
+        return
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def _probe(reference: Tokenizer, library: Library, report: Callable[[str, int], None], size: ProbeSize) -> Verdict:
+    try:
+        return probe(reference, library.make_encoder(reference), vocabulary_of(reference), report, size)
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        why = f"its probe failed ({type(error).__name__}: {error})"
     return Verdict(reference.fingerprint, reference.backend, library.NAME, why, [])
 
 

@@ -12,13 +12,17 @@ import uuid
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.cache.cache_files import translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.tokenizers.base import Tokenizer
 
 _PROBE_FORMAT = 3  # of the verdicts, and of the texts that the probe compares
+
+_CHECKED_BYTES = 65_536  # a verdict has at most some thousand ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,29 @@ def read_verdict(path: Path, fingerprint: str) -> Verdict | None:
     except (OSError, FormatError):
         return None
     return verdict if verdict.fingerprint == fingerprint else None
+
+
+def starts_path(path: Path) -> Path:
+    """Return the file beside a verdict that has a byte for each probe that began and did not finish."""
+    return path.with_suffix(".starts")
+
+
+def num_unfinished(path: Path) -> int:
+    """Return how many probes for a verdict did not finish, as after a crash of the library; interrupts don't count."""
+    try:
+        return starts_path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def check_cache() -> None:
+    """Raise StoreError, with the next step, if the machine's cache can't keep a verdict."""
+    cache_folder = default_cache_folder()
+    with translate_cache_errors(cache_folder):
+        folder = cache_folder / "tokenizers"
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder) as file:
+            file.write(bytes(_CHECKED_BYTES))
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:
