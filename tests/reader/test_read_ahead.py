@@ -14,7 +14,7 @@ from tests.reader.oracle import make_store
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.shards import disk_reads, open_shards
+from tokenloom.reader.shards import disk_reads
 from tokenloom.reader.shards.disk_reads import PAGE, block_bytes
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.window import RowWindow
@@ -46,7 +46,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     monkeypatch.setattr(OpenShards, "read_ahead", read_noted)
     monkeypatch.setattr(RowWindow, "tokens", copy_noted)
     monkeypatch.setattr(disk_reads, "_read_around", lambda path: BLOCK)
-    monkeypatch.setattr(open_shards, "_WARM_READS", 1_000)
+    monkeypatch.setattr(disk_reads, "_WARM_READS", 1_000)
+    monkeypatch.setattr(read_ahead, "disk_waits", lambda: (0, 0))  # pages of other files may be cold
     return happened
 
 
@@ -79,8 +80,8 @@ def test_each_block_is_read_once_before_its_rows_are_copied(
 def test_blocks_are_read_again_once_the_system_has_evicted_them(
     reference: str, events: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = iter([0, 0, 0, 10_000])  # the second measurement counts page faults
-    monkeypatch.setattr(read_ahead, "_disk_waits", lambda: next(waits, 10_000))
+    waits = iter([(0, 0), (0, 0), (0, 0)])  # the second measurement counts page faults
+    monkeypatch.setattr(read_ahead, "disk_waits", lambda: next(waits, (10_000, 0)))
     data = TokenDataset(reference, seq_len=500)
     loader = TokenLoader(data, 4, rank=0, world_size=1, prefetch=0, num_epochs=6)
     assert sum(1 for _ in loader) == len(loader)
@@ -93,8 +94,9 @@ def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = itertools.count(0, int(is_cold))
-    monkeypatch.setattr(open_shards, "disk_blocks_read", lambda: next(blocks))
-    monkeypatch.setattr(open_shards, "_WARM_READS", 1)
+    monkeypatch.setattr(disk_reads, "disk_waits", lambda: (0, next(blocks)))
+    monkeypatch.setattr(disk_reads, "_WARM_READS", 1)
+    monkeypatch.setattr(disk_reads, "_WARM_SECONDS", 60.0)
     loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=1)
     assert sum(1 for _ in loader) == len(loader)
     num_reads = sum(event[0] == "read" for event in events)

@@ -7,7 +7,6 @@ first need, all of them together; a window whose blocks were read before costs n
 
 from __future__ import annotations
 
-import resource
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.disk_reads import PAGE
+from tokenloom.reader.shards.disk_reads import PAGE, disk_waits
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import ranges
 from tokenloom.reader.shards.window import RowWindow, WindowPart
@@ -66,23 +65,21 @@ class ReadAhead:
                     self._times.bytes_read_ahead += self._running.popleft()[1].result()
         self._chunks += 1
         if self._chunks % _CHUNKS_PER_MEASUREMENT == 1:
-            self._before = _disk_waits()
+            self._before = _num_waits()
 
     def check(self, window: RowWindow, first: int, end: int) -> None:
         """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""
         measured = self._enabled and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
-        if measured and _disk_waits() - self._before > (end - first) * _EVICTED_SHARE:
+        if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:
             for part in window.parts:
                 part.shards.forget_blocks()
             self.plan(window, end)
 
 
-def _disk_waits() -> int:
-    """Return how often this thread has waited for the disk: page faults of maps, or else reads."""
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    # Without a map there are no faults. A row then takes about 64 blocks of 512 bytes, with what the system reads
-    # around it.
-    return max(usage.ru_majflt, usage.ru_inblock // 64)
+def _num_waits() -> int:
+    """Return how many rows this thread has waited for, about."""
+    faults, disk_blocks = disk_waits()
+    return max(faults, disk_blocks // 64)  # without a map no faults, but 64 blocks with what is read around a row
 
 
 def _reads_of(part: WindowPart, first: int, width: int, block: int) -> list[_Read]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.disk_reads import disk_blocks_read
+from tokenloom.reader.shards.disk_reads import CachedBlocks
+from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile
 from tokenloom.reader.shards.partial_bytes import PartialBytes, TokenBytes, describe_damage, fetch_all
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s
@@ -30,31 +30,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from tokenloom.storage.cache.partial_shard import PartialShard
-
-_WARM_READS = 4  # in a row: then the whole shard is taken to be in the system's cache
-
-
-class _File:
-    """A file that is open for reading, until the last reference to it is gone."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.fd)
-
-
-class _FileBytes:
-    """Token bytes that are read on access, so that a truncated file raises an error instead of a signal."""
-
-    def __init__(self, path: Path, start: int) -> None:
-        self._file = _File(path)
-        self._path, self._start = path, start
-
-    def __getitem__(self, part: slice[int, int, None]) -> bytes:
-        wanted = part.stop - part.start
-        data = os.pread(self._file.fd, wanted, self._start + part.start)
-        if len(data) != wanted:
-            raise FormatError(f"{self._path}: the file was cut short while it was read; restore it")
-        return data
 
 
 class OpenShard:
@@ -83,13 +58,12 @@ class OpenShard:
         self._packing, self._seq_len = packing, seq_len
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
         self._shard: Shard | None = shard if access != "pread" else None
-        self._file: _File | None = None
+        self._file: OpenFile | None = None
         tokens_start = shard.header.tokens_start
-        self._whole: TokenBytes = shard.tokens.data.cast("B") if access != "pread" else _FileBytes(path, tokens_start)
+        self._whole: TokenBytes = shard.tokens.data.cast("B") if access != "pread" else FileBytes(path, tokens_start)
         #: its token bytes while some may be missing, else None
         self.partial = PartialBytes(blocks, tokens_start, self._whole) if blocks else None
-        self._blocks_read: set[int] = set()  # into the system's cache
-        self._warm_reads = 0  # the last ones, which found their blocks there
+        self.cached_blocks = CachedBlocks()
         self._offsets: NDArray[np.uint64] | None = None
         self._plan: ShardPlan | None = None
 
@@ -115,25 +89,13 @@ class OpenShard:
 
     def claim_block(self, block: int) -> bool:
         """Return whether a block is yet to be read into the system's cache; the caller reads it."""
-        if self.partial or self._warm_reads >= _WARM_READS or block in self._blocks_read:
-            return False
-        self._blocks_read.add(block)
-        return True
-
-    def forget_blocks(self) -> None:
-        """Forget which blocks are in the system's cache."""
-        self._blocks_read, self._warm_reads = set(), 0
+        return not self.partial and self.cached_blocks.claim(block)
 
     def read_ahead(self, start: int, end: int) -> int:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
-            self._file = file = self._file or _File(self.path)
-            before = disk_blocks_read()
-            num_bytes = len(os.pread(file.fd, end - start, self.header.tokens_start + start))
-            if disk_blocks_read() > before:
-                self._warm_reads = 0
-                return num_bytes
-            self._warm_reads += 1
+            self._file = file = self._file or OpenFile(self.path)
+            return self.cached_blocks.read(file.fd, self.header.tokens_start + start, end - start)
         return 0
 
     @property
@@ -251,7 +213,7 @@ class OpenShards:
     def forget_blocks(self) -> None:
         """Forget which blocks of the open shards are in the system's cache, because it has evicted some of them."""
         for shard in list(self._open.values()):
-            shard.forget_blocks()
+            shard.cached_blocks.forget()
 
     def read_ahead(self, index: int, start: int, end: int) -> int:
         """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
