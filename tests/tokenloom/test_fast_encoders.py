@@ -341,6 +341,17 @@ def test_a_part_that_is_not_known_to_be_honoured_is_named(changes: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("token_id", "message"),
+    [(2_000_000_000, "the id 2,000,000,000 of its token 'x y' is too high for 326 tokens"), (5, "have the same id 5")],
+)
+def test_ids_that_end_the_process_or_are_not_unique_are_refused(token_id: int, message: str) -> None:
+    content = json.loads(train())
+    content["model"]["vocab"]["x y"] = token_id
+    with pytest.raises(Unproven, match=re.escape(message)):
+        check_tokenizer_json(content)
+
+
+@pytest.mark.parametrize(
     ("regex", "behavior", "invert", "message"),
     [
         (GPT_4, "Isolated", False, None),

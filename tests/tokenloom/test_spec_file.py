@@ -323,6 +323,7 @@ def test_an_override_sets_a_key_of_a_tokenizer_in_its_short_form(overrides: tupl
         ("sources.-1.path=x", "--set sources.-1.path=x: the spec has no sources.-1"),
         ("sources.5=x", "--set sources.5=x: the spec has no sources.5"),
         ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
+        ("tokenizer=", "--set tokenizer=: tokenizer: must be a name, such as gpt2, or a mapping of keys; got no value"),
         ("documents=3", "--set documents=3: documents: must be a mapping of keys"),
         ("dataset=", "--set dataset=: dataset: must be text; got no value"),
         ("dataset=../x", "'.', '_' or '-'; got '../x'"),

@@ -247,6 +247,26 @@ def test_a_tekken_file_is_recognized_where_a_tokenizer_json_is_expected(tmp_path
         load_tokenizer({"kind": "huggingface", "path": path})
 
 
+@pytest.mark.parametrize(
+    ("content", "next_step"),
+    [
+        (b'{"!": 0, "\\"": 1, "#": 2}', r"is an encoder\.json or vocab\.json.*; give the tokenizer\.json beside it"),
+        (b'{"add_bos_token": false, "tokenizer_class": "GPT2Tokenizer"}', r"is a tokenizer_config\.json.*beside it"),
+        (b"#version: 0.2\nh e\n", r"is GPT-2's vocab\.bpe.*give \{kind: tiktoken, ranks: .*, encoder: encoder\.json\}"),
+    ],
+)
+def test_a_file_beside_a_tokenizer_json_is_recognized(content: bytes, next_step: str, tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_bytes(content)
+    with pytest.raises(TokenizerError, match=next_step):
+        load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "some.json")})
+
+
+@pytest.mark.parametrize("url", ["https://example.org/tokenizer.json", "s3://bucket/tokenizer.json"])
+def test_a_url_is_refused_as_such(url: str) -> None:
+    with pytest.raises(TokenizerError, match="only local files are supported; download it"):
+        load_tokenizer({"kind": "huggingface", "path": url})
+
+
 # A file of another kind
 
 _TEKKEN_JSON = json.dumps(tekken()).encode()
@@ -258,7 +278,11 @@ _OTHER_FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "llama3, a tekken.json": ("llama3", lambda: _TEKKEN_JSON, _READ_AS_TEKKEN),
     "llama3, a tokenizer.json": ("llama3", lambda: train_bpe().encode(), _READ_AS_JSON),
     "llama3, a SentencePiece model": ("llama3", lambda: train("bpe"), r"\{kind: sentencepiece, path: FILE\}"),
-    "llama3, a vocab.bpe": ("llama3", lambda: b"#version: 0.2\nh e\n", r"encoder\.json beside it as tokenizer\.enc"),
+    "llama3, a vocab.bpe": (
+        "llama3",
+        lambda: b"#version: 0.2\nh e\n",
+        r"\{kind: tiktoken, ranks: FILE, encoder: encoder\.json\}",
+    ),
     "tekken, a tokenizer.json": ("tekken", lambda: train_bpe().encode(), _READ_AS_JSON),
     "tekken, a .tiktoken file": ("tekken", lambda: b"IQ== 0\nIg== 1\n", _READ_AS_LLAMA_3),
     "tekken, a pointer": ("tekken", lambda: _LFS_POINTER, "git lfs pull"),

@@ -47,6 +47,8 @@ def _message(item: Any, file: YamlFile) -> str:
         rule = f"unknown kind {_short(kind)}. {did_you_mean(kind, kind_names(location))}"
     else:
         rule = pydantic_rule(item) + _given_value(item) + _meant_tokenizer(item)
+        if name == "tokenizer":
+            rule = rule.replace("must be a mapping", "must be a name, such as gpt2, or a mapping")
     return f"{file.place(key)}: {name}: {rule}"
 
 

@@ -76,6 +76,15 @@ def key_path(text: str) -> KeyPath:
     return tuple(int(part) if part.isdigit() else part for part in text.split("."))
 
 
+def _missing_advice(name: str) -> str:
+    """Return the next step for a spec that does not exist."""
+    from tokenloom.spec.tokenizers import is_short_name
+
+    if is_short_name(name):
+        return f"a spec is a YAML file; write `tokenizer: {name}` in it (`tokenloom init spec.yaml` writes a starter)"
+    return "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
+
+
 def _read_text(name: str) -> tuple[str, str]:
     """Return the text of a file, and its folder."""
     try:
@@ -85,8 +94,7 @@ def _read_text(name: str) -> tuple[str, str]:
             data, folder = Path(name).read_bytes(), str(Path(name).parent.absolute())
         return _decoded(data, name), folder
     except FileNotFoundError as error:
-        advice = "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
-        raise SpecError(f"{name}: no such file; {advice}") from error
+        raise SpecError(f"{name}: no such file; {_missing_advice(name)}") from error
     except IsADirectoryError as error:
         raise SpecError(f"{name}: this is a folder; name the YAML file of the spec") from error
     except StoreError:

@@ -152,6 +152,10 @@ def read_path(path: str, wanted: str, otherwise: str = "") -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError as error:
+        if "://" in path:
+            raise TokenizerError(
+                f"tokenizer file {path}: only local files are supported; download it, and give its path"
+            ) from error
         raise TokenizerError(f"tokenizer file {path}: no such file; give the path of {wanted}{otherwise}") from error
     except IsADirectoryError as error:
         raise TokenizerError(f"tokenizer file {path}: this is a folder; give the path of {wanted} in it") from error

@@ -38,7 +38,7 @@ _FORMATS = (
     _Format(
         "vocab.bpe",
         "GPT-2's vocab.bpe",
-        "give the encoder.json beside it as tokenizer.encoder",
+        "give {kind: tiktoken, ranks: PATH, encoder: encoder.json} with the encoder.json beside it",
         re.compile(rb"#version").match,
     ),
     _Format(
@@ -46,6 +46,18 @@ _FORMATS = (
         "a tokenizer.json of Hugging Face",
         "give {kind: huggingface, path: PATH}",
         _is_json_with(b"added_tokens", b"pre_tokenizer"),
+    ),
+    _Format(
+        "encoder.json",
+        "an encoder.json or vocab.json, which has only ids",
+        "give the tokenizer.json beside it, or {kind: tiktoken, ranks: vocab.bpe, encoder: PATH} with its vocab.bpe",
+        re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d+\s*,').match,
+    ),
+    _Format(
+        "tokenizer_config.json",
+        "a tokenizer_config.json",
+        "give the tokenizer.json beside it, or their folder: {kind: huggingface, path: FOLDER}",
+        lambda data: _is_json_with(b"tokenizer_class")(data) and b'"pre_tokenizer"' not in data,
     ),
     _Format(
         "tokenizer.model",

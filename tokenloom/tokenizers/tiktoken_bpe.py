@@ -214,7 +214,7 @@ def _by_name(name: str) -> tiktoken.Encoding:
         return tiktoken.get_encoding(name)
     except OSError as error:  # errors of requests are OSErrors
         raise TokenizerError(
-            f"tokenizer {name}: its vocabulary is not in TIKTOKEN_CACHE_DIR and can't be fetched "
+            f"tokenizer {name}: its vocabulary is missing or damaged in TIKTOKEN_CACHE_DIR, and can't be fetched "
             f"({type(error).__name__}); set TIKTOKEN_CACHE_DIR to a folder that has it, or give ranks: a local file"
         ) from error
 

@@ -7,7 +7,8 @@ never reaches a fast encoder, unless it is_white_space.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tokenloom.tokenizers.long_texts import parts_of
@@ -24,10 +25,25 @@ _MODEL = {
     "byte_fallback": (False, None),
     "ignore_merges": (True, False, None),
 }
+_MAX_ID_SHARE = 16  # libraries allocate a place for each id up to the highest, and end the process if they can't
 
 
 class Unproven(Exception):
     """No fast encoder is known to give the ids of a tokenizer; the message says why, as a clause."""
+
+
+def check_ids(tokens: Iterable[tuple[str | bytes, int]]) -> None:
+    """Raise Unproven if two tokens have the same id, or an id would make a library's tables far larger than needed.
+
+    Args:
+        tokens: the tokens and their ids; a token may be there twice.
+    """
+    ids: dict[int, str | bytes] = {}
+    for token, i in tokens:
+        if ids.setdefault(i, token) != token:
+            raise Unproven(f"its tokens {ids[i]!r} and {token!r} have the same id {i}")
+    if ids and max(ids) > _MAX_ID_SHARE * len(ids):
+        raise Unproven(f"the id {max(ids):,} of its token {ids[max(ids)]!r} is too high for {len(ids):,} tokens")
 
 
 def check_tokenizer_json(content: Mapping[str, Any]) -> None:
@@ -40,7 +56,9 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     if unknown := sorted(normalizers - {"NFC"}):
         raise Unproven(f"its normalizer is {unknown[0]}")
     _check_pre_tokenizers(parts_of(content.get("pre_tokenizer"), "pretokenizers"))
-    _check_added_tokens(content.get("added_tokens") or [], bool(normalizers))
+    added = content.get("added_tokens") or []
+    _check_added_tokens(added, bool(normalizers))
+    check_ids(chain(model["vocab"].items(), ((token["content"], token["id"]) for token in added)))
 
 
 def bare_content(data: bytes) -> dict[str, Any]:

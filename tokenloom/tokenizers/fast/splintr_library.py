@@ -11,7 +11,13 @@ from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
-from tokenloom.tokenizers.fast.known_parts import Unproven, bare_content, check_tokenizer_json, routed_spellings
+from tokenloom.tokenizers.fast.known_parts import (
+    Unproven,
+    bare_content,
+    check_ids,
+    check_tokenizer_json,
+    routed_spellings,
+)
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
@@ -34,6 +40,7 @@ def check_parts(tokenizer: Tokenizer) -> None:
     """See Library.check_parts."""
     if isinstance(tokenizer, TiktokenTokenizer):
         _known_pattern(tokenizer)
+        check_ids(tokenizer.ranks.items())
     elif isinstance(tokenizer, HuggingFaceTokenizer):
         check_tokenizer_json(json.loads(tokenizer.files[FILE]))
     else:
@@ -65,6 +72,7 @@ def _known_pattern(tokenizer: TiktokenTokenizer) -> str:
 
 def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
     """Return an encoder that knows no special tokens."""
+    check_parts(tokenizer)
     pattern = _known_pattern(tokenizer)
     lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items())
     with refusals("splintr-rs"):
