@@ -293,7 +293,7 @@ def test_two_files_that_do_not_match_are_refused(data_dir: Path, tmp_path: Path)
     encoder["hello"], encoder["world"] = encoder["world"], encoder["hello"]
     (tmp_path / "encoder.json").write_text(json.dumps(encoder))
     paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(tmp_path / "encoder.json")}
-    message = r"files .*vocab\.bpe and .*encoder\.json are not a vocab\.bpe .*: their ids differ; download them again"
+    message = r"vocab\.bpe and .*encoder\.json are not GPT-2's vocab\.bpe .*: their ids differ; download them again"
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer({"kind": "tiktoken", **paths})
 
