@@ -62,7 +62,7 @@ def test_verify_reads_the_same_files_as_the_bare_processes(
     output = tmp_path / "verify.json"
     _run(monkeypatch, "verify.py", "--tiny", "--rounds", "1", "--json", str(output))
     written = json.loads(output.read_text())
-    assert written["files"] == 8  # manifest and inputs, three shards with their tables
+    assert written["files"] == 11  # manifest and inputs, three shards with their tables and blocks
     assert [len(figure["values"]) for figure in written["figures"]] == [1, 1, 1, 1]
     assert "ratio of verify to bare sha256" in capfd.readouterr().out
 

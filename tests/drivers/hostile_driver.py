@@ -41,17 +41,27 @@ NASTY = [*TEXTS, *NUMBERS, None, True, [], {}, [[[[]]]], {"a": {"b": [None]}}, [
 _SECONDS = 10
 _WRITES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime")
 _NEVER = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect"}
+_ABOUT_MACHINE = ("/sys/fs/cgroup", "/sys/devices/virtual/bdi")  # memory, and what the kernel reads around a fault
 _NEVER |= {"pickle.find_class", "socket.getaddrinfo", "ctypes.dlopen", "os.chmod", "os.chown", "os.putenv"}
 
 
 class Watch:
-    """Records audit events; only the store, Python and the caches may be accessed."""
+    """Records audit events; only the store, Python, the caches and facts about the machine may be accessed."""
 
     def __init__(self, store: Path) -> None:
         cache, vocabularies = os.environ["TOKENLOOM_CACHE"], os.environ.get("TIKTOKEN_CACHE_DIR", "")
         house = Path(__file__).resolve().parents[2]
         self.writable = (cache,)
-        readable = (str(store), cache, vocabularies, sys.prefix, sys.base_prefix, str(house), *sys.path)
+        readable = (
+            str(store),
+            cache,
+            vocabularies,
+            sys.prefix,
+            sys.base_prefix,
+            str(house),
+            *sys.path,
+            *_ABOUT_MACHINE,
+        )
         self.readable = tuple(os.path.realpath(path) for path in readable if path)
         self.is_on = False
         self.seen: list[str] = []
