@@ -84,7 +84,7 @@ class ShardCache:
         """Return a shard whose blocks can be read before all of it is here, and begin to download the rest,
         unless the request wants only blocks.
 
-        None if the cache holds all of it, or it can only be downloaded as a whole, or if there is no space now and the
+        None if the cache holds all of it, or it can only be downloaded as a whole, or if the cache is full now and the
         caller does not want to wait. Errors as `fetch`.
         """
         process = self._process()

@@ -116,7 +116,7 @@ def test_verify_writes_missing_and_damaged_files_again_and_leaves_right_ones(mad
     paths[2].write_bytes(before[3])  # of another shard
     found = verify_directly(made.reference, False, None, 0)
     names = [path.relative_to(made.store.root).as_posix() for path in paths]
-    assert [row["file"] for row in found["damages"]] == names[1:3]  # a missing one is no damage
+    assert [row["file"] for row in found["damages"]] == names[1:3]  # a missing one is not reported
     assert all("--write-blocks" in row["next_step"] for row in found["damages"])
     assert (found["warnings"], found["blocks_written"]) == ([], 0)
     kept = paths[4].stat().st_mtime_ns
