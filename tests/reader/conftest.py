@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tokenloom.storage.cache.shard_cache import ShardCache
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -22,3 +24,9 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for stores that tests share and never change."""
     return tmp_path_factory.mktemp("stores")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ShardCache:
+    """A cache of remote shards without a limit."""
+    return ShardCache(tmp_path / "cache")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +32,11 @@ from tests.reader.test_remote_reading import (
     epoch,
     faults,
     loader_of,
+    publish,
+    published_in_memory,
     run_children,
 )
 from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.storage.cache import partial_shard
@@ -69,31 +69,14 @@ def make_blocks_store(folder: Path, seed: int = 0) -> str:
 @pytest.fixture(scope="module")
 def published(s3_url: str, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """A version in the S3 store that no test changes."""
-    return published_at(s3_url, tmp_path_factory.mktemp("blocks"))
-
-
-def published_at(server: str, folder: Path) -> Published:
-    """Write a version and upload it."""
-    reference = make_blocks_store(folder)
-    key = f"blocks/{uuid.uuid4().hex}"
-    upload(server, folder, key)
-    return Published(reference, f"s3://{BUCKET}/{key}/data", server, key)
+    return publish(s3_url, make_blocks_store(tmp_path_factory.mktemp("blocks")))
 
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Published]:
     """A version in fsspec's memory store, which a test may change."""
-    reference = make_blocks_store(tmp_path / "memory")
-    system = fsspec.filesystem("memory")
-    system.put(reference, "/blocks/data", recursive=True)
-    yield Published(reference, "memory://blocks/data", "", "")
-    system.rm("/blocks", recursive=True)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> ShardCache:
-    """A cache without a limit."""
-    return ShardCache(tmp_path / "cache")
+    with published_in_memory(make_blocks_store(tmp_path / "memory"), "blocks") as found:
+        yield found
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -14,6 +14,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,34 +91,40 @@ class Published:
         return TokenDataset(self.url, seq_len=_T, cache=cache, **options)
 
 
-def published_at(server: str, folder: Path) -> Published:
-    """Write a version and upload it."""
-    reference = make_store(folder, [2000 + 100 * i for i in range(_NUM_SHARDS)])
+def publish(server: str, reference: str) -> Published:
+    """Upload a version."""
     key = f"reading/{uuid.uuid4().hex}"
-    upload(server, folder, key)
+    upload(server, Path(reference).parent, key)
     return Published(reference, f"s3://{BUCKET}/{key}/data", server, key)
+
+
+@contextmanager
+def published_in_memory(reference: str, name: str) -> Iterator[Published]:
+    """Copy a version to NAME/data in fsspec's memory store: S3 clients are slow to start."""
+    system = fsspec.filesystem("memory")
+    system.put(reference, f"/{name}/data", recursive=True)
+    try:
+        yield Published(reference, f"memory://{name}/data", "", "")
+    finally:
+        system.rm(f"/{name}", recursive=True)
+
+
+def make_reading_store(folder: Path) -> str:
+    """Write a version of small shards; return its reference."""
+    return make_store(folder, [2000 + 100 * i for i in range(_NUM_SHARDS)])
 
 
 @pytest.fixture(scope="module")
 def published(s3_url: str, folder: Path) -> Published:
     """A version that no test changes."""
-    return published_at(s3_url, folder / "remote")
+    return publish(s3_url, make_reading_store(folder / "remote"))
 
 
 @pytest.fixture(scope="module")
 def in_memory(folder: Path) -> Iterator[Published]:
-    """A version in fsspec's memory store, for tests that need no server: S3 clients are slow to start."""
-    system = fsspec.filesystem("memory")
-    reference = make_store(folder / "memory", [2000 + 100 * i for i in range(_NUM_SHARDS)])
-    system.put(reference, "/reading/data", recursive=True)
-    yield Published(reference, "memory://reading/data", "", "")
-    system.rm("/reading", recursive=True)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> ShardCache:
-    """A cache without a limit."""
-    return ShardCache(tmp_path / "cache")
+    """A version in fsspec's memory store that no test changes."""
+    with published_in_memory(make_reading_store(folder / "memory"), "reading") as found:
+        yield found
 
 
 def loader_of(data: TokenDataset, **options: Any) -> TokenLoader:
@@ -434,7 +441,7 @@ def test_the_reader_waits_for_a_slow_server_and_names_one_that_fails(
 def test_a_shard_that_is_missing_from_the_store_is_named_and_reading_continues_once_it_is_back(
     prefetch: int, packing: str, s3_url: str, s3_proxy: FaultyProxy, cache: ShardCache, tmp_path: Path
 ) -> None:
-    published = published_at(s3_url, tmp_path / "store")
+    published = publish(s3_url, make_reading_store(tmp_path / "store"))
     data = published.open(cache, packing=packing)
     good = published.shards[5].read_bytes()
     delete(s3_url, f"{published.key}/data/{published.name(5)}")
