@@ -6,6 +6,8 @@ bytes do not depend on how the shuffle cuts its work.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import RawIOBase
 from types import TracebackType
@@ -106,6 +108,43 @@ class DocumentTableWriter:
             self.sha256 = file_sha256(self._file)
 
 
+def open_table(
+    file: RawIOBase, place: str, options: pa.ipc.IpcReadOptions | None = None
+) -> pa.ipc.RecordBatchFileReader:
+    """Return a reader of a document table; raises FormatError if it is damaged or has other columns.
+
+    Args:
+        file: the table's file, open for reading.
+        place: its path, for the message.
+        options: which columns to read; None for all.
+    """
+    with _naming_damage(place):
+        reader = pa.ipc.open_file(file, options=options)
+        if options is None and reader.schema not in (SCHEMA, SCHEMA_WITH_ID):
+            raise pa.ArrowInvalid("its columns are not those of a document table")
+        return reader
+
+
+def read_batch(reader: pa.ipc.RecordBatchFileReader, index: int, place: str) -> pa.RecordBatch:
+    """Return batch `index` of a table, checked; raises FormatError if it is damaged."""
+    with _naming_damage(place):
+        batch = reader.get_batch(index)
+        batch.validate(full=True)  # without it, a conversion may read outside of the file
+        if any(batch.column(i).null_count for i in range(min(batch.num_columns, len(SCHEMA)))):
+            raise pa.ArrowInvalid("a column has nulls")
+        return batch
+
+
+@contextmanager
+def _naming_damage(place: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{place}: not a readable document table ({error}); restore it") from error
+
+
 def first_documents(file: RawIOBase, count: int, place: str) -> list[DocumentRow]:
     """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
 
@@ -115,20 +154,10 @@ def first_documents(file: RawIOBase, count: int, place: str) -> list[DocumentRow
         place: its path, for the message.
     """
     rows: list[DocumentRow] = []
-    try:
-        table = pa.ipc.open_file(file)
-        if table.schema not in (SCHEMA, SCHEMA_WITH_ID):
-            raise pa.ArrowInvalid("its columns are not those of a document table")
-        for index in range(table.num_record_batches):
-            batch = table.get_batch(index).slice(0, count - len(rows))
-            batch.validate(full=True)  # without it, a conversion may read outside of the file
-            if any(batch.column(i).null_count for i in range(len(SCHEMA))):
-                raise pa.ArrowInvalid("a column has nulls")
-            rows += [DocumentRow(**row) for row in batch.to_pylist()]
-            if len(rows) >= count:
-                break
-    except StoreError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{place}: not a readable document table ({error}); restore it") from error
+    reader = open_table(file, place)
+    for index in range(reader.num_record_batches):
+        batch = read_batch(reader, index, place).slice(0, count - len(rows))
+        rows += [DocumentRow(**row) for row in batch.to_pylist()]
+        if len(rows) >= count:
+            break
     return rows

@@ -1,0 +1,149 @@
+"""Read the document table of a shard at any row: by row, by token position, by content, or batch by batch.
+
+A batch of 65,536 rows is read at a time, and only its keys while a content is searched. documents.py writes the
+tables and names their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.arrays import UInt64s
+from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, open_table, read_batch
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
+
+_KEY = SCHEMA.get_field_index("key")
+
+
+class DocumentColumns(NamedTuple):
+    """Rows of a document table as columns, (n,) each, `content` (n, 2): high and low half; `ids` are strings."""
+
+    start: UInt64s
+    num_tokens: NDArray[np.uint32]
+    input: NDArray[np.uint32]
+    row: UInt64s
+    content: UInt64s
+    key: UInt64s
+    ids: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def slice(self, start: int, end: int) -> DocumentColumns:
+        """Return the rows [start, end)."""
+        return DocumentColumns._make(None if column is None else column[start:end] for column in self)
+
+
+class DocumentTable:
+    """A document table, of which only the batches that are asked for are read. Close it, or use it in `with`.
+
+    Args:
+        store: the store that holds it.
+        path: its path in the store.
+        num_rows: the documents of its shard, as the manifest lists them.
+        block_bytes: to read at once.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it is damaged, or has other columns; also later, when a batch is read.
+    """
+
+    def __init__(self, store: Store, path: str, num_rows: int, block_bytes: int = BLOCK_BYTES) -> None:
+        self.num_rows, self._place = num_rows, store.place(path)
+        self._file = StoreFile(store, path, block_bytes)
+        self._reader = open_table(self._file, self._place)
+        self._keys = open_table(self._file, self._place, pa.ipc.IpcReadOptions(included_fields=[_KEY]))
+        if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
+            raise self._not_of_its_shard()
+        self._batch = lru_cache(2)(self._read_batch)
+
+    def __enter__(self) -> DocumentTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def batches(self) -> Iterator[DocumentColumns]:
+        """Yield all rows in order, up to 65,536 at a time."""
+        for index in range(self._reader.num_record_batches):
+            yield self._read_batch(index)
+
+    def rows(self, start: int, end: int) -> DocumentColumns:
+        """Return the rows [start, end), which must exist; meant for a few batches at most."""
+        first, last = start // BATCH_ROWS, max(start, end - 1) // BATCH_ROWS
+        parts = [
+            self._batch(index).slice(max(0, start - index * BATCH_ROWS), min(BATCH_ROWS, end - index * BATCH_ROWS))
+            for index in range(first, last + 1)
+        ]
+        return parts[0] if len(parts) == 1 else _join(parts)
+
+    def find(self, key: int, content: UInt64s) -> range:
+        """Return the rows of a content, a range [start, end), by a binary search for its key.
+
+        Args:
+            key: of the content, as order_keys computes it.
+            content: (2,) its high and low half.
+        """
+        start, end = self._first_row(key), self._first_row(key + 1)
+        if start == end:
+            return range(start, start)
+        found = np.flatnonzero((self.rows(start, end).content == content).all(axis=1))  # sorted by content within a key
+        return range(start + int(found[0]), start + int(found[-1]) + 1) if len(found) else range(start, start)
+
+    def _first_row(self, key: int) -> int:
+        """Return the first row whose key is at least `key`; num_rows if there is none."""
+        low, high = 0, self._reader.num_record_batches
+        while low < high:  # the first batch whose last key is at least `key`
+            middle = (low + high) // 2
+            low, high = (low, middle) if int(self._batch_keys(middle)[-1]) >= key else (middle + 1, high)
+        if low == self._reader.num_record_batches:
+            return self.num_rows
+        return low * BATCH_ROWS + int(np.searchsorted(self._batch_keys(low), np.uint64(key)))
+
+    def _batch_keys(self, index: int) -> UInt64s:
+        batch = read_batch(self._keys, index, self._place)
+        self._check_length(index, batch.num_rows)
+        keys: UInt64s = batch.column(0).to_numpy()
+        return keys
+
+    def _read_batch(self, index: int) -> DocumentColumns:
+        batch = read_batch(self._reader, index, self._place)
+        self._check_length(index, batch.num_rows)
+        start, num_tokens, inputs, rows, content, key = (batch.column(i) for i in range(len(SCHEMA)))
+        halves = np.frombuffer(content.buffers()[1], ">u8", 2 * len(content), 16 * content.offset)
+        return DocumentColumns(
+            start=start.to_numpy(),
+            num_tokens=num_tokens.to_numpy(),
+            input=inputs.to_numpy(),
+            row=rows.to_numpy(),
+            content=halves.astype(np.uint64).reshape(-1, 2),
+            key=key.to_numpy(),
+            ids=batch.column(len(SCHEMA)) if batch.num_columns > len(SCHEMA) else None,
+        )
+
+    def _check_length(self, index: int, num_rows: int) -> None:
+        if num_rows != min(BATCH_ROWS, self.num_rows - index * BATCH_ROWS):
+            raise self._not_of_its_shard()
+
+    def _not_of_its_shard(self) -> FormatError:
+        return FormatError(
+            f"{self._place}: its number of rows is not the {self.num_rows:,} documents of its shard; restore it"
+        )
+
+
+def _join(parts: list[DocumentColumns]) -> DocumentColumns:
+    *columns, ids = zip(*parts, strict=True)
+    joined = pa.concat_arrays(ids) if ids[0] is not None else None
+    return DocumentColumns._make([*map(np.concatenate, columns), joined])

@@ -1,0 +1,77 @@
+"""What the documents of a version are like: how many, how long, from which source; measured while shards are written.
+
+The histogram of lengths has a bin for each length below 8, and eight bins for each power of two above, so that its
+edges are integers and two versions have the same ones: `length_bins([7, 8, 15, 16, 17, 18]) -> [7, 8, 15, 16, 16, 17]`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.storage.formats.arrays import Int64s
+
+_STEPS = 8  # bins for each power of two
+_SHIFT = 3  # log2 of _STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """Documents of a source, and their tokens."""
+
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentStatistics:
+    """The documents of a shard or split: how many have a length in each bin, and what comes from each source.
+
+    `lengths` ends with its last bin that is not empty. Lengths count tokens, with end-of-text.
+    """
+
+    lengths: list[int] = field(default_factory=list)
+    sources: dict[str, SourceCounts] = field(default_factory=dict)
+
+
+def length_bins(lengths: NDArray[np.uint32]) -> Int64s:
+    """Return the bin of each of (n,) lengths."""
+    values = lengths.astype(np.int64)
+    exponent = np.frexp(np.maximum(values, 1).astype(np.float64))[1] - 1  # floor(log2(length)): exact below 2**53
+    shift = np.maximum(exponent - _SHIFT, 0)
+    return np.where(values < _STEPS, values, _STEPS * shift + (values >> shift))
+
+
+def bin_edges(num_bins: int) -> Int64s:
+    """Return the (num_bins + 1,) edges of the first bins: bin k holds the lengths [edges[k], edges[k + 1])."""
+    bins = np.arange(num_bins + 1)
+    shift = np.maximum(bins // _STEPS - 1, 0)
+    return np.where(bins < 2 * _STEPS, bins, (bins - _STEPS * shift) << shift)
+
+
+def count_lengths(lengths: NDArray[np.uint32]) -> list[int]:
+    """Return how many of (n,) lengths are in each bin."""
+    counts: list[int] = np.bincount(length_bins(lengths)).tolist()
+    return counts
+
+
+def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:
+    """Return the sum of histograms, which may differ in length."""
+    total = np.zeros(max(map(len, histograms), default=0), dtype=np.int64)
+    for counts in histograms:
+        total[: len(counts)] += np.asarray(counts, dtype=np.int64)
+    return total.tolist()
+
+
+def add_sources(parts: Sequence[Mapping[str, SourceCounts]]) -> dict[str, SourceCounts]:
+    """Return the sum of what comes from each source, by name."""
+    documents: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for part in parts:
+        documents.update({name: counts.documents for name, counts in part.items()})
+        tokens.update({name: counts.tokens for name, counts in part.items()})
+    return {name: SourceCounts(documents[name], tokens[name]) for name in sorted(documents)}
