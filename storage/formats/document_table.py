@@ -34,7 +34,9 @@ class DocumentColumns(NamedTuple):
     key: UInt64s
     ids: pa.Array | None
 
-    def __len__(self) -> int:
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
         return len(self.start)
 
     def slice(self, start: int, end: int) -> DocumentColumns:

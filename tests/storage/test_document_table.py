@@ -39,7 +39,7 @@ def store(content: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Loca
 def test_any_rows_are_those_of_the_whole_table(store: LocalStore, content: np.ndarray, start: int, end: int) -> None:
     with DocumentTable(store, "a.docs", NUM_ROWS) as table:
         rows = table.rows(start, end)
-        assert len(rows) == end - start
+        assert rows.num_rows == end - start
         assert rows.row.tolist() == list(range(start, end))
         assert (rows.content == content[start:end]).all()
 
@@ -47,7 +47,7 @@ def test_any_rows_are_those_of_the_whole_table(store: LocalStore, content: np.nd
 def test_batches_are_the_whole_table(store: LocalStore, content: np.ndarray) -> None:
     with DocumentTable(store, "a.docs", NUM_ROWS) as table:
         found = list(table.batches())
-    assert [len(batch) for batch in found] == [BATCH_ROWS, BATCH_ROWS, 77]
+    assert [batch.num_rows for batch in found] == [BATCH_ROWS, BATCH_ROWS, 77]
     assert (np.concatenate([batch.content for batch in found]) == content).all()
 
 
