@@ -22,6 +22,7 @@ from tokenloom.storage.formats.manifest import (
     encode_manifest,
 )
 from tokenloom.storage.formats.shard_entries import Shards
+from tokenloom.storage.formats.statistics import DocumentStatistics, add_statistics
 from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, InputEntry, encode_build, encode_inputs
 from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
@@ -132,7 +133,7 @@ def publish_version(
     files |= {f"{TOKENIZER}{name}": data for name, data in plan.tokenizer_files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
-    record = _build_record(plan, assignment.encoders, measured, times)
+    record = _build_record(plan, assignment, records, measured, times)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     refuse_distrusted(plan.store, assignment.encoders, plan.tokenizer.fingerprint)
@@ -246,7 +247,11 @@ def _split(records: Sequence[ShardRecord]) -> Split:
 
 
 def _build_record(
-    plan: BuildPlan, encoders: dict[str, EncoderUse], measured: dict[str, int], times: dict[str, float]
+    plan: BuildPlan,
+    assignment: Assignment,
+    records: Sequence[ShardRecord],
+    measured: dict[str, int],
+    times: dict[str, float],
 ) -> BuildRecord:
     libraries = {}
     for name in _LIBRARIES:
@@ -262,5 +267,14 @@ def _build_record(
         host=platform.node(),
         python=platform.python_version(),
         libraries=libraries,
-        encoders=encoders,
+        encoders=assignment.encoders,
+        statistics=_statistics(plan, records),
+        encoded=assignment.encoded,
     )
+
+
+def _statistics(plan: BuildPlan, records: Sequence[ShardRecord]) -> dict[str, DocumentStatistics]:
+    return {
+        name: add_statistics([record.statistics for record in records if record.split == name and record.statistics])
+        for name, _ in plan.spec.split_shares()
+    }
