@@ -62,7 +62,8 @@ class BuildResult:
     says whether the build moved `tag` to the version, `tag_note` why it did not. `num_partitions` is None if the build
     found its version published and did not cut the input; `num_encoded` counts the partitions that it encoded itself.
     `seconds` is the time of the whole build, `tokenizer` the entry of the manifest. `encoders` are
-    the version's fast encoders, None if unknown; they give the ids of `reference_library`.
+    the version's fast encoders, None if unknown; they give the ids of `reference_library`. `report` is the path or URL
+    of the version's report, None if there is none.
     """
 
     reference: str
@@ -80,6 +81,7 @@ class BuildResult:
     tokenizer: TokenizerEntry
     encoders: dict[str, EncoderUse] | None
     reference_library: str
+    report: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
@@ -103,6 +105,7 @@ class BuildResult:
             "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
+            "report": self.report,
         }
 
     def _total(self, name: str) -> int:

@@ -120,6 +120,9 @@ class BuildSpec(SpecModel):
     packs: list[Pack] = Field(
         [], title="Packs", description="Packings to count samples for, in any order; the counts go into the manifest"
     )
+    report: bool = Field(
+        True, title="Report", description="Write a page with the version's figures once it is published"
+    )
     runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
     credentials: list[Credentials] = Field(
         [], title="Credentials", description="For object stores; default: from the environment"
@@ -193,7 +196,7 @@ class BuildSpec(SpecModel):
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without defaults and paths."""
         nested = {"sources", "tokenizer", "documents", "splits", "packs"}
-        identity = self.model_dump(exclude_defaults=True, exclude={"store", "runner", "credentials"} | nested)
+        identity = self.model_dump(exclude_defaults=True, exclude={"store", "report", "runner", "credentials"} | nested)
         identity["sources"] = [
             {"name": name} | source.identity() | {"kind": source.kind}
             for name, source in zip(self.source_names(), self.sources, strict=True)

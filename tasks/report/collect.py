@@ -1,0 +1,129 @@
+"""Collect the figures of a version for its report: from the store alone, and without reading all its tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.document_table import DocumentTable
+from tokenloom.storage.formats.manifest import BUILD, QUARANTINE, Manifest
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
+from tokenloom.storage.formats.version_files import BuildRecord, InputEntry, decode_build
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import load_manifest, read_inputs, version_path
+from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits
+from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
+from tokenloom.tasks.rows.quarantine import quarantine_reasons
+
+_MAX_ENTRIES = 1000  # of a tag's log that are searched for the version, the newest first
+
+
+def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
+    """Return the figures of a version.
+
+    Args:
+        store: the dataset's store.
+        manifest: the manifest of the version.
+
+    Raises:
+        FormatError: a file of the version is damaged.
+        StoreError: the store can't be read.
+    """
+    notes: list[str] = []
+    inputs, build = read_inputs(store, manifest), _build_record(store, manifest.version)
+    statistics = build.statistics if build else None
+    if statistics is None:
+        statistics = statistics_of_tables(store, manifest, inputs)
+    tokenizer = version_decoder(store, manifest)
+    if tokenizer is None:
+        notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
+    if build is None:
+        notes.append("build.json is missing or damaged, so times, gates and bytes a token are unknown.")
+    tagging = _tagging(store, manifest.version)
+    return VersionFigures(
+        reference=f"{store.root}@{manifest.version}",
+        manifest=manifest,
+        inputs=inputs,
+        build=build,
+        tagging=tagging,
+        statistics=statistics,
+        quarantined=_quarantined(store, manifest),
+        sample=frequent_tokens(store, manifest, tokenizer),
+        documents=sampled_documents(store, manifest, inputs, tokenizer),
+        previous=_previous(store, tagging.previous),
+        notes=notes,
+    )
+
+
+def _build_record(store: Store, version: str) -> BuildRecord | None:
+    """Return the record of a version's build; None if it is missing or damaged, since no checksum covers it."""
+    path = version_path(version, BUILD)
+    try:
+        return decode_build(store.read(path), store.place(path))
+    except (FileNotFoundError, FormatError):
+        return None
+
+
+def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEntry]) -> dict[str, DocumentStatistics]:
+    """Return the statistics of a version whose build.json lacks them, from all rows of its document tables.
+
+    Raises FormatError if a table is damaged.
+    """
+    names = list(dict.fromkeys(entry.source for entry in inputs))
+    source_of_input = np.array([names.index(entry.source) for entry in inputs])  # (num_inputs,)
+    found = {}
+    for split, entry in manifest.splits.items():
+        counter = DocumentCounter(names)
+        for shard in entry.shards:
+            _count_documents(store, version_path(manifest.version, shard.docs_name), shard, source_of_input, counter)
+        found[split] = counter.statistics()
+    return found
+
+
+def _count_documents(
+    store: Store, path: str, shard: ShardEntry, source_of_input: NDArray[np.intp], counter: DocumentCounter
+) -> None:
+    with DocumentTable(store, path, shard.documents) as table:
+        for batch in table.batches():
+            if int(batch.input.max(initial=0)) >= len(source_of_input):
+                raise FormatError(f"{store.place(path)}: its documents name inputs that do not exist; restore it")
+            counter.add(batch.num_tokens, source_of_input[batch.input])
+
+
+def _tagging(store: Store, version: str) -> Tagging:
+    """Return the tags that name a version, and the move by which a build, or else a person, named it."""
+    current, found = [], None
+    for tag in store.names("tags"):
+        number = tags.newest_number(store, tag)
+        for at in range(number, max(0, number - _MAX_ENTRIES), -1):
+            entry = tags.read_entry(store, tag, at)
+            if entry.version == version:
+                current += [tag] if at == number else []
+                found = found or Tagging([], tag, entry.at, entry.previous)
+                if entry.reason == tags.BUILD_REASON:
+                    found = Tagging([], tag, entry.at, entry.previous)
+                    break
+    return Tagging(current, found.tag, found.at, found.previous) if found else Tagging(current)
+
+
+def _quarantined(store: Store, manifest: Manifest) -> dict[str, dict[str, int]]:
+    if not manifest.rows.quarantined:
+        return {}
+    return quarantine_reasons(store, version_path(manifest.version, QUARANTINE))
+
+
+def _previous(store: Store, version: str | None) -> PreviousVersion | None:
+    """Return what the version before held; None if there was none, or it is gone."""
+    if version is None:
+        return None
+    try:
+        manifest = load_manifest(store, version)
+    except StoreError:
+        return None
+    build = _build_record(store, version)
+    statistics = build.statistics if build else None
+    sources = None if statistics is None else add_sources([one.sources for one in statistics.values()])
+    return PreviousVersion(version, counts_of_splits(manifest), sources)

@@ -1,0 +1,334 @@
+"""The sections of a report: which figures stand where, and in which words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from markupsafe import Markup
+
+from tokenloom.storage.formats.manifest import ordered_rows
+from tokenloom.storage.formats.statistics import EncodedCounts, SourceCounts
+from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
+from tokenloom.tasks.report.figures import (
+    QUANTILES,
+    SampledDocument,
+    VersionFigures,
+    length_density,
+    length_quantiles,
+    total_of,
+)
+from tokenloom.tasks.report.parts import Chart, Section, ShownDocument, Table, bars_of, limited
+from tokenloom.tasks.report.wording import change, inert, megabytes, percent_of, short
+from tokenloom.tasks.running.meter_reading import step_label
+from tokenloom.wording import counted
+
+_MAX_SPLITS = 6  # columns of the table of sources
+_MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
+
+
+def report_sections(figures: VersionFigures) -> Iterator[Section]:
+    """Yield the sections of a report, in order; one without figures is left out."""
+    yield from _gates(figures)
+    yield _sources(figures)
+    yield _splits(figures)
+    yield from _lengths(figures)
+    yield _rows(figures)
+    yield from _tokens(figures)
+    yield from _documents(figures)
+    yield _difference(figures)
+    yield from _steps(figures)
+
+
+def bytes_a_token(counts: EncodedCounts | None) -> float | None:
+    """Return the bytes of text for each token; None if unknown."""
+    return counts.bytes / counts.tokens if counts and counts.bytes is not None and counts.tokens else None
+
+
+def all_encoded(figures: VersionFigures) -> EncodedCounts | None:
+    """Return what was encoded of all sources; None if unknown."""
+    parts = list(((figures.build and figures.build.encoded) or {}).values())
+    if not parts:
+        return None
+    num_bytes = [part.bytes for part in parts if part.bytes is not None]
+    documents, tokens = sum(part.documents for part in parts), sum(part.tokens for part in parts)
+    return EncodedCounts(documents, tokens, sum(num_bytes) if len(num_bytes) == len(parts) else None)
+
+
+def _gates(figures: VersionFigures) -> Iterator[Section]:
+    gates = figures.build.gates if figures.build else None
+    if not gates:
+        return
+    failed = [gate.name for gate in gates if not gate.passed]
+    lead = (
+        f"{len(failed)} of {counted(len(gates), 'gate')} failed, and the version was published all the same."
+        if failed
+        else f"{'The gate' if len(gates) == 1 else f'All {len(gates)} gates'} passed before the version was published."
+    )
+    rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "FAILED"] for gate in gates]
+    yield Section("gates", "Gates", lead, tables=[Table("Gates", ["gate", "expected", "found", "result"], rows)])
+
+
+def _sources(figures: VersionFigures) -> Section:
+    sources, total = figures.sources, figures.total
+    encoded = (figures.build and figures.build.encoded) or {}
+    rates = {name: rate for name in sources if (rate := bytes_a_token(encoded.get(name))) is not None}
+    charts = [
+        _share_chart("Tokens", "by source", {name: counts.tokens for name, counts in sources.items()}),
+        _share_chart("Documents", "by source", {name: counts.documents for name, counts in sources.items()}),
+    ]
+    if rates:
+        bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
+        charts.append(bars_of("Bytes a token", "by source, as encoded", bars))
+    lead = "" if rates else "Bytes a token are unknown: build.json does not record them."
+    columns = ["source", "files", "documents", "tokens", "of tokens", "tokens a document", "bytes a token", "dropped"]
+    splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
+    files = Counter(entry.source for entry in figures.inputs)
+    rows = [
+        [
+            name,
+            f"{files[name]:,}",
+            f"{counts.documents:,}",
+            f"{counts.tokens:,}",
+            percent_of(counts.tokens, total.tokens),
+            f"{counts.tokens / counts.documents:,.1f}" if counts.documents else "-",
+            f"{rates[name]:.2f}" if name in rates else "-",
+            f"{encoded[name].documents - counts.documents:,}" if name in encoded else "-",
+            *(f"{_of_source(figures, split, name):,}" for split in splits),
+        ]
+        for name, counts in sources.items()
+    ]
+    columns += [f"tokens in {split}" for split in splits]
+    table = Table("Sources", columns, limited(rows, "sources"), columns[1:])
+    return Section("sources", "Sources", lead, charts, [table])
+
+
+def _of_source(figures: VersionFigures, split: str, source: str) -> int:
+    """Return the tokens of a source in a split."""
+    counts = figures.statistics[split].sources.get(source) if split in figures.statistics else None
+    return counts.tokens if counts else 0
+
+
+def _share_chart(title: str, unit: str, counts: Mapping[str, int]) -> Chart:
+    whole = sum(counts.values())
+    largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    bars = [Bar(name, count, f"{short(count)} ({percent_of(count, whole)})") for name, count in largest]
+    return bars_of(title, unit, bars)
+
+
+def _splits(figures: VersionFigures) -> Section:
+    splits, total = figures.manifest.splits, figures.total
+    charts = [
+        _share_chart("Tokens", "by split", {name: split.tokens for name, split in splits.items()}),
+        _share_chart("Documents", "by split", {name: split.documents for name, split in splits.items()}),
+    ]
+    rows = [
+        [
+            name,
+            f"{split.documents:,}",
+            f"{split.tokens:,}",
+            percent_of(split.tokens, total.tokens),
+            f"{split.duplicates:,}",
+            f"{len(split.shards):,}",
+            megabytes(split.shards.num_bytes()),
+        ]
+        for name, split in splits.items()
+    ]
+    columns = ["split", "documents", "tokens", "of tokens", "duplicates dropped", "shards", "size"]
+    return Section("splits", "Splits", "", charts, [Table("Splits", columns, limited(rows, "splits"), columns[1:])])
+
+
+def _lengths(figures: VersionFigures) -> Iterator[Section]:
+    lengths = figures.lengths
+    bars = length_density(lengths)
+    if not bars:
+        return
+    low, middle, high = length_quantiles(lengths, _MARKED)
+    marks = [
+        Mark(math.log2(max(low, 1)), f"10 %: {low:,.0f}"),
+        Mark(math.log2(max(middle, 1)), f"median {middle:,.0f}"),
+        Mark(math.log2(max(high, 1)), f"90 %: {high:,.0f}"),
+    ]
+    title = "Documents by length"
+    drawings = [Markup(histogram(bars, marks, title, width, short)) for width in HISTOGRAM_WIDTHS]
+    unit = "documents for each doubling of the length, which is in tokens with end-of-text"
+    found = length_quantiles(lengths)
+    columns = [_quantile_name(share) for share in QUANTILES]
+    columns = ["shares of documents", *columns, "mean"]
+    total = figures.total
+    row = ["no longer than", *(f"{value:,.0f}" for value in found), f"{total.tokens / total.documents:,.1f}"]
+    lead = (
+        "Lengths are counted in bins of at most an eighth of a doubling; a quantile is right to within its bin, the "
+        "mean exactly."
+    )
+    tables = [Table("Quantiles of the length", columns, [row], columns[1:])]
+    yield Section("lengths", "Lengths", lead, [Chart(title, unit, drawings, "wide")], tables)
+
+
+def _quantile_name(share: float) -> str:
+    return "median" if share == 0.5 else f"{100 * share:g} %"
+
+
+def _rows(figures: VersionFigures) -> Section:
+    rows = ordered_rows(figures.manifest.row_counts)
+    read = rows.get("read", 0)
+    left = {name: count for name, count in rows.items() if name not in ("read", "kept")}
+    num_left = sum(left.values())
+    lead = f"{num_left:,} of {counted(read, 'row')} ({percent_of(num_left, read)}) did not become documents."
+    charts = []
+    if num_left:
+        bars = [Bar(name, count, f"{count:,} ({percent_of(count, read)})") for name, count in left.items()]
+        charts.append(bars_of("Rows left out", "by reason, share of the rows read", bars))
+    reasons = [
+        [source, reason, f"{count:,}"]
+        for source, found in sorted(figures.quarantined.items())
+        for reason, count in found.items()
+    ]
+    listed = [[name, f"{count:,}", percent_of(count, read)] for name, count in rows.items()]
+    tables = [Table("What became of the rows", ["rows", "number", "of rows read"], listed, ["number", "of rows read"])]
+    if reasons:
+        columns = ["source", "reason", "rows"]
+        tables.append(Table("Quarantined rows", columns, limited(reasons, "reasons"), ["rows"]))
+    return Section("rows", "Rows", lead, charts, tables)
+
+
+def _tokens(figures: VersionFigures) -> Iterator[Section]:
+    sample = figures.sample
+    if not sample.tokens:
+        return
+    is_all = sample.num_tokens == figures.total.tokens
+    what = "all tokens" if is_all else f"a sample of {counted(sample.num_tokens, 'token')}"
+    lead = f"Among {what} of {counted(sample.num_shards, 'shard')}. ␣ is a space, ⏎ the end of a line."
+    bars = [
+        Bar(_token_name(token.text, token.id), token.count, percent_of(token.count, sample.num_tokens))
+        for token in sample.tokens
+    ]
+    third = -(-len(bars) // 3)
+    top = bars[0].value
+    charts = [
+        bars_of(f"{start + 1} to {start + len(part)}", "share of the sample, and the id", part, top)
+        for start in range(0, len(bars), third)
+        if (part := bars[start : start + third])
+    ]
+    yield Section("tokens", "Most frequent tokens", lead, charts)
+
+
+def _token_name(text: str | None, token_id: int) -> str:
+    if text is None:
+        return f"id {token_id}"
+    if "\ufffd" in text:
+        return f"part of a letter · {token_id}"
+    shown = inert(text).replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return f"{shown} · {token_id}"
+
+
+def _documents(figures: VersionFigures) -> Iterator[Section]:
+    if figures.documents:
+        lead = (
+            f"{counted(len(figures.documents), 'document')}, chosen by hash and the same each time. Neighbours in a "
+            "shard come from anywhere in the input: that is the shuffle."
+        )
+        yield Section("documents", "Documents", lead, documents=[_shown(one) for one in figures.documents])
+
+
+def _shown(document: SampledDocument) -> ShownDocument:
+    return ShownDocument(
+        source=document.source,
+        path=document.path,
+        row=f"{document.row:,}",
+        id=document.id if document.id is None else document.id[:200],
+        text=document.text,
+        is_cut=document.is_cut,
+        split=document.split,
+        shard=document.shard,
+        start=f"{document.start:,}",
+        end=f"{document.end:,}",
+        num_tokens=counted(document.end - document.start, "token"),
+        content=document.content,
+    )
+
+
+def _difference(figures: VersionFigures) -> Section:
+    previous, title = figures.previous, "Since the previous version"
+    if previous is None:
+        gone = figures.tagging.previous
+        lead = f"The previous version, {gone}, is gone." if gone else "There is no previous version."
+        return Section("difference", title, lead)
+    before, now = total_of(previous.splits.values()), figures.total
+    tables = [_changes("Splits, compared", "split", figures.splits, previous.splits)]
+    if previous.sources is not None:
+        tables.append(_changes("Sources, compared", "source", figures.sources, previous.sources))
+    missing = "" if previous.sources is not None else " It does not record its sources."
+    lead = (
+        f"{change(now.documents, before.documents)} documents and {change(now.tokens, before.tokens)} tokens since "
+        f"{previous.version}.{missing} These are differences of totals; `tokenloom diff` lists the documents."
+    )
+    return Section("difference", title, lead, tables=tables)
+
+
+def _changes(caption: str, what: str, now: Mapping[str, SourceCounts], before: Mapping[str, SourceCounts]) -> Table:
+    none = SourceCounts(0, 0)
+    rows = []
+    for name in dict.fromkeys([*now, *before]):
+        new, old = now.get(name, none), before.get(name, none)
+        rows.append(
+            [
+                name,
+                f"{old.documents:,}",
+                f"{new.documents:,}",
+                change(new.documents, old.documents),
+                f"{old.tokens:,}",
+                f"{new.tokens:,}",
+                change(new.tokens, old.tokens),
+            ]
+        )
+    columns = [what, "documents before", "now", "change", "tokens before", "tokens now", "change of tokens"]
+    return Table(caption, columns, limited(rows, f"{what}s"), columns[1:])
+
+
+def _steps(figures: VersionFigures) -> Iterator[Section]:
+    seconds = figures.build.seconds if figures.build else {}
+    total = sum(seconds.values())
+    if not total:
+        return
+    num_bytes = _step_bytes(figures)
+    slowest = max(seconds, key=lambda step: seconds[step])
+    lead = f"The bottleneck was {step_label(slowest)}: {percent_of(seconds[slowest], total)} of {total:,.1f} s."
+    if slowest == "tokenize":
+        lead += " More workers shorten it; `tokenloom tokenizer SPEC` shows what encodes, and how fast."
+    order = sorted(seconds, key=lambda step: list(_STEPS).index(step) if step in _STEPS else len(_STEPS))
+    bars = [Bar(step_label(step), seconds[step], _seconds(seconds[step])) for step in order]
+    rows = [
+        [
+            step_label(step),
+            _STEPS.get(step, ""),
+            f"{seconds[step]:,.2f}",
+            percent_of(seconds[step], total),
+            megabytes(num_bytes[step]) if step in num_bytes else "-",
+            f"{megabytes(num_bytes[step] / seconds[step])}/s" if step in num_bytes and seconds[step] else "-",
+        ]
+        for step in order
+    ]
+    columns = ["step", "what it does", "seconds", "of the time", "bytes", "rate"]
+    tables = [Table("Steps", columns, rows, columns[2:])]
+    yield Section("steps", "How it was built", lead, [bars_of("Time", "by step", bars)], tables)
+
+
+_STEPS = {
+    "tokenize": "input files to spills of token ids; partitions that an earlier build encoded are reused",
+    "assign": "which shard each document goes to",
+    "shuffle": "spills to shards in their global order",
+    "validate": "counts, ids, and 1,000 documents encoded again",
+    "publish": "manifest and tag",
+}
+
+
+def _step_bytes(figures: VersionFigures) -> dict[str, int]:
+    """Return the bytes that went through a step: of the inputs, of the shards."""
+    shards = sum(split.shards.num_bytes() for split in figures.manifest.splits.values())
+    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": shards}
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"
