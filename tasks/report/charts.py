@@ -6,6 +6,7 @@ the same bytes, and one drawing serves light and dark. A value's text becomes a 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from pygal.etree import etree
 from pygal.style import Style
 
 BAR_WIDTH, _ROW_HEIGHT = 360, 26  # of a chart of bars, in pixels
-HISTOGRAM_WIDTHS = (700, 340)  # for wide screens and for phones
-_HISTOGRAM_HEIGHT = 300
+HISTOGRAM_WIDTHS = (560, 340)  # for wide screens and for phones
+_HISTOGRAM_HEIGHT, _NAME_SPACE = 280, 80
 _FONT = 12
 _LABEL_CHARS, _VALUE_SPACE = 22, 108  # of a bar's name; to the right of the longest bar, in pixels
 # On import, pygal adds a finder of its maps that Python 3.11 warns about at each import, and 3.12 ignores.
@@ -95,32 +96,48 @@ def histogram(
         name_of: returns a count as text.
     """
     top = max(height for _, _, height in bars) or 1.0
+    start, end = _with_space(bars[0][0], bars[-1][1], marks, width)
     outline = [(bars[0][0], 0.0)]
-    for start, end, height in bars:
-        outline += [(start, height), (end, height)]
+    for left, right, height in bars:
+        outline += [(left, height), (right, height)]
     outline.append((bars[-1][1], 0.0))
     chart = pygal.XY(
         **_plain(width, _HISTOGRAM_HEIGHT),
         margin_bottom=4,
-        xrange=(bars[0][0], bars[-1][1]),
+        xrange=(start, end),
         range=(0, top * 1.22),
         show_x_guides=False,
         include_x_axis=True,
         print_labels=True,
     )
-    chart.x_labels = [{"value": power, "label": name_of(2**power)} for power in _powers(bars, width)]
-    chart.y_labels = [{"value": top * k / 3, "label": name_of(top * k / 3)} for k in range(4)]
+    chart.x_labels = [{"value": math.log2(length), "label": name_of(length)} for length in axis_lengths(start, end)]
+    chart.y_labels = [{"value": height, "label": name_of(height)} for height in axis_heights(top)]
     chart.add(None, outline, fill=True, show_dots=False)
     for mark in marks:  # the upper end of a line carries its name; the style sheet moves it beside or above the line
         chart.add(None, [(mark.at, 0.0), {"value": (mark.at, top * 1.08), "label": mark.name}])
     return _clean(chart, "histogram", title, f"{title}: {', '.join(mark.name for mark in marks)}")
 
 
-def _powers(bars: Sequence[tuple[float, float, float]], width: int) -> list[int]:
-    """Return the powers of two to label on the axis, about 60 pixels apart."""
-    first, last = int(-(-bars[0][0] // 1)), int(bars[-1][1])
-    step = max(1, -(-(last - first + 1) * 60 // width))
-    return list(range(first, last + 1, step)) or [first]
+def _with_space(start: float, end: float, marks: Sequence[Mark], width: int) -> tuple[float, float]:
+    """Return the ends of the axis, moved so that the names beside the first and last mark have space."""
+    space = _NAME_SPACE / width
+    start = min(start, (marks[0].at - space * end) / (1 - space))
+    return start, max(end, (marks[-1].at - space * start) / (1 - space))
+
+
+def axis_lengths(start: float, end: float) -> list[int]:
+    """Return the lengths to label on an axis from `start` to `end`, logarithms to base 2: about three to eight."""
+    decades = [(power, 10**power) for power in range(19)]
+    factors = (1,) if end - start > 10 else (1, 3) if end - start > 6 else (1, 2, 5)
+    lengths = [factor * ten for _, ten in decades for factor in factors]
+    return [length for length in lengths if start <= math.log2(length) <= end] or [max(1, round(2**start))]
+
+
+def axis_heights(top: float) -> list[float]:
+    """Return round heights to label, from 0 to at most `top`: two to four of 1, 2 or 5 times a power of ten."""
+    ten = 10.0 ** math.floor(math.log10(top))
+    step = next(step for step in (0.2 * ten, 0.5 * ten, ten, 2 * ten, 5 * ten) if top / step < 5)
+    return [step * k for k in range(int(top / step) + 1)]
 
 
 def _plain(width: int, height: int) -> dict[str, Any]:

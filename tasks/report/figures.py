@@ -105,20 +105,24 @@ class VersionFigures:
 
     @property
     def splits(self) -> dict[str, SourceCounts]:
-        """Documents and tokens of each split."""
-        return counts_of_splits(self.manifest)
+        """Documents and tokens of each split, the one with the most tokens first."""
+        return _largest_first(counts_of_splits(self.manifest))
 
     @property
     def sources(self) -> dict[str, SourceCounts]:
         """Documents and tokens of each source, the one with the most tokens first, also of one without any."""
         empty = {entry.source: SourceCounts(0, 0) for entry in self.inputs}
         found = add_sources([empty, *(one.sources for one in self.statistics.values())])
-        return dict(sorted(found.items(), key=lambda item: (-item[1].tokens, item[0])))
+        return _largest_first(found)
 
     @property
     def lengths(self) -> list[int]:
         """How many documents have a length in each bin of statistics.py."""
         return add_counts([one.lengths for one in self.statistics.values()])
+
+
+def _largest_first(counts: dict[str, SourceCounts]) -> dict[str, SourceCounts]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1].tokens, item[0])))
 
 
 def counts_of_splits(manifest: Manifest) -> dict[str, SourceCounts]:
@@ -132,13 +136,20 @@ def total_of(counts: Iterable[SourceCounts]) -> SourceCounts:
     return SourceCounts(sum(part.documents for part in parts), sum(part.tokens for part in parts))
 
 
-def length_quantiles(lengths: Sequence[int], shares: Sequence[float] = QUANTILES) -> list[float]:
+def tokens_by_length(lengths: Sequence[int]) -> list[float]:
+    """Return the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
+    edges = bin_edges(len(lengths))
+    tokens: list[float] = (np.asarray(lengths) * (edges[:-1] + edges[1:] - 1) / 2).tolist()
+    return tokens
+
+
+def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTILES) -> list[float]:
     """Return the quantiles of a histogram of lengths, each right to within its bin; empty without documents.
 
     Within a bin the lengths are taken to be spread evenly.
 
     Args:
-        lengths: (num_bins,) documents by bin, see statistics.py.
+        lengths: (num_bins,) documents, or tokens, by bin, see statistics.py.
         shares: each in [0, 1].
     """
     counts = np.asarray(lengths, dtype=np.float64)
@@ -156,7 +167,7 @@ def length_quantiles(lengths: Sequence[int], shares: Sequence[float] = QUANTILES
     return found
 
 
-def length_density(lengths: Sequence[int]) -> list[tuple[float, float, float]]:
+def length_density(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
     """Return (start, end, height) for each bin from the first to the last that is not empty.
 
     `start` and `end` are logarithms to base 2 of lengths. Heights are documents per doubling of the length, so that

@@ -67,7 +67,14 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, keep_trailing_newline=True
     )
+    environment.filters["coded"] = _coded
     return environment.from_string(_read("page.html"))
+
+
+def _coded(text: str) -> Markup:
+    """Return a sentence of ours with what stands between backticks as code."""
+    parts = inert(text).split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def _shown(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -17,6 +17,7 @@ from tokenloom.tasks.report.figures import (
     VersionFigures,
     length_density,
     length_quantiles,
+    tokens_by_length,
     total_of,
 )
 from tokenloom.tasks.report.parts import Chart, Section, ShownDocument, Table, bars_of, limited
@@ -82,7 +83,8 @@ def _sources(figures: VersionFigures) -> Section:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
         charts.append(bars_of("Bytes a token", "by source, as encoded", bars))
     lead = "" if rates else "Bytes a token are unknown: build.json does not record them."
-    columns = ["source", "files", "documents", "tokens", "of tokens", "tokens a document", "bytes a token", "dropped"]
+    columns = ["source", "files", "documents", "tokens", "of tokens", "tokens a document", "bytes a token"]
+    columns.append("duplicates and excluded" if figures.manifest.rows.excluded else "duplicates")
     splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
     files = Counter(entry.source for entry in figures.inputs)
     rows = [
@@ -118,7 +120,7 @@ def _share_chart(title: str, unit: str, counts: Mapping[str, int]) -> Chart:
 
 
 def _splits(figures: VersionFigures) -> Section:
-    splits, total = figures.manifest.splits, figures.total
+    splits, total = {name: figures.manifest.splits[name] for name in figures.splits}, figures.total
     charts = [
         _share_chart("Tokens", "by split", {name: split.tokens for name, split in splits.items()}),
         _share_chart("Documents", "by split", {name: split.documents for name, split in splits.items()}),
@@ -141,33 +143,44 @@ def _splits(figures: VersionFigures) -> Section:
 
 def _lengths(figures: VersionFigures) -> Iterator[Section]:
     lengths = figures.lengths
-    bars = length_density(lengths)
-    if not bars:
+    if not any(lengths):
         return
-    low, middle, high = length_quantiles(lengths, _MARKED)
-    marks = [
-        Mark(math.log2(max(low, 1)), f"10 %: {low:,.0f}"),
-        Mark(math.log2(max(middle, 1)), f"median {middle:,.0f}"),
-        Mark(math.log2(max(high, 1)), f"90 %: {high:,.0f}"),
+    total, tokens = figures.total, tokens_by_length(lengths)
+    charts = [
+        _histogram("Documents by length", "per doubling of the length", lengths),
+        _histogram("Tokens by the length of their document", "per doubling of the length", tokens),
     ]
-    title = "Documents by length"
-    drawings = [Markup(histogram(bars, marks, title, width, short)) for width in HISTOGRAM_WIDTHS]
-    unit = "documents for each doubling of the length, which is in tokens with end-of-text"
-    found = length_quantiles(lengths)
-    columns = [_quantile_name(share) for share in QUANTILES]
-    columns = ["shares of documents", *columns, "mean"]
-    total = figures.total
-    row = ["no longer than", *(f"{value:,.0f}" for value in found), f"{total.tokens / total.documents:,.1f}"]
+    columns = ["tokens", *map(_quantile_name, QUANTILES), "mean"]
+    rows = [
+        ["length of a document", *_quantiles(lengths), f"{total.tokens / total.documents:,.1f}"],
+        ["length of the document of a token", *_quantiles(tokens), "-"],
+    ]
     lead = (
-        "Lengths are counted in bins of at most an eighth of a doubling; a quantile is right to within its bin, the "
-        "mean exactly."
+        "In tokens, with end-of-text. p90: nine of ten documents are no longer. Lengths are counted in bins of at most "
+        "an eighth of a doubling; a quantile is right to within its bin."
     )
-    tables = [Table("Quantiles of the length", columns, [row], columns[1:])]
-    yield Section("lengths", "Lengths", lead, [Chart(title, unit, drawings, "wide")], tables)
+    yield Section("lengths", "Lengths", lead, charts, [Table("Quantiles", columns, rows, columns[1:])])
+
+
+def _histogram(title: str, unit: str, counts: Sequence[float]) -> Chart:
+    """Return a chart of documents or tokens by bin of the length, with its median and two quantiles."""
+    values = [(share, max(1.0, value)) for share, value in zip(_MARKED, length_quantiles(counts, _MARKED), strict=True)]
+    marks = [Mark(math.log2(value), f"{_quantile_name(share)} {_length(value)}") for share, value in values]
+    bars = length_density(counts)
+    drawings = [Markup(histogram(bars, marks, title, width, short)) for width in HISTOGRAM_WIDTHS]
+    return Chart(title, unit, drawings, "half")
+
+
+def _quantiles(counts: Sequence[float]) -> list[str]:
+    return [f"{value:,.0f}" for value in length_quantiles(counts)]
+
+
+def _length(value: float) -> str:
+    return f"{value:,.0f}" if value < 9999.5 else short(value)
 
 
 def _quantile_name(share: float) -> str:
-    return "median" if share == 0.5 else f"{100 * share:g} %"
+    return "median" if share == 0.5 else f"p{100 * share:g}"
 
 
 def _rows(figures: VersionFigures) -> Section:
@@ -178,7 +191,7 @@ def _rows(figures: VersionFigures) -> Section:
     lead = f"{num_left:,} of {counted(read, 'row')} ({percent_of(num_left, read)}) did not become documents."
     charts = []
     if num_left:
-        bars = [Bar(name, count, f"{count:,} ({percent_of(count, read)})") for name, count in left.items()]
+        bars = [Bar(name, count, f"{count:,} ({percent_of(count, read)})") for name, count in left.items() if count]
         charts.append(bars_of("Rows left out", "by reason, share of the rows read", bars))
     reasons = [
         [source, reason, f"{count:,}"]
@@ -310,7 +323,7 @@ def _steps(figures: VersionFigures) -> Iterator[Section]:
         ]
         for step in order
     ]
-    columns = ["step", "what it does", "seconds", "of the time", "bytes", "rate"]
+    columns = ["step", "what it does", "seconds", "of the time", "files", "rate"]
     tables = [Table("Steps", columns, rows, columns[2:])]
     yield Section("steps", "How it was built", lead, [bars_of("Time", "by step", bars)], tables)
 
