@@ -100,8 +100,13 @@ def bin_edges(num_bins: int) -> Int64s:
 
 def count_lengths(lengths: NDArray[np.uint32]) -> list[int]:
     """Return how many of (n,) lengths are in each bin."""
-    counts: list[int] = np.bincount(length_bins(lengths)).tolist()
-    return counts
+    if lengths.max(initial=0) < len(lengths):  # usual, and ten times as fast as a bin for each document
+        by_length = np.bincount(lengths)
+        counts = np.bincount(length_bins(np.arange(len(by_length), dtype=np.uint32)), by_length).astype(np.int64)
+    else:
+        counts = np.bincount(length_bins(lengths))
+    found: list[int] = counts.tolist()
+    return found
 
 
 def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:

@@ -52,7 +52,8 @@ class BuildRecord:
 
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
     checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
-    `encoded` by source; `gates` are those that the spec sets. An earlier release wrote none of these three.
+    `encoded` by source; `gates` are those that the spec sets, and `forced` is why the version was published although
+    some failed, None if it was not. An earlier release wrote none of these four.
     """
 
     spec: JsonObject
@@ -66,6 +67,7 @@ class BuildRecord:
     statistics: dict[str, DocumentStatistics] | None = None
     encoded: dict[str, EncodedCounts] | None = None
     gates: list[GateResult] | None = None
+    forced: str | None = None
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:

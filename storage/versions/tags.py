@@ -85,8 +85,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
-    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = TagRecord(version, previous, at, _user(), reason)
+    record = TagRecord(version, previous, now(), _user(), reason)
     store.create(entry_path(tag, number), sign_record(record))
     return read_entry(store, tag, number)
 
@@ -113,6 +112,11 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
         moved = read_entry(store, tag, seen_number + 1)
         return None if moved.version == version else f"{tag} was moved to {moved.version} at the same moment"
     return None
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _user() -> str:

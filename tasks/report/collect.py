@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.document_table import DocumentTable
-from tokenloom.storage.formats.manifest import BUILD, QUARANTINE, Manifest
+from tokenloom.storage.formats.manifest import QUARANTINE, Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
-from tokenloom.storage.formats.version_files import BuildRecord, InputEntry, decode_build
+from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import load_manifest, read_inputs, version_path
+from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
@@ -33,7 +33,7 @@ def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
         StoreError: the store can't be read.
     """
     notes: list[str] = []
-    inputs, build = read_inputs(store, manifest), _build_record(store, manifest.version)
+    inputs, build = read_inputs(store, manifest), find_build_record(store, manifest.version)
     statistics = build.statistics if build else None
     if statistics is None:
         statistics = statistics_of_tables(store, manifest, inputs)
@@ -56,15 +56,6 @@ def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
         previous=_previous(store, tagging.previous),
         notes=notes,
     )
-
-
-def _build_record(store: Store, version: str) -> BuildRecord | None:
-    """Return the record of a version's build; None if it is missing or damaged, since no checksum covers it."""
-    path = version_path(version, BUILD)
-    try:
-        return decode_build(store.read(path), store.place(path))
-    except (FileNotFoundError, FormatError):
-        return None
 
 
 def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEntry]) -> dict[str, DocumentStatistics]:
@@ -123,7 +114,7 @@ def _previous(store: Store, version: str | None) -> PreviousVersion | None:
         manifest = load_manifest(store, version)
     except StoreError:
         return None
-    build = _build_record(store, version)
+    build = find_build_record(store, version)
     statistics = build.statistics if build else None
     sources = None if statistics is None else add_sources([one.sources for one in statistics.values()])
     return PreviousVersion(version, counts_of_splits(manifest), sources)
