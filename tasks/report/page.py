@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -11,15 +12,26 @@ from markupsafe import Markup
 
 from tokenloom.tasks.outcome import reading_lines
 from tokenloom.tasks.report.figures import VersionFigures
+from tokenloom.tasks.report.parts import Section
 from tokenloom.tasks.report.sections import all_encoded, bytes_a_token, report_sections
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
 from tokenloom.wording import counted, described_tokenizer
 
+_MAX_BYTES = 10**6  # of a page
+_MAX_ROWS = (1000, 400, 100, 10)  # of a table: all that fit in a page are tried in this order
+
 
 def render_page(figures: VersionFigures) -> str:
-    """Return the page; the same figures give the same text."""
+    """Return the page, of at most 1 MB; the same figures give the same text."""
+    sections = list(report_sections(figures))
+    pages = (_render(figures, sections, max_rows) for max_rows in _MAX_ROWS)
+    return next(page for page in pages if len(page.encode()) <= _MAX_BYTES)
+
+
+def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int) -> str:
     manifest = figures.manifest
     return _template().render(
+        max_rows=max_rows,
         title=f"{manifest.dataset} {manifest.version}: tokenloom report",
         style=Markup(_read("style.css")),
         dataset=manifest.dataset,
@@ -28,7 +40,7 @@ def render_page(figures: VersionFigures) -> str:
         tiles=_tiles(figures),
         reading=reading_lines(figures.reference),
         notes=figures.notes,
-        sections=list(report_sections(figures)),
+        sections=sections,
         footer="Made by `tokenloom report` from the store alone: manifest, build.json, document tables and a sample of "
         "the shards.",
     )
@@ -40,6 +52,8 @@ def _facts(figures: VersionFigures) -> list[str]:
     if tagging.at is not None:
         facts.append(f"published {tagging.at[:16].replace('T', ' ')} UTC")
     facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
+    if figures.build and figures.build.gates == []:
+        facts.append("no checks set")
     entry = {name: getattr(tokenizer, name) for name in ("name", "kind", "vocab_size")}
     return [*facts, f"tokenizer {described_tokenizer(entry)}"]
 

@@ -8,20 +8,25 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from tokenloom.tasks.report.charts import Bar, bar_chart
-from tokenloom.tasks.report.wording import inert
+from tokenloom.tasks.report.wording import clipped, inert
 
-_MAX_ROWS = 1000  # of a table, which keeps a page below 1 MB
 _MAX_BARS = 12
+_NAME_CHARS = 64  # the longest name of a source
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; the cells of `numbers`, which are names of columns, are right-aligned."""
+    """A table; its first column and those that `texts` names are text, the others numbers."""
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    numbers: Sequence[str] = ()
+    texts: Sequence[str] = ()
+
+    def first_rows(self, count: int) -> Sequence[Sequence[str]]:
+        """Return the first rows, and one that says how many more there are."""
+        more = len(self.rows) - count
+        return [*self.rows[:count], [f"and {more:,} more", *[""] * (len(self.columns) - 1)]] if more > 0 else self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,6 @@ class Section:
     documents: Sequence[ShownDocument] = field(default_factory=tuple)
 
 
-def limited(rows: list[list[str]], what: str) -> list[list[str]]:
-    """Return the first rows of a table, the last of which says how many `what` are left out."""
-    if len(rows) <= _MAX_ROWS:
-        return rows
-    rest = [f"and {len(rows) - _MAX_ROWS:,} more {what}", *[""] * (len(rows[0]) - 1)]
-    return [*rows[:_MAX_ROWS], rest]
-
-
 def bars_of(title: str, unit: str, bars: Sequence[Bar], full: float | None = None) -> Chart:
     """Return a chart of the first bars; its unit says how many are left out.
 
@@ -82,5 +79,5 @@ def bars_of(title: str, unit: str, bars: Sequence[Bar], full: float | None = Non
         full: the value of a bar of full length; None for the largest.
     """
     more = f"the first {_MAX_BARS} of {len(bars):,}" if len(bars) > _MAX_BARS else ""
-    shown = [Bar(inert(bar.name), bar.value, bar.text) for bar in bars[:_MAX_BARS]]
+    shown = [Bar(clipped(inert(bar.name), _NAME_CHARS), bar.value, bar.text) for bar in bars[:_MAX_BARS]]
     return Chart(title, ", ".join(filter(None, (unit, more))), [Markup(bar_chart(shown, title, full))])

@@ -20,11 +20,12 @@ from tokenloom.tasks.report.figures import (
     tokens_by_length,
     total_of,
 )
-from tokenloom.tasks.report.parts import Chart, Section, ShownDocument, Table, bars_of, limited
-from tokenloom.tasks.report.wording import change, inert, megabytes, percent_of, short
+from tokenloom.tasks.report.parts import Chart, Section, ShownDocument, Table, bars_of
+from tokenloom.tasks.report.wording import change, clipped, inert, megabytes, percent_of, short
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.wording import counted
 
+_PLACE_CHARS = 200  # of a path or id
 _MAX_SPLITS = 6  # columns of the table of sources
 _MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
 
@@ -59,17 +60,14 @@ def all_encoded(figures: VersionFigures) -> EncodedCounts | None:
 
 def _checks(figures: VersionFigures) -> Iterator[Section]:
     build = figures.build
-    if build is None or build.gates is None:
-        return
-    if not build.gates:
-        yield Section("checks", "Checks", "The spec sets no `checks` that a version must pass to be published.")
+    if build is None or not build.gates:
         return
     num_failed = sum(not gate.passed for gate in build.gates)
     lead = f"{len(build.gates) - num_failed} of {counted(len(build.gates), 'check')} passed."
     if num_failed:
         lead += f" The version was published all the same: {(build.forced or 'no reason was given').rstrip('.')}."
     rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
-    table = Table("Checks before publication", ["check", "expected", "found", "result"], rows)
+    table = Table("Checks before publication", ["check", "expected", "found", "result"], rows, ["expected", "found"])
     yield Section("checks", "Checks", lead, tables=[table])
 
 
@@ -104,7 +102,7 @@ def _sources(figures: VersionFigures) -> Section:
         for name, counts in sources.items()
     ]
     columns += [f"tokens in {split}" for split in splits]
-    table = Table("Sources", columns, limited(rows, "sources"), columns[1:])
+    table = Table("Sources", columns, rows)
     return Section("sources", "Sources", lead, charts, [table])
 
 
@@ -140,7 +138,7 @@ def _splits(figures: VersionFigures) -> Section:
         for name, split in splits.items()
     ]
     columns = ["split", "documents", "tokens", "of tokens", "duplicates dropped", "shards", "size"]
-    return Section("splits", "Splits", "", charts, [Table("Splits", columns, limited(rows, "splits"), columns[1:])])
+    return Section("splits", "Splits", "", charts, [Table("Splits", columns, rows)])
 
 
 def _lengths(figures: VersionFigures) -> Iterator[Section]:
@@ -161,7 +159,7 @@ def _lengths(figures: VersionFigures) -> Iterator[Section]:
         "In tokens, with end-of-text. p90: nine of ten documents are no longer. Lengths are counted in bins of at most "
         "an eighth of a doubling; a quantile is right to within its bin."
     )
-    yield Section("lengths", "Lengths", lead, charts, [Table("Quantiles", columns, rows, columns[1:])])
+    yield Section("lengths", "Lengths", lead, charts, [Table("Quantiles", columns, rows)])
 
 
 def _histogram(title: str, unit: str, counts: Sequence[float]) -> Chart:
@@ -196,15 +194,13 @@ def _rows(figures: VersionFigures) -> Section:
         bars = [Bar(name, count, f"{count:,} ({percent_of(count, read)})") for name, count in left.items() if count]
         charts.append(bars_of("Rows left out", "by reason, share of the rows read", bars))
     reasons = [
-        [source, reason, f"{count:,}"]
+        [source, f"{sum(found.values()):,}", ", ".join(f"{count:,} {reason}" for reason, count in found.items())]
         for source, found in sorted(figures.quarantined.items())
-        for reason, count in found.items()
     ]
     listed = [[name, f"{count:,}", percent_of(count, read)] for name, count in rows.items()]
-    tables = [Table("What became of the rows", ["rows", "number", "of rows read"], listed, ["number", "of rows read"])]
+    tables = [Table("What became of the rows", ["rows", "number", "of rows read"], listed)]
     if reasons:
-        columns = ["source", "reason", "rows"]
-        tables.append(Table("Quarantined rows", columns, limited(reasons, "reasons"), ["rows"]))
+        tables.append(Table("Quarantined rows", ["source", "rows", "reasons"], reasons, ["reasons"]))
     return Section("rows", "Rows", lead, charts, tables)
 
 
@@ -250,9 +246,9 @@ def _documents(figures: VersionFigures) -> Iterator[Section]:
 def _shown(document: SampledDocument) -> ShownDocument:
     return ShownDocument(
         source=document.source,
-        path=document.path,
+        path=clipped(document.path, _PLACE_CHARS),
         row=f"{document.row:,}",
-        id=document.id if document.id is None else document.id[:200],
+        id=document.id if document.id is None else clipped(document.id, _PLACE_CHARS),
         text=document.text,
         is_cut=document.is_cut,
         split=document.split,
@@ -299,7 +295,7 @@ def _changes(caption: str, what: str, now: Mapping[str, SourceCounts], before: M
             ]
         )
     columns = [what, "documents before", "now", "change", "tokens before", "tokens now", "change of tokens"]
-    return Table(caption, columns, limited(rows, f"{what}s"), columns[1:])
+    return Table(caption, columns, rows)
 
 
 def _steps(figures: VersionFigures) -> Iterator[Section]:
@@ -326,7 +322,7 @@ def _steps(figures: VersionFigures) -> Iterator[Section]:
         for step in order
     ]
     columns = ["step", "what it does", "seconds", "of the time", "files", "rate"]
-    tables = [Table("Steps", columns, rows, columns[2:])]
+    tables = [Table("Steps", columns, rows, ["what it does"])]
     yield Section("steps", "How it was built", lead, [bars_of("Time", "by step", bars)], tables)
 
 

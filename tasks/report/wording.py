@@ -21,6 +21,11 @@ def _is_shown(character: str) -> bool:
     return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
 
 
+def clipped(text: str, num_chars: int) -> str:
+    """Return the first characters of a text, with an ellipsis if there are more."""
+    return text if len(text) <= num_chars else f"{text[: num_chars - 1]}…"
+
+
 def short(count: float) -> str:
     """Return a count in at most three digits and a unit: "12.6 M"."""
     for size, unit in _UNITS:
