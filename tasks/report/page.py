@@ -72,7 +72,7 @@ def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
         ("Duplicates", percent_of(rows.duplicates, rows.read), f"{rows.duplicates:,} of {counted(rows.read, 'row')}"),
     ]
     if rate is not None:
-        tiles.insert(2, ("Bytes a token", f"{rate:.2f}", "of UTF-8 text, as encoded"))
+        tiles.insert(2, ("Bytes a token", f"{rate:.2f}", "of UTF-8 text"))
     return tiles
 
 

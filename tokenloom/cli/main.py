@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
 _RESUMABLE = ("build", "demo")  # run again after an interruption, these continue where they stopped
-_BUILDS = (*_RESUMABLE, "plan", "verify")
+_BUILDS = (*_RESUMABLE, "plan", "report", "verify")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
