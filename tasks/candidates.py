@@ -1,4 +1,4 @@
-"""Publish a candidate: a complete version whose checks failed. Needs neither its inputs nor its spec.
+"""Publish a candidate, a complete version whose checks failed, without its inputs and spec.
 
 The manifest is created last, as by a build. The candidate is removed after the tag has moved, so that a killed
 publication continues when the same command runs again.
@@ -152,7 +152,9 @@ def _check_files(store: Store, manifest: Manifest) -> None:
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     listed = manifest.files | {shard.name: shard.sha256 for shard in shards}
     listed |= {shard.docs_name: shard.docs_sha256 for shard in shards if shard.docs_sha256}
-    progress.report(progress.StepStarted("read", sum(shard.bytes for shard in shards)))
+    num_bytes = sum(shard.bytes for shard in shards)
+    progress.report(progress.WorkKnown((("read", float(max(1, num_bytes))),)))
+    progress.report(progress.StepStarted("read", num_bytes))
 
     def check(name: str) -> list[str]:
         return check_file(store, f"{folder}/{name}", listed[name], _report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import GateFailed, StoreError, WorkError
 from tokenloom.spec.build_spec import BuildSpec
@@ -23,6 +25,7 @@ from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrust
 from tokenloom.storage.versions.published import published_versions, version_path
+from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.assignment import candidate_path
 from tokenloom.storage.work.candidates import find_candidates, read_candidate
 from tokenloom.tasks.candidates import publish_candidate
@@ -184,6 +187,21 @@ def interrupted(call: Callable[[], object], num_writes: int) -> bool:
         except KeyboardInterrupt:
             return True
     return False
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_on_s3_a_candidate_is_checked_by_its_bytes_and_published(made: Path) -> None:
+    spec = spec_of(made, "after", min_documents=81).model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4().hex}"})
+    version, store = fail(spec).version, dataset_store(spec.store, "data")
+    path = version_path(version, "train/000000.tok")
+    data = store.read(path)
+    store.replace(path, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(WorkError, match=r"train/000000\.tok: its SHA-256 is not that of the manifest"):
+        publish_candidate(store, version, REASON)
+    assert published_versions(store) == []
+    assert fail(spec).version == version
+    assert publish_candidate(store, version, REASON).tag_moved
+    assert (published_versions(store), find_candidates(store)) == ([version], {})
 
 
 @pytest.mark.parametrize("damage", ["shard", "cut", "table", "missing", "manifest", "record"])
