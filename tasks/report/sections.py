@@ -67,7 +67,9 @@ def _checks(figures: VersionFigures) -> Iterator[Section]:
     if num_failed:
         lead += f" The version was published all the same: {(build.forced or 'no reason was given').rstrip('.')}."
     rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
-    table = Table("Checks before publication", ["check", "expected", "found", "result"], rows, ["expected", "found", "result"])
+    table = Table(
+        "Checks before publication", ["check", "expected", "found", "result"], rows, ["expected", "found", "result"]
+    )
     yield Section("checks", "Checks", lead, tables=[table])
 
 

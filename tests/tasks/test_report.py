@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import uuid
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders.datasets import build, local_store, make_spec, small_spec, stored_documents, write_jsonl
+from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
@@ -33,6 +35,7 @@ from tokenloom.storage.formats.statistics import (
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult, InputEntry
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest, version_path
+from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.report.charts import Bar, axis_heights, axis_lengths, bar_chart
 from tokenloom.tasks.report.collect import collect_figures
@@ -389,6 +392,22 @@ def test_the_command_writes_the_page_into_the_store_or_a_file(
     assert main(["report", result.reference, "--output", str(tmp_path / "missing/page.html")]) == 1
     assert "missing/page.html: No such file or directory" in capsys.readouterr().err
     assert build(small_spec(tmp_path)).report == result.report  # an up-to-date build names the page that is there
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_the_report_of_a_remote_store_has_the_figures_of_a_local_one(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    local = build(spec)
+    remote = build(spec.model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4()}"}))
+    assert local.report is not None
+    assert remote.report == f"{remote.reference.partition('@')[0]}/reports/{remote.version}.html"
+    store = dataset_store(remote.reference.partition("/data@")[0], "data")
+    page, other = _parsed(store.read(f"reports/{remote.version}.html")), _parsed(Path(local.report).read_bytes())
+    timed = "Steps"
+    assert {**_tables(page), timed: []} == {**_tables(other), timed: []}
+    assert [_text(one) for one in page.iter(f"{_XHTML}article")] == [
+        _text(one) for one in other.iter(f"{_XHTML}article")
+    ]
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
