@@ -155,7 +155,7 @@ def _documents_of(
     """Return the documents of a shard in the given rows of its table."""
     place = store.place(version_path(version, shard.docs_name))
     documents = []
-    with DocumentTable(store, version_path(version, shard.docs_name), shard.documents) as table:
+    with open_table_of(store, version, shard) as table:
         for row in rows:
             found = table.rows(row, row + 1)
             start, end = int(found.start[0]), int(found.start[0]) + int(found.num_tokens[0])
@@ -180,6 +180,15 @@ def _documents_of(
                 )
             )
     return documents
+
+
+def open_table_of(store: Store, version: str, shard: ShardEntry) -> DocumentTable:
+    """Return the document table of a shard; raises FormatError if it is missing or damaged."""
+    path = version_path(version, shard.docs_name)
+    try:
+        return DocumentTable(store, path, shard.documents)
+    except FileNotFoundError as error:
+        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
 
 
 def _decode(tokenizer: Tokenizer | None, ids: NDArray[Any]) -> str | None:

@@ -301,7 +301,7 @@ def _changes(caption: str, what: str, now: Mapping[str, SourceCounts], before: M
 
 
 def _steps(figures: VersionFigures) -> Iterator[Section]:
-    seconds = figures.build.seconds if figures.build else {}
+    seconds = {step: time for step, time in (figures.build.seconds if figures.build else {}).items() if 0 <= time < 1e9}
     total = sum(seconds.values())
     if not total:
         return

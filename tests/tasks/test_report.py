@@ -7,6 +7,7 @@ import re
 import sys
 import uuid
 from collections import Counter
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from tests.builders.datasets import build, local_store, make_spec, small_spec, stored_documents, write_jsonl
 from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
-from tokenloom.errors import StoreError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, Split, TokenizerEntry
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
@@ -34,6 +35,7 @@ from tokenloom.storage.formats.statistics import (
 )
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult, InputEntry
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publish import BuildResult
@@ -151,6 +153,11 @@ def test_a_version_whose_record_lacks_the_figures_is_measured_from_its_tables(tm
     store.replace(path, json.dumps({key: value for key, value in record.items() if key not in new}).encode())
     older = collect_figures(store, manifest)
     assert older.statistics == before.statistics
+    record["statistics"]["train"]["lengths"][-1] += 1  # damage that no checksum covers
+    store.replace(path, json.dumps(record | {"seconds": {"tokenize": float("nan")}}).encode())
+    damaged = collect_figures(store, manifest)
+    assert damaged.statistics == before.statistics
+    _parsed(render_page(damaged))
     page = _parsed(render_page(older))
     assert "Bytes a token are unknown" in _text(page)
     store.remove(path)
@@ -172,6 +179,29 @@ def test_the_page_shows_the_difference_to_the_previous_version(tmp_path: Path) -
     assert tables["Sources, compared"][1][1:4] == ["30", "35", "+5"]
     changes = [int(row[6].replace(",", "")) for row in tables["Splits, compared"][1:]]
     assert sum(changes) == sum(len(f"second document {i}") + 1 for i in range(5))
+
+
+def test_a_missing_document_table_is_named(tmp_path: Path) -> None:
+    _, store, manifest = _published(small_spec(tmp_path))
+    store.remove(version_path(manifest.version, BUILD))
+    store.remove(version_path(manifest.version, "train/000000.docs"))
+    with pytest.raises(FormatError, match=r"train/000000.docs: missing from a published version; restore it"):
+        make_report(store, manifest)
+
+
+def test_a_tag_that_was_rolled_back_keeps_the_time_of_publication(tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    write_jsonl(folder / "a.jsonl", ["first"])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(folder / "*.jsonl")}])
+    _, store, old = _published(spec)
+    first = collect_figures(store, old).tagging
+    write_jsonl(folder / "b.jsonl", ["second"])
+    _, _, new = _published(spec)
+    assert collect_figures(store, old).tagging == replace(first, tags=[])
+    tags.move(store, "latest", old.version, 2, "the second is wrong")
+    tags.move(store, "best", old.version, 0, "by hand")
+    assert collect_figures(store, old).tagging == replace(first, tags=["best", "latest"], tag="latest")
+    assert collect_figures(store, new).tagging.previous == old.version
 
 
 def test_an_empty_split_and_a_single_document_have_a_page(tmp_path: Path) -> None:
@@ -345,12 +375,12 @@ def test_a_build_without_the_drawing_package_says_so_once_and_succeeds(
 
 
 def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace = LocalStore.replace
+    write = LocalStore.replace
 
     def refuse(self: LocalStore, path: str, data: bytes, *, durable: bool = True) -> None:
         if path.startswith("reports/"):
             raise StoreError(f"{self.place(path)}: No space left on device")
-        replace(self, path, data, durable=durable)
+        write(self, path, data, durable=durable)
 
     monkeypatch.setattr(LocalStore, "replace", refuse)
     result, messages = _observed_build(small_spec(tmp_path))
