@@ -108,6 +108,7 @@ def histogram(
         range=(0, top * 1.22),
         show_x_guides=False,
         include_x_axis=True,
+        truncate_label=-1,
         print_labels=True,
     )
     chart.x_labels = [{"value": math.log2(length), "label": name_of(length)} for length in axis_lengths(start, end)]
