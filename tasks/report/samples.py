@@ -44,12 +44,16 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
     """Return the most frequent tokens of pieces that are spread evenly over a version; reads about a million tokens."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     pieces = token_pieces([shard.tokens for shard in shards])
-    parts = [_read_tokens(store, manifest.version, shards[index], start, end) for index, start, end in pieces]
+    headers = {index: _header(store, manifest.version, shards[index]) for index in {index for index, _, _ in pieces}}
+    parts = [
+        _read_tokens(store, version_path(manifest.version, shards[index].name), headers[index], start, end)
+        for index, start, end in pieces
+    ]
     tokens = np.concatenate(parts) if parts else np.zeros(0, np.uint32)
     ids, counts = _count(tokens)
     order = np.lexsort((ids, -counts))[:NUM_TOKENS]
     frequent = [FrequentToken(int(ids[i]), _decode(tokenizer, ids[i : i + 1]), int(counts[i])) for i in order]
-    return TokenSample(frequent, len(tokens), len({index for index, _, _ in pieces}))
+    return TokenSample(frequent, len(tokens), len(headers))
 
 
 def token_pieces(shard_tokens: Sequence[int], limit: int = _SAMPLE_TOKENS) -> list[tuple[int, int, int]]:
@@ -73,12 +77,10 @@ def token_pieces(shard_tokens: Sequence[int], limit: int = _SAMPLE_TOKENS) -> li
     return pieces
 
 
-def _read_tokens(store: Store, version: str, shard: ShardEntry, start: int, end: int) -> NDArray[Any]:
-    """Return the tokens [start, end) of a shard."""
-    header = _header(store, version, shard)
+def _read_tokens(store: Store, path: str, header: ShardHeader, start: int, end: int) -> NDArray[Any]:
+    """Return the tokens [start, end) of the shard at `path`."""
     first, width = header.tokens_start, header.token_bytes
-    data = store.read_range(version_path(version, shard.name), first + start * width, first + end * width)
-    return np.frombuffer(data, header.dtype)
+    return np.frombuffer(store.read_range(path, first + start * width, first + end * width), header.dtype)
 
 
 def _header(store: Store, version: str, shard: ShardEntry) -> ShardHeader:
@@ -154,6 +156,7 @@ def _documents_of(
 ) -> list[SampledDocument]:
     """Return the documents of a shard in the given rows of its table."""
     place = store.place(version_path(version, shard.docs_name))
+    path, header = version_path(version, shard.name), _header(store, version, shard)
     documents = []
     with open_table_of(store, version, shard) as table:
         for row in rows:
@@ -162,7 +165,7 @@ def _documents_of(
             source = int(found.input[0])
             if source >= len(inputs) or not start < end <= shard.tokens:
                 raise FormatError(f"{place}: row {row} is not a document of its shard; restore it")
-            ids = _read_tokens(store, version, shard, start, min(end - 1, start + 4 * _TEXT_CHARS))
+            ids = _read_tokens(store, path, header, start, min(end - 1, start + 4 * _TEXT_CHARS))
             text = _decode(tokenizer, ids)
             documents.append(
                 SampledDocument(
