@@ -51,7 +51,7 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False}
     version = value["error"]["version"]
     assert (code, value["error"]["type"], value["error"]["gates"]) == (3, "GateFailed", [gate])
-    assert f'tokenloom publish {dataset}@{version} --force --reason "..."' in err
+    assert f'`tokenloom publish {dataset}@{version} --force --reason "..."`' in err
 
     code, value = run_json(capsys, "publish", dataset)
     (waiting,) = value["candidates"]

@@ -123,8 +123,8 @@ def _print(out: Output, result: PublishResult) -> None:
         why = f", although {counted(len(failed(result.gates)), 'check')} failed" if result.forced else ""
         out.line(f"published {result.reference}{why}")
         out.table(
-            ["check", "expected", "found", ""],
-            [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in result.gates],
+            ["check", "result", "expected", "found"],
+            [[gate.name, "passed" if gate.passed else "failed", gate.expected, gate.found] for gate in result.gates],
         )
     else:
         out.line(f"already published: {result.reference}")
