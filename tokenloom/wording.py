@@ -98,3 +98,8 @@ def did_you_mean(given: str, allowed: Sequence[str]) -> str:
 def shown_time(at: str) -> str:
     """Return an ISO 8601 time in UTC to the minute: "2026-11-23 11:15"."""
     return at[:16].replace("T", " ")
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, which ends with "..." if more are left out."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -97,8 +97,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
-    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = TagRecord(version, previous, at, _user(), reason)
+    record = TagRecord(version, previous, now(), user(), reason)
     store.create(entry_path(tag, number), sign_record(record))
     return read_entry(store, tag, number)
 
@@ -127,7 +126,13 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     return None
 
 
-def _user() -> str:
+def now() -> str:
+    """Return this machine's time, ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def user() -> str:
+    """Return the name of the user who runs this process."""
     import getpass  # a reader does not need it
 
     try:
