@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -
     (store_a, a), (store_b, b) = (resolve(parse_reference(text)) for text in (old, new))
     documents_a, documents_b = VersionDocuments.of(store_a, a), VersionDocuments.of(store_b, b)
     tally = Tally(documents_a, documents_b)
-    with showing_progress(), _writer(output) as write:
+    is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
+    with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
         listed = _compare(documents_a, documents_b, tally, fate, write)
     result = DiffResult(
         a=_version(documents_a),

@@ -20,9 +20,10 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import TagEntry
-from tokenloom.wording import shortened, shown_bytes, shown_time
+from tokenloom.wording import shortened, shown_bytes
 
-_WIDTH, _MIN_REASON_WIDTH, _TAGS_WIDTH = 100, 12, 24
+_WIDTH = 100  # of a line
+_MIN_WIDTH = 12  # of the columns that are shortened
 
 
 class _Publication(NamedTuple):
@@ -167,20 +168,23 @@ def _built(data: bytes | None) -> _Publication:
 
 
 def _print_versions(out: Output, versions: list[ListedVersion]) -> None:
+    header = ["version", "date (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
     rows = [_cells(version) for version in versions]
-    header = ["version", "date (UTC)", "documents", "tokens", "size", "tags", "by", "reason"]
-    shown = [header, *[[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]]
-    used = sum(2 + max(map(len, column)) for column in list(zip(*shown, strict=True))[:-1])
-    width = max(_MIN_REASON_WIDTH, _WIDTH - used - 2)
-    out.table(header, [[*row[:-1], shortened(str(row[-1]), width)] for row in rows])
+    texts = [header, *[[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]]
+    *widths, tags_width, reason_width = [2 + max(map(len, column)) for column in zip(*texts, strict=True)]
+    left = _WIDTH - sum(widths)
+    tags_width = max(_MIN_WIDTH, min(tags_width, left - min(reason_width, _MIN_WIDTH)))
+    reason_width = max(_MIN_WIDTH, left - tags_width)
+    for row in rows:
+        row[-2:] = shortened(str(row[-2]), tags_width - 2), shortened(str(row[-1]), reason_width - 2)
+    out.table(header, rows)
 
 
 def _cells(version: ListedVersion) -> list[object]:
     counts = (version.documents, version.tokens, version.bytes and shown_bytes(version.bytes))
     shown = counts if version.damage is None else ("damaged",) * len(counts)
-    date = shown_time(version.at) if version.at else "-"
-    names = shortened(", ".join(version.tags), _TAGS_WIDTH)
-    return [version.version, date, *shown, names, printable(version.by or "-"), printable(version.reason or "-")]
+    who, why = printable(version.by or "-"), printable(version.reason or "-")
+    return [version.version, (version.at or "-")[:10], *shown, who, ", ".join(version.tags), why]
 
 
 def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
