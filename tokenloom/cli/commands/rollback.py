@@ -13,7 +13,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.hand_moves import move_by_hand, version_before
 from tokenloom.storage.versions.published import is_published, load_manifest
 from tokenloom.storage.versions.references import Reference, dataset_store, resolve, why_missing
-from tokenloom.storage.versions.tags import TagEntry
+from tokenloom.storage.versions.tags import LATEST, TagEntry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +47,9 @@ def run(dataset: str, tag: str, to: str | None, reason: str | None, allow_tryout
         store, tag, manifest, entries[-1], "rollback" if reason is None else reason, allow_tryout=allow_tryout
     )
     result = shown_move(out, store, tag, move)
-    if move.moved:
+    if move.moved and tag == LATEST:
         out.line("a build that finds nothing new leaves it there; one with new data moves it")
+    if move.moved:
         out.line(f"undo: tokenloom tag {store.root}@{result.previous} {tag}")
     return result
 
