@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+from tokenloom.storage.formats.keys import SEED_SPACE, order_keys
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
@@ -93,7 +94,7 @@ class VersionDocuments:
         """The seed, None if duplicates are kept."""
         rules, seed = self.manifest.spec.get("documents"), self.manifest.spec.get("seed", 0)
         keeps_duplicates = isinstance(rules, dict) and rules.get("deduplicate") is False
-        return seed if isinstance(seed, int) and not keeps_duplicates else None
+        return seed if isinstance(seed, int) and 0 <= seed < SEED_SPACE and not keeps_duplicates else None
 
     @property
     def num_documents(self) -> int:
@@ -102,7 +103,7 @@ class VersionDocuments:
 
     def batches(self, split: int) -> Iterator[Rows]:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
-        last_key = 0
+        last_key, seed = 0, self.key_seed
         for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
             path = version_path(self.manifest.version, shard.docs_name)
             with self._open(path, shard.documents) as table:
@@ -112,6 +113,8 @@ class VersionDocuments:
                         raise self._damaged(path, "its rows are not sorted by key")
                     if int(columns.input.max()) >= len(self.inputs):
                         raise self._damaged(path, "its documents name inputs that do not exist")
+                    if seed is not None and (order_keys(columns.content, seed) != keys).any():
+                        raise self._damaged(path, "its keys are not those of its contents")
                     last_key = int(keys[-1])
                     yield _rows(columns, number, split)
 

@@ -237,6 +237,7 @@ def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
     cases: list[tuple[Callable[[], None], str]] = [
         (lambda: write([*range(49), 3], 0), "its rows are not sorted by key"),
         (lambda: write(range(50), 1), "its documents name inputs that do not exist"),
+        (lambda: write(range(50), 0), "its keys are not those of its contents"),
         (path.unlink, "missing from a published version"),
     ]
     for damage, message in cases:
