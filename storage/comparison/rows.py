@@ -37,11 +37,7 @@ ROW = np.dtype(
 
 
 class Documents(Protocol):
-    """All documents of a version.
-
-    `splits` are the names of its splits, and `input_sources` the name of each input's source. `key_seed` is the seed
-    if the key of a document depends on nothing but seed and content, None if duplicates are kept.
-    """
+    """All documents of a version, read split by split."""
 
     @property
     def splits(self) -> Sequence[str]:
@@ -103,19 +99,13 @@ class VersionDocuments:
 
     def batches(self, split: int) -> Iterator[Rows]:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
-        last_key, seed = 0, self.key_seed
+        last_key = 0
         for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
             path = version_path(self.manifest.version, shard.docs_name)
             with self._open(path, shard.documents) as table:
                 for columns in table.batches():
-                    keys = columns.key
-                    if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
-                        raise self._damaged(path, "its rows are not sorted by key")
-                    if int(columns.input.max()) >= len(self.inputs):
-                        raise self._damaged(path, "its documents name inputs that do not exist")
-                    if seed is not None and (order_keys(columns.content, seed) != keys).any():
-                        raise self._damaged(path, "its keys are not those of its contents")
-                    last_key = int(keys[-1])
+                    self._check(columns, last_key, path)
+                    last_key = int(columns.key[-1])
                     yield _rows(columns, number, split)
 
     def _open(self, path: str, num_rows: int) -> DocumentTable:
@@ -123,6 +113,16 @@ class VersionDocuments:
             return DocumentTable(self.store, path, num_rows, _READ_BYTES)
         except FileNotFoundError as error:
             raise self._damaged(path, "missing from a published version") from error
+
+    def _check(self, columns: DocumentColumns, last_key: int, path: str) -> None:
+        """Raise FormatError if rows would be counted wrongly; `last_key` is that of the row before them."""
+        keys, seed = columns.key, self.key_seed
+        if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
+            raise self._damaged(path, "its rows are not sorted by key")
+        if int(columns.input.max()) >= len(self.inputs):
+            raise self._damaged(path, "its documents name inputs that do not exist")
+        if seed is not None and (order_keys(columns.content, seed) != keys).any():
+            raise self._damaged(path, "its keys are not those of its contents")
 
     def _damaged(self, path: str, what: str) -> FormatError:
         return FormatError(f"{self.store.place(path)}: {what}; restore it")

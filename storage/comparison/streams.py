@@ -10,6 +10,7 @@ only with the number of copies of the most frequent text.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,8 @@ from tokenloom.wording import shown_bytes
 
 _PART_ROWS = 2**19  # of both versions together; about 25 MB
 _CHUNK_ROWS = 2**19  # sorted and written at once
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Advance = Callable[[int], None]
 
@@ -96,8 +99,9 @@ def by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[R
     with tempfile.TemporaryFile(prefix="tokenloom-diff-") as file:
         try:
             chunks = [list(_write_chunks(file, side, num_parts, advance)) for side in (a, b)]
+            file.flush()
         except OSError as error:
-            if error.filename is not None or isinstance(error, StoreError):
+            if error.errno not in _FULL:
                 raise
             raise _no_room(num_rows, f"{folder}: {error.strerror}") from error
         for part in range(num_parts):

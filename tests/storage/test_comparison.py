@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import runpy
 import tracemalloc
 from collections import Counter
@@ -193,4 +194,16 @@ def test_a_disk_without_room_is_named_before_anything_is_written(monkeypatch: py
     monkeypatch.setattr("tokenloom.storage.comparison.streams.shutil.disk_usage", lambda _: usage)
     made = MadeDocuments([(1, "train", "web", 3)], None, 7, ("train",))
     with pytest.raises(StoreError, match=r"needs 96 bytes for a temporary file; 47 bytes are free in .*; set TMPDIR"):
+        compared(made, made)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(streams, "_write_chunks", fail)
+    made = MadeDocuments([(1, "train", "web", 3)], None, 7, ("train",))
+    with pytest.raises(
+        StoreError, match=r"needs 96 bytes for a temporary file; .*: No space left on device; set TMPDIR"
+    ):
         compared(made, made)

@@ -18,7 +18,9 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.cli.main import main
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.documents import DocumentTableWriter
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import version_path
 
 
@@ -246,3 +248,23 @@ def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
         assert f"{path}: {message}; restore it" in capsys.readouterr().err
         assert output.read_text() == "earlier\n"
         assert [file.name for file in tmp_path.iterdir() if "partial" in file.name] == []
+
+
+def test_an_error_of_a_store_is_not_taken_for_one_of_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = version_of(tmp_path, ["one", "two"])
+
+    def fail(*_: object) -> bytes:
+        raise StoreError("train/000000.docs: Input/output error")
+
+    monkeypatch.setattr(LocalStore, "read_range", fail)
+    assert main(["diff", reference, reference, "--list", "kept", "--output", str(tmp_path / "kept.jsonl")]) == 1
+    assert capsys.readouterr().err == "tokenloom: train/000000.docs: Input/output error\n"
+    assert not (tmp_path / "kept.jsonl").exists()
+
+
+def test_a_list_can_be_written_to_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reference = version_of(tmp_path, ["one", "two"])
+    assert run(capsys, reference, reference, "--list", "kept", "--output", "/dev/null")["listed"] == 2
+    assert Path("/dev/null").is_char_device()

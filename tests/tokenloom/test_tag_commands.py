@@ -290,8 +290,8 @@ def test_ls_fits_a_hundred_columns_and_shows_the_reason_of_a_version_that_a_pers
     version = project.build(3)
     for entry in project.store.names("tags/latest"):
         project.store.remove(f"tags/latest/{entry}")
-    for tag in ("latest", "production", "evaluation-of-november", "best"):
-        project.json("tag", f"{project.dataset}@{version}", tag, "--reason", "published by hand " * 9)
+    for name in ("latest", "production", "evaluation-of-november", "best"):
+        project.json("tag", f"{project.dataset}@{version}", name, "--reason", "published by hand " * 9)
     row = project.json("ls", project.dataset)["versions"][0]
     assert row["reason"] == "published by hand " * 9
     shown = project.shown("ls", project.dataset).splitlines()

@@ -111,7 +111,7 @@ def _check_options(fate: str | None, output: str | None, out: Output) -> None:
 
 
 def _compare(
-    a: VersionDocuments, b: VersionDocuments, tally: Tally, fate: str | None, write: Callable[[str], None]
+    a: VersionDocuments, b: VersionDocuments, tally: Tally, fate: str | None, write: Callable[[str], object]
 ) -> int:
     """Compare the documents, count them and write out those of one fate; return how many were written."""
     total = a.num_documents + b.num_documents
@@ -133,21 +133,26 @@ def _compare(
 
 
 @contextmanager
-def _writer(output: str | None) -> Iterator[Callable[[str], None]]:
+def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
     """Return what writes text to stdout, or to a file that appears under its name once it is complete."""
     if output is None:
         yield write_output
         return
-    path = Path(output)
-    partial = path.with_name(f".{path.name}.partial")
+    is_device = Path(output).exists() and not Path(output).is_file()  # a pipe, /dev/null
+    path = Path(output) if is_device else Path(output).resolve()
+    partial = path if is_device else path.with_name(f".{path.name}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            yield lambda text: (file.write(text), None)[1]
-        partial.replace(path)
+            yield file.write
+        if not is_device:
+            partial.replace(path)
     except OSError as error:
+        if isinstance(error, TokenloomError):  # of a store
+            raise
         raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        if not is_device:
+            partial.unlink(missing_ok=True)
 
 
 def _version(documents: VersionDocuments) -> ComparedVersion:
