@@ -121,15 +121,15 @@ def _compare(
     def advance(num_rows: int) -> None:
         progress.report(progress.Advanced(done=num_rows))
 
-    lines, listed = DocumentLines(a, b, fate) if fate else None, 0
+    lines = DocumentLines(a, b, fate) if fate else None
     for fates in compare(a, b, advance):
         tally.add(fates)
         num_rows = sum(map(len, fates)) + len(fates.kept)  # a kept document is a row of A and one of B
         progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
         if lines:
-            write("".join(lines.lines(fates)))
-            listed += len(getattr(fates, fate or ""))
-    return listed
+            for block in lines.blocks(fates):
+                write(block)
+    return lines.num_lines if lines else 0
 
 
 @contextmanager
