@@ -306,6 +306,8 @@ def _build_record(
         encoders=assignment.encoders,
         statistics=_statistics(plan, records),
         encoded=assignment.encoded,
+        at=tags.now(),
+        by=tags.user(),
     )
 
 

@@ -73,6 +73,7 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
         (["@{version}", "--force"], "give both"),
         (["@{version}", "--reason", "why"], "give both"),
         (["@{version}", "--force", "--reason", " "], "give both"),
+        (["@{version}", "--force", "--reason", "build"], "marks the moves of builds"),
         (["", "--force", "--reason", "why"], "name the version"),
         (["@latest"], "name a version of 16 hexadecimal digits"),
         (["@{version:.8}"], "name a version of 16 hexadecimal digits"),
@@ -82,6 +83,7 @@ def test_options_that_do_not_fit_together_are_usage_errors(
     command: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference, *options = command
+    (tmp_path / "data").mkdir()
     code, _, err = run(capsys, "publish", f"{tmp_path}/data{reference}".format(version="0123456789abcdef"), *options)
     assert code == 2
     assert message in err

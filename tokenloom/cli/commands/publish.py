@@ -65,7 +65,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         out: prints the result.
 
     Raises:
-        SpecError: the options do not fit together, or the reference names no version.
+        SpecError: the options do not fit together, or the reference or the reason is not valid.
         GateFailed: a check fails today, and `force` is not set.
         StoreError: there is no such candidate.
         WorkError: the candidate is damaged.
@@ -130,5 +130,3 @@ def _print(out: Output, result: PublishResult) -> None:
         out.line(f"already published: {result.reference}")
     if result.tag_moved:
         out.line(f"{result.tag} now names {result.version}: {result.reason}")
-    if result.tag_note:
-        out.line(f"the tag was not moved: {result.tag_note}")
