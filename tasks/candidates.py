@@ -18,6 +18,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import refuse_distrusted
+from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
 from tokenloom.storage.versions.published import is_published, missing_file, version_path
 from tokenloom.storage.work.candidates import (
     Candidate,
@@ -51,7 +52,6 @@ class Publication:
     reason: str | None
     tag: str | None
     tag_moved: bool
-    tag_note: str | None
     gates: list[GateResult]
 
 
@@ -64,10 +64,12 @@ def publish_candidate(store: Store, version: str, forced_because: str | None = N
         forced_because: why to publish it although checks fail; None if they decide.
 
     Raises:
-        StoreError: there is no such candidate, or the store can't be read or written.
+        SpecError: the reason is not one line of text.
+        StoreError: there is no such candidate, the store can't be read or written, or the tag was moved meanwhile.
         WorkError: the candidate is damaged, or a fast encoder that encoded it is distrusted.
         GateFailed: a check fails, and the publication is not forced.
     """
+    check_reason(forced_because or _REASON)
     if not has_candidate(store, version):
         return _published_before(store, version)
     with _naming_next_step():
@@ -95,15 +97,19 @@ def _published_before(store: Store, version: str) -> Publication:
         waiting = sorted(find_candidates(store))
         known = f"candidates are: {first_of(waiting)}" if waiting else "no candidate waits; build again from its spec"
         raise StoreError(f"{store.root}: no candidate {version}; {known}")
-    return Publication(
-        version, published=False, forced=False, reason=None, tag=None, tag_moved=False, tag_note=None, gates=[]
-    )
+    return Publication(version, published=False, forced=False, reason=None, tag=None, tag_moved=False, gates=[])
 
 
 def _create(store: Store, candidate: Candidate, gates: list[GateResult], forced_because: str | None) -> bool:
     """Make the version visible; return False if a build published it first."""
     version = candidate.manifest.version
-    record = replace(candidate.record.build, gates=gates, forced=forced_because if failed(gates) else None)
+    record = replace(
+        candidate.record.build,
+        gates=gates,
+        forced=forced_because if failed(gates) else None,
+        at=tags.now(),
+        by=tags.user(),
+    )
     store.replace(version_path(version, BUILD), encode_build(record))
     try:
         store.create(version_path(version, NAME), candidate.data)
@@ -120,17 +126,13 @@ def _finish(
     The tag stays if it names the version already, or if an earlier call published it and the tag's log has it.
     """
     version, tag, reason = candidate.manifest.version, candidate.record.tag, forced_because or _REASON
-    entries, note = tags.log(store, tag), None
-    is_named = version in {entry.version for entry in (entries[-1:] if published else entries)}
-    if not is_named:
-        try:
-            tags.move(store, tag, version, len(entries), reason)
-        except FileExistsError:
-            note = f"{tag} was moved to {tags.read_entry(store, tag, len(entries) + 1).version} at the same moment"
+    entries = tags.log(store, tag)
+    seen = entries[-1] if entries else None
+    stays = not published and version in {entry.version for entry in entries}
+    moved = not stays and move_by_hand(store, tag, candidate.manifest, seen, reason).moved
     remove_candidate(store, version)
-    moved = not is_named and note is None
     forced = published and forced_because is not None and bool(failed(gates))
-    return Publication(version, published, forced, reason if moved else None, tag, moved, note, gates)
+    return Publication(version, published, forced, reason if moved else None, tag, moved, gates)
 
 
 @contextmanager

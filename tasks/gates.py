@@ -117,7 +117,7 @@ def gate_failure(store: Store, version: str, results: Sequence[GateResult]) -> G
     message = (
         f"{reference}: {len(failed(results))} of {counted(len(results), 'check')} failed, so nothing was published: "
         f"{found}. Correct the data or `checks` and build again, or publish it as it is: "
-        f'tokenloom publish {quote(reference)} --force --reason "..."'
+        f'`tokenloom publish {quote(reference)} --force --reason "..."`'
     )
     return GateFailed(message, version, [asdict(result) for result in results])
 

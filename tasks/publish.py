@@ -309,6 +309,8 @@ def _build_record(
         encoders=assignment.encoders,
         statistics=_statistics(plan, records),
         encoded=assignment.encoded,
+        at=tags.now(),
+        by=tags.user(),
     )
 
 

@@ -144,8 +144,13 @@ def _megabytes(num_bytes: int) -> str:
 
 
 def show_checks(dataset: str, error: GateFailed) -> None:
-    """Write the results of the checks of a version that did not pass as a table."""
-    create_table_artifact(error.gates, key=f"{artifact_key(dataset)}-checks", description=_cell(str(error)))
+    """Write the results of the checks of a version that did not pass as a table, the failed ones first."""
+    rows = [
+        {"check": gate["name"], "result": "passed" if gate["passed"] else "failed"}
+        | {name: gate[name] for name in ("expected", "found")}
+        for gate in sorted(error.gates, key=lambda gate: bool(gate["passed"]))
+    ]
+    create_table_artifact(rows, key=f"{artifact_key(dataset)}-checks", description=_cell(str(error)))
 
 
 def show_verification(dataset: str, result: VerificationResult) -> None:

@@ -53,7 +53,8 @@ class BuildRecord:
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
     checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
     `encoded` by source; `gates` are those that the spec sets, and `forced` is why the version was published although
-    some failed, None if it was not. An earlier release wrote none of these four.
+    some failed, None if it was not. `at` (ISO 8601 in UTC) and `by` say when and by whom it was published. Earlier
+    releases did not write these six.
     """
 
     spec: JsonObject
@@ -68,6 +69,8 @@ class BuildRecord:
     encoded: dict[str, EncodedCounts] | None = None
     gates: list[GateResult] | None = None
     forced: str | None = None
+    at: str | None = None
+    by: str | None = None
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:

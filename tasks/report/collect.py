@@ -13,7 +13,6 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
-from tokenloom.tasks.plan import LATEST, TRYOUT
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, open_table_of, sampled_documents, version_decoder
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
@@ -102,7 +101,7 @@ def _tagging(store: Store, version: str) -> Tagging:
     """Return the tags that name a version, and the move by which a build, or else a person, published it."""
     newest = {tag: tags.newest(store, tag) for tag in store.names("tags")}
     current = [tag for tag, entry in newest.items() if entry and entry.version == version]
-    for tag in dict.fromkeys([LATEST, TRYOUT, *current]):
+    for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
         if entry := _first_naming(store, tag, version):
             return Tagging(current, tag, entry.at, entry.previous)
     return Tagging(current)

@@ -22,7 +22,7 @@ from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.formats.manifest import BUILD, NAME
 from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, decode_build, encode_build
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import hand_moves, tags
 from tokenloom.storage.versions.distrust import distrust
 from tokenloom.storage.versions.published import published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
@@ -187,6 +187,19 @@ def interrupted(call: Callable[[], object], num_writes: int) -> bool:
         except KeyboardInterrupt:
             return True
     return False
+
+
+def test_a_publication_whose_tag_moves_meanwhile_says_so_and_can_be_repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (first,) = store_of(folder), published_versions(store_of(folder))
+    version = fail(spec_of(folder, "after", **STRICT)).version
+    with monkeypatch.context() as patch:
+        patch.setattr(hand_moves, "check_lengths", lambda *args: tags.move(store, "latest", first, 1, "again"))
+        with pytest.raises(StoreError, match=f"latest was moved to {first} by .* at the same moment"):
+            publish_candidate(store, version, REASON)
+    assert publish_candidate(store, version, REASON).tag_moved
+    assert [entry.reason for entry in tags.log(store, "latest")] == ["build", "again", REASON]
 
 
 @pytest.mark.usefixtures("s3_proxy")

@@ -26,7 +26,7 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     monkeypatch.setattr(module, "emit_published", lambda *args: emitted.append(args))
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
     source = {"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}
-    strict = {"min_documents": 1000, "min_tokens": 10}
+    strict = {"min_tokens": 10, "min_documents": 1000}
     spec = make_spec(tmp_path / "store", [source], dataset="checked", checks=strict)
     with pytest.raises(GateFailed, match=r"1 of 2 checks failed.*min_documents: expected >= 1,000, found 50"):
         build_dataset(spec.with_workers(0))
@@ -39,8 +39,8 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     assert "\n" not in str(run.state.message)
     assert log_lines(run)[-1] == ("ERROR", f"failed: {run.state.message}")
     assert json.loads(artifact("checked-checks").data) == [
-        {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False},
-        {"name": "min_tokens", "expected": ">= 10", "found": "590", "passed": True},
+        {"check": "min_documents", "result": "failed", "expected": ">= 1,000", "found": "50"},
+        {"check": "min_tokens", "result": "passed", "expected": ">= 10", "found": "590"},
     ]
     assert not emitted
     relaxed = make_spec(tmp_path / "store", [source], dataset="checked", checks={"min_documents": 50})

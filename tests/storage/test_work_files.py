@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert find_partition_record(store, SPILL) == RECORD
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
     assert find_shard_record(store, VERSION, "train/000000", ()) == SHARD
+
+
+def test_the_record_of_a_shard_without_statistics_does_not_count(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write_shard(store)
+    write_shard_record(store, VERSION, replace(SHARD, statistics=None))
+    assert find_shard_record(store, VERSION, "train/000000", ()) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -51,7 +51,7 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False}
     version = value["error"]["version"]
     assert (code, value["error"]["type"], value["error"]["gates"]) == (3, "GateFailed", [gate])
-    assert f'tokenloom publish {dataset}@{version} --force --reason "..."' in err
+    assert f'`tokenloom publish {dataset}@{version} --force --reason "..."`' in err
 
     code, value = run_json(capsys, "publish", dataset)
     (waiting,) = value["candidates"]
@@ -75,6 +75,7 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
         (["@{version}", "--force"], "give both"),
         (["@{version}", "--reason", "why"], "give both"),
         (["@{version}", "--force", "--reason", " "], "give both"),
+        (["@{version}", "--force", "--reason", "build"], "marks the moves of builds"),
         (["", "--force", "--reason", "why"], "name the version"),
         (["@latest"], "name a version of 16 hexadecimal digits"),
         (["@{version:.8}"], "name a version of 16 hexadecimal digits"),
@@ -84,6 +85,7 @@ def test_options_that_do_not_fit_together_are_usage_errors(
     command: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference, *options = command
+    (tmp_path / "data").mkdir()
     code, _, err = run(capsys, "publish", f"{tmp_path}/data{reference}".format(version="0123456789abcdef"), *options)
     assert code == 2
     assert message in err

@@ -32,6 +32,10 @@ _COMMANDS = (
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
     _Command("report", "write a page with the figures of a version", "tokenloom.cli.commands.report"),
+    _Command("diff", "compare two versions document by document", "tokenloom.cli.commands.diff"),
+    _Command("tag", "let a tag name a version", "tokenloom.cli.commands.tag"),
+    _Command("rollback", "let a tag name the version again that it named before", "tokenloom.cli.commands.rollback"),
+    _Command("log", "show which versions a tag named, since when and why", "tokenloom.cli.commands.log"),
     _Command("up", "start a Prefect server with the deployments and a worker", "tokenloom.cli.commands.up"),
     _Command("deploy", "create the deployments on a running Prefect server", "tokenloom.cli.commands.deploy"),
     _Command(

@@ -67,7 +67,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         out: prints the result.
 
     Raises:
-        SpecError: the options do not fit together, or the reference names no version.
+        SpecError: the options do not fit together, or the reference or the reason is not valid.
         GateFailed: a check fails today, and `force` is not set.
         StoreError: there is no such candidate.
         WorkError: the candidate is damaged.
@@ -126,8 +126,8 @@ def _print(out: Output, result: PublishResult) -> None:
         why = f", although {counted(len(failed(result.gates)), 'check')} failed" if result.forced else ""
         out.line(f"published {result.reference}{why}")
         out.table(
-            ["check", "expected", "found", ""],
-            [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in result.gates],
+            ["check", "result", "expected", "found"],
+            [[gate.name, "passed" if gate.passed else "failed", gate.expected, gate.found] for gate in result.gates],
         )
     else:
         out.line(f"already published: {result.reference}")
@@ -135,5 +135,3 @@ def _print(out: Output, result: PublishResult) -> None:
         out.line(f"{result.tag} now names {result.version}: {result.reason}")
     if result.report:
         out.line(f"report {result.report}")
-    if result.tag_note:
-        out.line(f"the tag was not moved: {result.tag_note}")
