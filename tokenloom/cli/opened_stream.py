@@ -65,7 +65,9 @@ def open_loaded(reference: str | None, arguments: LoaderArguments) -> OpenedStre
 
     with as_usage_errors():
         stream = make_stream(source, order["order"], order["seed"], order["lanes"])
-    datasets: dict[str | None, TokenDataset] = {None: source} if isinstance(source, TokenDataset) else {**source.datasets}
+    datasets: dict[str | None, TokenDataset] = (
+        {None: source} if isinstance(source, TokenDataset) else dict(source.datasets.items())
+    )
     return OpenedStream(stream, taken, datasets)
 
 

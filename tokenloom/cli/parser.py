@@ -31,6 +31,7 @@ _COMMANDS = (
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
     _Command("trace", "show the documents in a batch or a sample", "tokenloom.cli.commands.trace"),
+    _Command("where", "find a document, and the training steps that see it", "tokenloom.cli.commands.where"),
     _Command("up", "start a Prefect server with the deployments and a worker", "tokenloom.cli.commands.up"),
     _Command("deploy", "create the deployments on a running Prefect server", "tokenloom.cli.commands.deploy"),
     _Command(

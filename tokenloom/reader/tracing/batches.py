@@ -12,7 +12,7 @@ from tokenloom.reader.tracing.samples import trace_samples
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
 
-_MAX_POSITION = 2**62  # as in a state
+MAX_POSITION = 2**62  # as in a state
 
 
 def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[TracedSample]:
@@ -48,7 +48,7 @@ def trace_step(
     if left is not None and step >= left:
         raise IndexError(f"step {step:,} is past the last epoch, which ends after {counted(left, 'step')} (from 0)")
     position = start + step * steps.samples
-    if position + steps.samples > _MAX_POSITION:
+    if position + steps.samples > MAX_POSITION:
         raise IndexError(f"step {step:,} is past the last position of a stream, 2**62")
     world_size = steps.ranks.world_size
     found: list[TracedSample] = []

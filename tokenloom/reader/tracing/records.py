@@ -59,3 +59,4 @@ class Sighting(TypedDict):
     position: int
     sample: int
     member: NotRequired[str]  # in a mixture
+    seen: NotRequired[bool]  # with a state: whether the run had taken it by then

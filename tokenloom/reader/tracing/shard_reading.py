@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray
@@ -17,6 +17,7 @@ from tokenloom.storage.packing.counting import read_header_and_offsets
 from tokenloom.storage.packing.plan_file import kept_plan
 from tokenloom.storage.packing.plans import ShardPlan, sample_key
 from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.tables import open_document_table
 from tokenloom.wording import counted
 
 
@@ -54,14 +55,7 @@ class ShardReading:
 
     def table(self) -> DocumentTable:
         """Open the document table; raise StoreError if it is missing, FormatError if it is damaged."""
-        path = version_path(self._version, self.entry.docs_name)
-        try:
-            return DocumentTable(self._store, path, self.entry.documents)
-        except FileNotFoundError as error:
-            raise StoreError(
-                f"{self._store.place(path)}: missing from a published version; `tokenloom verify "
-                f"{self._data.reference}` says what to do"
-            ) from error
+        return open_document_table(self._store, self._version, self.entry)
 
     def documents(self, table: DocumentTable, start: int, end: int) -> DocumentColumns:
         """Return the documents that have one of the tokens [start, end), in order; empty documents have none.

@@ -10,6 +10,7 @@ import numpy as np
 from tokenloom.reader.order.steps import Steps
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.streams import DatasetStream, MixtureStream, Stream
+from tokenloom.reader.tracing.batches import MAX_POSITION
 from tokenloom.reader.tracing.records import Sighting
 from tokenloom.reader.tracing.shard_reading import ShardReading
 from tokenloom.storage.formats.arrays import Int64s
@@ -36,9 +37,13 @@ def find_sightings(
         tokens: ranges of tokens, such as those of documents.
         steps: which positions the ranks take; the rank of `steps` does not matter.
         epochs: of the dataset, or of each member's own stream.
+
+    Raises IndexError if the epochs end past the last position of a stream.
     """
     found: list[Sighting] = []
     for member, own in _members(stream):
+        if epochs.stop * own.order.num_samples > MAX_POSITION:
+            raise IndexError(f"epoch {epochs.stop - 1:,} is past the last position of a stream, 2**62")
         files = own.dataset.files
         if (files.manifest.version, files.split) == (version, split):
             samples = samples_with(own.dataset, tokens)
