@@ -16,6 +16,7 @@ from tokenloom.tasks.lookup.outcomes import FoundDocument, HashedText, Lookup
 from tokenloom.tasks.lookup.tables import VersionTables, content_of, is_any_of, shown
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
 from tokenloom.tasks.rows.rules import load_transform
+from tokenloom.wording import counted
 
 _BYTE_ORDER_MARK = "\ufeff"
 
@@ -109,9 +110,9 @@ def why_filtered(tables: VersionTables, text: str | None) -> str:
         return "documents.transform leaves it out"
     minimum, maximum = tables.rules.get("min_chars", 1), tables.rules.get("max_chars")
     if len(text) < minimum:
-        return f"it has {len(text):,} characters, and documents.min_chars is {minimum:,}"
+        return f"it has {counted(len(text), 'character')}, and documents.min_chars is {minimum:,}"
     if maximum is not None and len(text) > maximum:
-        return f"it has {len(text):,} characters, and documents.max_chars is {maximum:,}"
+        return f"it has {counted(len(text), 'character')}, and documents.max_chars is {maximum:,}"
     return ""
 
 
