@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.cli.loader_arguments import LoaderArguments
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 
@@ -88,23 +86,26 @@ def open_dataset(reference: str, split: str, seq_len: int, packing: str) -> Toke
     """Open a split, and say so if its samples must be counted first; raise SpecError for a bad argument."""
     from tokenloom.reader.dataset import TokenDataset
 
-    store, manifest = resolve(parse_reference(reference))
-    check_split(reference, manifest, split)
     with as_usage_errors():
-        _announce_counting(store, manifest, split, packing, seq_len)
-        return TokenDataset(f"{store.root}@{manifest.version}", split, seq_len, packing=packing)
+        _announce_counting(reference, split, packing, seq_len)
+        return TokenDataset(reference, split, seq_len, packing=packing)
 
 
-def _announce_counting(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int) -> None:
+def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -> None:
+    """Say so if opening a split reads all of its shards; raise ValueError or StoreError as opening would."""
     from tokenloom.storage.cache.cache_settings import default_cache_folder
     from tokenloom.storage.packing.plans import check_packing, sample_key
     from tokenloom.storage.packing.sample_counts import has_counts
 
     check_packing(packing, seq_len)
+    if packing == "concat":
+        return
+    store, manifest = resolve(parse_reference(reference))
+    check_split(reference, manifest, split)
     if not has_counts(manifest, split, packing, seq_len, default_cache_folder()):
         print_status(
             f"{store.root}@{manifest.version}: counting the samples of {split} for {sample_key(packing, seq_len)} "
-            f"first, because the manifest does not list them: this reads the document offsets of every shard. `packs` "
+            "first, because the manifest does not list them: this reads the document offsets of every shard. `packs` "
             f"in the spec or `tokenloom pack REF --seq-len {seq_len} --packing {packing}` counts them ahead of time"
         )
 
@@ -139,10 +140,9 @@ def _of_state(reference: str | None, arguments: LoaderArguments) -> tuple[TokenD
     streams: dict[str, Any] = {**members} if members else {"": state["stream"]}
     for name, stream in streams.items():
         place = store if isinstance(store, str) else store[name]
-        opened, manifest = resolve(parse_reference(f"{place}/{stream['dataset']}@{stream['version']}"))
-        check_split(place, manifest, stream["split"])
+        named = f"{place}/{stream['dataset']}@{stream['version']}"
         with as_usage_errors():
-            _announce_counting(opened, manifest, stream["split"], stream["packing"], stream["seq_len"])
+            _announce_counting(named, stream["split"], stream["packing"], stream["seq_len"])
     with as_usage_errors():
         source, order = open_source(store, state, {})
     return source, order, state["samples"]

@@ -43,7 +43,7 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
         return zip(places.tolist(), _ShardTracer(data, shard, inputs, chars).trace(samples[places]), strict=True)
 
     with ThreadPoolExecutor(_READERS) as readers:
-        traced = [pair for pairs in readers.map(trace_shard, np.unique(shards).tolist()) for pair in pairs]
+        traced = [pair for pairs in readers.map(trace_shard, sorted(set(shards.tolist()))) for pair in pairs]
     return [sample for _, sample in sorted(traced, key=lambda pair: pair[0])]
 
 
