@@ -157,7 +157,7 @@ def _print(out: Output, title: str, samples: list[TracedSample]) -> None:
 
 def _described(document: TracedDocument) -> str:
     start, end, begin = document["start"], document["end"], document["document_start"]
-    part = f"{begin:,} to {begin + end - start:,} of its {counted(document['num_tokens'], 'token')}"
+    part = f"tokens {begin:,} to {begin + end - start:,} of {document['num_tokens']:,}"
     identifier = f", id {document['id']}" if document.get("id") is not None else ""
     place = f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
     return f"  {start:>6,} to {end:>6,}  {place}, {part}, content {document['content']}"
