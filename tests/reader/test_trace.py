@@ -27,7 +27,7 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order, Schedule, Steps, permute, unpermute
 from tokenloom.reader.ranks import Ranks
-from tokenloom.reader.tracing.batches import trace_step
+from tokenloom.reader.tracing.batches import step_position, trace_all_ranks
 from tokenloom.reader.tracing.records import Trace, TracedSample
 from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
 from tokenloom.storage.packing.plans import PACKINGS
@@ -294,7 +294,8 @@ def test_a_padded_batch_has_only_the_samples_that_exist(built: Built) -> None:
 
 def test_all_ranks_together_are_one_range_of_the_stream(built: Built) -> None:
     stream = built.dataset().stream("block", 5, None)
-    found = trace_step(stream, Steps(Ranks(0, 3, "test"), 2, None, True), 4, 0, start=7, all_ranks=True)
+    steps = Steps(Ranks(0, 3, "test"), 2, None, True)
+    found = trace_all_ranks(stream, steps, step_position(steps, 4, start=7), 0)
     assert [sample["rank"] for sample in found] == [0, 0, 1, 1, 2, 2]
     assert {sample["sample"] for sample in found} == set(stream.order.samples(np.arange(31, 37)).tolist())
 

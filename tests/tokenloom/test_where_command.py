@@ -15,6 +15,8 @@ import pytest
 import xxhash
 
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom.cli.main import main
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
@@ -386,6 +388,21 @@ def test_a_state_of_another_split_sees_nothing_and_says_so(
     assert "the state reads test of " in capsys.readouterr().out
 
 
+def test_a_remote_store_gives_the_same_answers(
+    built: Built, copies: Built, run: Run, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    for name, local in (("built", built), ("copies", copies)):
+        upload(s3_url, Path(local.reference.partition("@")[0]), f"{name}/data")
+        remote = f"s3://{BUCKET}/{name}/data@{local.reference.rpartition('@')[2]}"
+        for what in (("--content", _content(_TEXTS[7])), ("--path", "news.parquet", "--row", "7")):
+            arguments = (*what, *_LOADER, "--packing", "best_fit")
+            expected = run("where", local.reference, *arguments) | {"reference": remote}
+            assert run("where", remote, *arguments) == expected
+        step = ("--step", "3", *_LOADER, "--split", "test")
+        assert run("trace", remote, *step)["samples"] == run("trace", local.reference, *step)["samples"]
+    assert not [path for path in tmp_path.rglob("*.tok") if path.stat().st_size > 0]
+
+
 # ---- what is refused, and what people see
 
 
@@ -404,7 +421,7 @@ def test_a_state_of_another_split_sees_nothing_and_says_so(
         (("trace", "--step", "1", *_LOADER, "--order", "fully"), "order must be one of block, full, sequential"),
         (("trace", "--step", "1", *_LOADER, "--packing", "tight"), "packing: one of concat"),
         (("trace", "--step", "1", "--seq-len", "16"), "--batch-size is required"),
-        (("trace", "--sample", "99999", "--seq-len", "16"), "sample 99999 is outside of a dataset with"),
+        (("trace", "--sample", "99999", "--seq-len", "16"), "--sample 99999: the split has "),
         (
             ("trace", "--sample", "1", *_LOADER),
             "--seed: --sample counts the samples of the split itself; omit it",

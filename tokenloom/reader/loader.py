@@ -263,9 +263,10 @@ class TokenLoader:
             StoreError: a shard or its document table can't be read.
             FormatError: one of them is damaged.
         """
-        from tokenloom.reader.tracing.batches import trace_step  # training does not need it
+        from tokenloom.reader.tracing.batches import step_position, trace_batch  # training does not need it
 
-        return {"samples": trace_step(self.stream, self.steps, checked_int("step", step), checked_int("chars", chars))}
+        position = step_position(self.steps, checked_int("step", step))
+        return {"samples": trace_batch(self.stream, self.steps, position, checked_int("chars", chars))}
 
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far, and what limits it."""

@@ -90,8 +90,9 @@ def run(
     if sample is not None:
         _refuse_step_arguments(arguments, rank, num_epochs)
         data = open_dataset(*_of_sample(reference, arguments))
-        with as_usage_errors():
-            samples = data.trace(sample, chars)["samples"]
+        if sample >= len(data):
+            raise SpecError(f"--sample {sample}: the split has {counted(len(data), 'sample')}, from 0")
+        samples = data.trace(sample, chars)["samples"]
         found: str | None = data.reference
         title = f"{found}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})"
     else:
@@ -110,14 +111,15 @@ def run(
 def _trace_step(
     opened: OpenedStream, arguments: LoaderArguments, step: str, rank: int | None, num_epochs: int | None, chars: int
 ) -> list[TracedSample]:
-    from tokenloom.reader.tracing.batches import trace_step
+    from tokenloom.reader.tracing.batches import step_position, trace_all_ranks, trace_batch
 
     if step.startswith("+") and arguments.state is None:
         raise SpecError(f"--step {step}: a step after a state needs --state")
     start = opened.taken if step.startswith("+") else 0
     steps = make_steps(arguments, rank, opened.stream.num_samples, num_epochs)
     with as_usage_errors():
-        return trace_step(opened.stream, steps, int(step), chars, start, all_ranks=rank is None)
+        position = step_position(steps, int(step), start)
+    return (trace_all_ranks if rank is None else trace_batch)(opened.stream, steps, position, chars)
 
 
 def _of_sample(reference: str | None, arguments: LoaderArguments) -> tuple[str, str, int, str]:

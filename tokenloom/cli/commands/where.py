@@ -151,7 +151,7 @@ def _sightings(
     reference: str, place: str, manifest: Manifest, found: Lookup, arguments: LoaderArguments, epochs: range
 ) -> tuple[list[Sighting], str]:
     """Return the steps that see the documents, and why there can be none, "" if there can."""
-    from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
+    from tokenloom.reader.tracing.sightings import ShardTokens, check_epochs, find_sightings
 
     split = found.documents[0]["split"]  # of all: a content determines it
     is_state = arguments.state is not None
@@ -165,7 +165,8 @@ def _sightings(
     ]
     steps = make_steps(arguments, None)
     with as_usage_errors():
-        seen = find_sightings(opened.stream, manifest.version, split, tokens, steps, epochs)
+        check_epochs(opened.stream, epochs)
+    seen = find_sightings(opened.stream, manifest.version, split, tokens, steps, epochs)
     return [{**each, "seen": each["position"] < opened.taken} for each in seen] if is_state else seen, ""
 
 

@@ -27,22 +27,13 @@ def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[Trace
     return [traced[place] for place in range(len(positions))]
 
 
-def trace_step(
-    stream: Stream, steps: Steps, step: int, chars: int, start: int = 0, all_ranks: bool = False
-) -> list[TracedSample]:
-    """Return the batch of a rank in a step, or of all ranks, each sample with its documents and rank.
-
-    A batch that is padded has fewer samples. See trace_samples for more errors.
+def step_position(steps: Steps, step: int, start: int = 0) -> int:
+    """Return the position of the stream at which a step begins; raise IndexError if there is no such step.
 
     Args:
-        stream: the samples.
-        steps: which positions the rank takes.
+        steps: of any rank.
         step: counted from `start`, at least 0.
-        chars: the text of each document is cut to this many characters; 0 for no text.
         start: a position of the stream, such as that of a state.
-        all_ranks: return the batches of all ranks, one after the other.
-
-    Raises IndexError if there is no such step.
     """
     left = steps.left(start)
     if left is not None and step >= left:
@@ -50,10 +41,20 @@ def trace_step(
     position = start + step * steps.samples
     if position + steps.samples > MAX_POSITION:
         raise IndexError(f"step {step:,} is past the last position of a stream, 2**62")
-    world_size = steps.ranks.world_size
-    found: list[TracedSample] = []
-    for rank in range(world_size) if all_ranks else [steps.ranks.rank]:
-        of_rank = replace(steps, ranks=Ranks(rank, world_size, steps.ranks.origin))
-        batch = trace_positions(stream, of_rank.positions(position, 1), chars)
-        found += [{**sample, "rank": rank} for sample in batch]
-    return found
+    return position
+
+
+def trace_batch(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
+    """Return the batch of a rank in the step that begins at a position, each sample with its documents and rank.
+
+    A batch that is padded has fewer samples. See trace_samples for errors.
+    """
+    batch = trace_positions(stream, steps.positions(position, 1), chars)
+    return [{**sample, "rank": steps.ranks.rank} for sample in batch]
+
+
+def trace_all_ranks(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
+    """Return the batches of all ranks in the step that begins at a position, one after the other; see trace_batch."""
+    world_size, origin = steps.ranks.world_size, steps.ranks.origin
+    ranks = [replace(steps, ranks=Ranks(rank, world_size, origin)) for rank in range(world_size)]
+    return [sample for of_rank in ranks for sample in trace_batch(stream, of_rank, position, chars)]

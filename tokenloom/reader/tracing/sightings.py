@@ -36,20 +36,23 @@ def find_sightings(
         split: the split of the tokens.
         tokens: ranges of tokens, such as those of documents.
         steps: which positions the ranks take; the rank of `steps` does not matter.
-        epochs: of the dataset, or of each member's own stream.
-
-    Raises IndexError if the epochs end past the last position of a stream.
+        epochs: of the dataset, or of each member's own stream, as check_epochs allows.
     """
     found: list[Sighting] = []
     for member, own in _members(stream):
-        if epochs.stop * own.order.num_samples > MAX_POSITION:
-            raise IndexError(f"epoch {epochs.stop - 1:,} is past the last position of a stream, 2**62")
         files = own.dataset.files
         if (files.manifest.version, files.split) == (version, split):
             samples = samples_with(own.dataset, tokens)
             for epoch in epochs:
                 found += _sightings(stream, member, own, samples, steps, epoch)
     return sorted(found, key=lambda sighting: sighting["position"])
+
+
+def check_epochs(stream: Stream, epochs: range) -> None:
+    """Raise IndexError if the epochs of a dataset or a member end past the last position of a stream."""
+    for _, own in _members(stream):
+        if epochs.stop * own.order.num_samples > MAX_POSITION:
+            raise IndexError(f"epoch {epochs.stop - 1:,} is past the last position of a stream, 2**62")
 
 
 def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
