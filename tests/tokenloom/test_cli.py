@@ -418,6 +418,10 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
     assert json.loads(done.stdout)["published"] is True
     assert done.stderr.count("starting a temporary Prefect server (analytics off)") == 1
     assert len(_visible(project)) == 2
+    again = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["published"] is False
+    assert "temporary Prefect server" not in again.stderr  # there is nothing to run
 
 
 @pytest.mark.slow
