@@ -152,10 +152,10 @@ class TokenDataset(SplitSamples, SampleSource):
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
         """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
-        for index in map(operator.index, indices):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"sample {index} is outside of a dataset with {counted(len(self), 'sample')}")
-        return np.array([operator.index(index) for index in indices], dtype=np.int64) % max(1, len(self))
+        requested = np.array([operator.index(index) for index in indices], dtype=np.int64)
+        if outside := requested[(requested < -len(self)) | (requested >= len(self))].tolist():
+            raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(len(self), 'sample')}")
+        return requested % max(1, len(self))
 
     def stream(self, order: str, seed: int, lanes: int | None) -> DatasetStream:
         """See SampleSource."""

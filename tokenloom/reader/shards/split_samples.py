@@ -125,10 +125,14 @@ class SplitSamples:
             if len(shard.plan) == self.counts[index]:
                 return shard.plan
             self.shards.drop(index)
-        raise FormatError(
-            f"{shard.path}: the shard has {counted(len(shard.plan), 'sample')} of "
-            f"{sample_key(self.packing, self.seq_len)}, but {self.counts[index]:,} were counted: the shard or the "
-            f"manifest was replaced; restore it, or remove {default_cache_folder()}/counts"
+        raise self.wrong_count(index, len(shard.plan), str(shard.path))
+
+    def wrong_count(self, index: int, num_samples: int, place: str) -> FormatError:
+        """Return the error for a shard at `place` that has another number of samples than were counted."""
+        return FormatError(
+            f"{place}: the shard has {counted(num_samples, 'sample')} of {sample_key(self.packing, self.seq_len)}, "
+            f"but {self.counts[index]:,} were counted: the shard or the manifest was replaced; restore it, or remove "
+            f"{default_cache_folder()}/counts"
         )
 
     def decode(self, ids: Sequence[int] | Integers) -> str:

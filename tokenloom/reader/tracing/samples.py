@@ -16,7 +16,7 @@ from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTa
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.published import read_inputs
 
-_READERS = 8  # shards read at the same time
+_READERS = 8  # shards of a remote store that are read at the same time
 _TOKENS_OF_CHAR = 4  # tokens decoded for a character of text, at most
 
 
@@ -42,7 +42,7 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
         places = np.flatnonzero(shards == shard)
         return zip(places.tolist(), _ShardTracer(data, shard, inputs, chars).trace(samples[places]), strict=True)
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with ThreadPoolExecutor(_READERS if data.files.is_remote else 1) as readers:
         traced = [pair for pairs in readers.map(trace_shard, sorted(set(shards.tolist()))) for pair in pairs]
     return [sample for _, sample in sorted(traced, key=lambda pair: pair[0])]
 

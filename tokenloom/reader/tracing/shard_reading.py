@@ -15,10 +15,9 @@ from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.packing.counting import read_header_and_offsets
 from tokenloom.storage.packing.plan_file import kept_plan
-from tokenloom.storage.packing.plans import ShardPlan, sample_key
+from tokenloom.storage.packing.plans import ShardPlan
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.tables import open_document_table
-from tokenloom.wording import counted
 
 
 class ShardReading:
@@ -46,11 +45,7 @@ class ShardReading:
         data = self._data
         plan = kept_plan(default_cache_folder(), data.packing, data.seq_len, self._header, self._offsets)
         if len(plan) != data.counts[self._index]:
-            raise FormatError(
-                f"{self._store.place(self._path)}: the shard has {counted(len(plan), 'sample')} of "
-                f"{sample_key(data.packing, data.seq_len)}, but {data.counts[self._index]:,} were counted: the shard "
-                f"or the manifest was replaced; restore it, or remove {default_cache_folder()}/counts"
-            )
+            raise data.wrong_count(self._index, len(plan), self._store.place(self._path))
         return plan
 
     def table(self) -> DocumentTable:
