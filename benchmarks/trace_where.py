@@ -1,6 +1,6 @@
 """Measure `tokenloom trace` and `tokenloom where` on a version of 10**12 tokens.
 
-    python benchmarks/trace.py [--rounds 5] [--shards 10000] [--documents 100000] [--json FILE]
+    python benchmarks/trace_where.py [--rounds 5] [--shards 10000] [--documents 100000] [--json FILE]
 
 The manifest lists all shards, of 100,000,000 tokens and 100,000 documents each. Only those that the commands touch
 exist: their tokens are zeros that take no disk space, their document offsets and tables are real. Each command is a
