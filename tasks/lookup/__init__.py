@@ -2,6 +2,7 @@
 
 outcomes      what a lookup returns
 tables        the document tables of a version: by key, or row by row
+known_spec    the spec that says where the sources are
 contents      by content and by text
 source_rows   reads a row of a source again
 rows          by path and row

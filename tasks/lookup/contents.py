@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from tokenloom.errors import InputError, SpecError
 from tokenloom.storage.formats.arrays import UInt64s
@@ -15,7 +16,7 @@ from tokenloom.tasks.lookup.known_spec import KnownSpec
 from tokenloom.tasks.lookup.outcomes import FoundDocument, HashedText, Lookup
 from tokenloom.tasks.lookup.tables import VersionTables, content_of, is_any_of, shown
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
-from tokenloom.tasks.rows.rules import load_transform
+from tokenloom.tasks.rows.rules import transformed
 from tokenloom.wording import counted
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -35,7 +36,7 @@ def look_up_content(tables: VersionTables, content: str, known: KnownSpec) -> Lo
         return Lookup("found", "", found, [])
     split = tables.split_of(words)
     excluded = why_excluded(tables, words, known)
-    reason = excluded or f"no document has the content {content}; it would be in the split {split}"
+    reason = excluded or f"no document has the content {content}; it would be in the split {split}{hint(tables)}"
     return Lookup("excluded" if excluded else "not_found", reason, [], [])
 
 
@@ -51,7 +52,7 @@ def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
         InputError: the file can't be read, or is not UTF-8.
         SpecError: the version has a transform, and there is no spec.
     """
-    texts = {what: _transformed(tables, text, known) for what, text in _variants(_read(path)).items()}
+    texts = {what: _transformed(tables, text, known, path) for what, text in _variants(_read(path)).items()}
     hashed: list[HashedText] = []
     contents: list[UInt64s] = []
     for what, text in texts.items():
@@ -68,7 +69,8 @@ def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
             return Lookup("excluded", excluded, [], hashed)
     if why := next(filter(None, (why_filtered(tables, text) for text in texts.values())), ""):
         return Lookup("filtered", why, [], hashed)
-    return Lookup("not_found", f"no document has one of these {len(hashed)} texts, which were hashed", [], hashed)
+    reason = f"no document has one of these {len(hashed)} texts, which were hashed{hint(tables)}"
+    return Lookup("not_found", reason, [], hashed)
 
 
 def find_contents(tables: VersionTables, contents: Sequence[UInt64s]) -> list[FoundDocument]:
@@ -87,11 +89,9 @@ def hash_of(text: str) -> UInt64s:
 
 
 def why_excluded(tables: VersionTables, content: UInt64s, known: KnownSpec) -> str:
-    """Return why a content was excluded, "" if it was not; a list that can't be read or has changed is named."""
+    """Return why a content was excluded, "" if it was not, or if the list can't be read."""
     listed = tables.rules.get("exclude")
-    if not listed:
-        return ""
-    if known.spec is None or not known.spec.documents.exclude:
+    if not listed or known.spec is None or not known.spec.documents.exclude:
         return ""
     url = known.spec.documents.exclude
     try:
@@ -102,6 +102,15 @@ def why_excluded(tables: VersionTables, content: UInt64s, known: KnownSpec) -> s
     if not is_excluded(excluded, content[:1], content[1:])[0]:
         return ""
     return f"documents.exclude lists it: {url}{'' if is_same else ', which has changed since the build'}"
+
+
+def hint(tables: VersionTables) -> str:
+    """Return what else can keep a text out of a version, for the end of a message."""
+    limit = tables.manifest.spec.get("limit")
+    found = [f"the version is a try-out of the first {limit:,} documents of each source"] if limit else []
+    if tables.rules.get("exclude"):
+        found.append("documents.exclude may have listed it: its file can't be read, or does not list it now")
+    return "".join(f"; {each}" for each in found)
 
 
 def why_filtered(tables: VersionTables, text: str | None) -> str:
@@ -140,10 +149,13 @@ def _variants(text: str) -> dict[str, str]:
     return {what: base for base, what in first.items()}
 
 
-def _transformed(tables: VersionTables, text: str, known: KnownSpec) -> str | None:
-    """Return the text after the transform of the version, None if that leaves it out."""
+def _transformed(tables: VersionTables, text: str, known: KnownSpec, path: str) -> str | None:
+    """Return the text of a file after the transform of the version, None if that leaves it out."""
     if not tables.rules.get("transform"):
         return text
     if known.spec is None or known.spec.documents.transform is None:
         raise SpecError("the version was built with a documents.transform, which is code: give --spec, so that it runs")
-    return load_transform(known.spec.documents.transform.function)(text)
+    function = known.spec.documents.transform.function
+    texts = transformed(pa.array([text], pa.large_string()), np.zeros(1, np.uint64), function, lambda _: path)
+    found: str | None = texts[0].as_py()
+    return found

@@ -10,7 +10,7 @@ from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.manifest import QUARANTINE
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.lookup.contents import hash_of, why_excluded, why_filtered
+from tokenloom.tasks.lookup.contents import hash_of, hint, why_excluded, why_filtered
 from tokenloom.tasks.lookup.known_spec import KnownSpec
 from tokenloom.tasks.lookup.outcomes import HashedText, Lookup
 from tokenloom.tasks.lookup.source_rows import SourceRow, read_source_row
@@ -78,7 +78,7 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
         return Lookup("duplicate", reason, documents, hashed)
     if excluded := why_excluded(tables, content, known):
         return Lookup("excluded", excluded, [], hashed)
-    return Lookup("not_found", f"no document has its text{_hint(tables)}", [], hashed)
+    return Lookup("not_found", f"no document has its text{hint(tables)}", [], hashed)
 
 
 def _scanned(tables: VersionTables, number: int, row: int, why: str) -> Lookup:
@@ -125,11 +125,3 @@ def _of_lines(known: KnownSpec, entry: InputEntry) -> str:
     assert known.spec is not None  # it was read with it
     source = known.spec.sources[known.spec.source_names().index(entry.source)]
     return "; rows of this kind are byte offsets of lines" if source.kind in ("jsonl", "text") else ""
-
-
-def _hint(tables: VersionTables) -> str:
-    limit = tables.manifest.spec.get("limit")
-    listed = tables.rules.get("exclude")
-    found = [f"the version is a try-out of the first {limit:,} documents of each source"] if limit else []
-    found += ["documents.exclude may list it, and its file can't be read or has changed"] if listed else []
-    return "".join(f"; {each}" for each in found)
