@@ -455,6 +455,8 @@ def test_states_that_do_not_fit_are_usage_errors(built: Built, run: Run, tmp_pat
     assert "--seed: --state determines it; omit it" in run(*arguments, "--seed", 1, code=2)["error"]["message"]
     without = ("trace", *arguments[2:])
     assert "--store: give the store of the dataset, or REF" in run(*without, code=2)["error"]["message"]
+    path.write_text(json.dumps(state | {"stream": state["stream"] | {"order_version": 2}}))
+    assert "order_version is 2 in the state, 1 in the loader" in run(*arguments, code=2)["error"]["message"]
     path.write_text(json.dumps(state | {"stream": state["stream"] | {"version": "0" * 16}}))
     assert "it is of data@0000000000000000, and REF names data@" in run(*arguments, code=2)["error"]["message"]
 

@@ -59,10 +59,11 @@ def open_loaded(reference: str | None, arguments: LoaderArguments) -> OpenedStre
     from tokenloom.reader.dataset import TokenDataset
     from tokenloom.reader.sample_source import make_stream
 
-    source, order, taken = (_of_arguments if arguments.state is None else _of_state)(reference, arguments)
-
+    state = None if arguments.state is None else _read_state(arguments.state)
+    source, order = _of_arguments(reference, arguments) if state is None else _of_state(reference, arguments, state)
     with as_usage_errors():
         stream = make_stream(source, order["order"], order["seed"], order["lanes"])
+    taken = 0 if state is None else _taken(stream, state, str(arguments.state))
     datasets: dict[str | None, TokenDataset] = (
         {None: source} if isinstance(source, TokenDataset) else dict(source.datasets.items())
     )
@@ -110,33 +111,31 @@ def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -
         )
 
 
-def _of_arguments(
-    reference: str | None, arguments: LoaderArguments
-) -> tuple[TokenDataset | Mixture, OrderOptions, int]:
-    """Return the source, its order, and the samples taken."""
+def _of_arguments(reference: str | None, arguments: LoaderArguments) -> tuple[TokenDataset | Mixture, OrderOptions]:
+    """Return the source and its order."""
     if reference is None:
         raise SpecError("REF is required unless --state and --store are given")
     if arguments.store:
         raise SpecError("--store: only --state needs it; omit it")
     seq_len = _required(arguments.seq_len, "--seq-len")
     data = open_dataset(reference, arguments.split or "train", seq_len, arguments.packing or "concat")
-    return data, {"order": arguments.order or "block", "seed": arguments.seed or 0, "lanes": arguments.lanes}, 0
+    return data, {"order": arguments.order or "block", "seed": arguments.seed or 0, "lanes": arguments.lanes}
 
 
-def _of_state(reference: str | None, arguments: LoaderArguments) -> tuple[TokenDataset | Mixture, OrderOptions, int]:
-    """Return the source, its order, and the samples taken."""
+def _of_state(
+    reference: str | None, arguments: LoaderArguments, state: LoaderState
+) -> tuple[TokenDataset | Mixture, OrderOptions]:
+    """Return the source and its order."""
     from tokenloom.reader.resume import open_source
     from tokenloom.reader.state import is_mixture
 
-    assert arguments.state is not None
     for name in _OF_STATE:
         if vars(arguments)[name] is not None:
             raise SpecError(f"--{name.replace('_', '-')}: --state determines it; omit it")
-    state = _read_state(arguments.state)
     members = state["stream"]["members"] if is_mixture(state["stream"]) else {}
     store = _stores(reference, arguments, list(members))
     if reference is not None and not members:
-        _check_same_version(reference, arguments.state, state)
+        _check_same_version(reference, str(arguments.state), state)
     streams: dict[str, Any] = {**members} if members else {"": state["stream"]}
     for name, stream in streams.items():
         place = store if isinstance(store, str) else store[name]
@@ -144,8 +143,17 @@ def _of_state(reference: str | None, arguments: LoaderArguments) -> tuple[TokenD
         with as_usage_errors():
             _announce_counting(named, stream["split"], stream["packing"], stream["seq_len"])
     with as_usage_errors():
-        source, order = open_source(store, state, {})
-    return source, order, state["samples"]
+        return open_source(store, state, {})
+
+
+def _taken(stream: Stream, state: LoaderState, path: str) -> int:
+    """Return how many samples a state has taken; raise SpecError if the stream is not its own: of another release."""
+    from tokenloom.reader.state import check_state
+
+    try:
+        return check_state(state, stream.fingerprint())
+    except TokenloomError as error:
+        raise SpecError(f"--state {path}: {error}") from error
 
 
 def _read_state(path: str) -> LoaderState:
