@@ -263,4 +263,6 @@ def _build_record(
         python=platform.python_version(),
         libraries=libraries,
         encoders=encoders,
+        at=tags.now(),
+        by=tags.user(),
     )

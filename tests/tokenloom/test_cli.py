@@ -255,7 +255,7 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
 
 def test_version_and_help(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
-    for command in ("init", "plan", "build", "ls", "inspect", "peek", "verify", "demo"):
+    for command in ("init", "build", "ls", "peek", "diff", "tag", "rollback", "log", "verify", "demo"):
         assert command in _run(tmp_path, "--help").stdout
         assert "--json" in _run(tmp_path, command, "--help").stdout
 
