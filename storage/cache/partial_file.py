@@ -50,7 +50,7 @@ def create_partial(path: Path, blocks: ShardBlocks) -> None:
         file.write(blocks.header)
         file.truncate(blocks.num_bytes)
     with map_path(path).open("wb") as file:
-        file.truncate(1 + blocks.num_blocks)
+        file.write(bytes(1 + blocks.num_blocks))  # no hole: on a full disk, a write to its memory would be a signal
 
 
 def open_partial(path: Path, blocks: ShardBlocks) -> PartialFile | None:
