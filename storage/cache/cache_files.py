@@ -21,7 +21,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,6 +31,7 @@ from tokenloom.storage.cache.partial_file import (
     COMPLETE,
     DAMAGED,
     PartialFile,
+    close_unused,
     create_partial,
     is_in_use,
     map_path,
@@ -207,8 +208,11 @@ class CacheFiles:
         with self._room_lock():
             self.num_evicted += sum(self.remove(sha256) for _, sha256 in list(self._shards()))
 
-    def _room_lock(self) -> AbstractContextManager[object]:
-        return FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS)
+    @contextmanager
+    def _room_lock(self) -> Iterator[None]:
+        with FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS):
+            close_unused(self.folder / "partial")
+            yield
 
     def _make_room(self, num_bytes: int) -> bool:
         """Remove the least recently used files until `num_bytes` more fit into the limit; return whether they fit."""
