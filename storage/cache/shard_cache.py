@@ -119,9 +119,7 @@ class ShardCache:
             return found
         if not request.by_blocks or request.sha256 in process.whole:
             return None
-        if request.only_blocks:
-            process.forget_oldest(max_partial_files() - 1)
-        elif len(process.partials) >= max_partial_files():
+        if not request.only_blocks and len(process.partials) >= max_partial_files():
             return None
         try:
             blocks = read_blocks(request)
@@ -135,7 +133,10 @@ class ShardCache:
             if request.only_blocks:  # nobody completes those that were begun ahead of use
                 process.forget_oldest(0)
             room.wait()
-        return process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
+        partial = process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
+        if request.only_blocks:
+            process.forget_oldest(max_partial_files())
+        return partial
 
     def ahead(self, requests: Iterable[ShardRequest]) -> None:
         """Start to download files in the given order on `io_threads` threads; return at once.
