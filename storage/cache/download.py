@@ -172,7 +172,7 @@ class Download:
             self._download_verified()
 
     def _download_verified(self) -> None:
-        place = self._request.store.place(self._request.path)
+        place = self._request.place
         for _ in range(_MAX_DOWNLOADS):
             partial = self._reserved()
             try:
@@ -216,8 +216,7 @@ class Download:
         return "" if digest.hexdigest() == self._request.sha256 else "its SHA-256 is not the one listed"
 
     def _blocks(self) -> Iterator[memoryview]:
-        store, path = self._request.store, self._request.path
         try:
-            yield from store.blocks(path)
+            yield from self._request.store.blocks(self._request.path)
         except FileNotFoundError as error:
-            raise StoreError(f"{store.place(path)}: missing from a published version; restore it") from error
+            raise StoreError(f"{self._request.place}: missing from a published version; restore it") from error
