@@ -173,9 +173,7 @@ class SplitSamples:
     def _open_shards(self) -> OpenShards:
         # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
         files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
-        needs_offsets = packing != "concat" or self.format.needs_marks
-
-        firsts = self._ends - self.counts
+        needs_offsets, firsts = self._needs_offsets, self._ends - self.counts
 
         def open_path(index: int, path: Path, blocks: PartialShard | None) -> OpenShard:
             shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks, int(firsts[index]))
@@ -183,7 +181,11 @@ class SplitSamples:
                 _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
             return shard
 
-        return OpenShards(lambda index: files.open(index, partial(open_path, index)), options.max_open_shards)
+        return OpenShards(
+            lambda index: files.open(index, partial(open_path, index)),
+            files.max_open(options.max_open_shards),
+            only_blocks=files.only_blocks,
+        )
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
