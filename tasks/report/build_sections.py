@@ -8,7 +8,7 @@ from tokenloom.storage.formats.statistics import SourceCounts
 from tokenloom.tasks.report.charts import Bar
 from tokenloom.tasks.report.figures import VersionFigures, total_of
 from tokenloom.tasks.report.parts import Section, Table, bars_of
-from tokenloom.tasks.report.wording import change, megabytes, percent_of
+from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.wording import counted
 
@@ -29,7 +29,7 @@ def checks_section(figures: VersionFigures) -> Iterator[Section]:
     num_failed = sum(not gate.passed for gate in build.gates)
     lead = f"{len(build.gates) - num_failed} of {counted(len(build.gates), 'check')} passed."
     if num_failed:
-        lead += f" The version was published all the same: {(build.forced or 'no reason was given').rstrip('.')}."
+        lead += f" The version was published all the same: {clipped(build.forced or 'no reason was given', 300).rstrip('.')}."
     rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
     table = Table(
         "Checks before publication", ["check", "expected", "found", "result"], rows, ["expected", "found", "result"]

@@ -11,7 +11,7 @@ from tokenloom.tasks.report.charts import Bar, bar_chart
 from tokenloom.tasks.report.wording import clipped, inert
 
 _MAX_BARS = 12
-_NAME_CHARS = 64  # the longest name of a source
+_NAME_CHARS, _CELL_CHARS = 64, 300  # of a bar's name, the longest of a source; of a cell of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,10 @@ class Table:
     texts: Sequence[str] = ()
 
     def first_rows(self, count: int) -> Sequence[Sequence[str]]:
-        """Return the first rows, and one that says how many more there are."""
-        more = len(self.rows) - count
-        return [*self.rows[:count], [f"and {more:,} more", *[""] * (len(self.columns) - 1)]] if more > 0 else self.rows
+        """Return the first rows, their cells clipped, and one that says how many more there are."""
+        rows = [[clipped(cell, _CELL_CHARS) for cell in row] for row in self.rows[:count]]
+        more = len(self.rows) - len(rows)
+        return [*rows, [f"and {more:,} more", *[""] * (len(self.columns) - 1)]] if more else rows
 
 
 @dataclass(frozen=True, slots=True)
