@@ -29,7 +29,8 @@ def checks_section(figures: VersionFigures) -> Iterator[Section]:
     num_failed = sum(not gate.passed for gate in build.gates)
     lead = f"{len(build.gates) - num_failed} of {counted(len(build.gates), 'check')} passed."
     if num_failed:
-        lead += f" The version was published all the same: {clipped(build.forced or 'no reason was given', 300).rstrip('.')}."
+        reason = clipped(build.forced or "no reason was given", 300)
+        lead += f" The version was published all the same: {reason.rstrip('.')}."
     rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
     table = Table(
         "Checks before publication", ["check", "expected", "found", "result"], rows, ["expected", "found", "result"]
