@@ -107,7 +107,11 @@ def why_excluded(tables: VersionTables, content: UInt64s, known: KnownSpec) -> s
 def hint(tables: VersionTables) -> str:
     """Return what else can keep a text out of a version, for the end of a message."""
     limit = tables.manifest.spec.get("limit")
-    found = [f"the version is a try-out of the first {limit:,} documents of each source"] if limit else []
+    found = (
+        [f"the version is a try-out of at most {counted(limit, 'document')} of each source"]
+        if isinstance(limit, int)
+        else []
+    )
     if tables.rules.get("exclude"):
         found.append("documents.exclude may have listed it: its file can't be read, or does not list it now")
     return "".join(f"; {each}" for each in found)
