@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
+from tokenloom.flows.version_report import with_report
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
@@ -69,7 +70,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     start = time.monotonic()
     plan = _prepare(spec, run_one)
     if plan.published:
-        return finish_build(plan, start)
+        return with_report(plan, finish_build(plan, start))
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
@@ -80,7 +81,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     while True:
         try:
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)
-            return finish_build(plan, start, published, encoded)
+            return with_report(plan, finish_build(plan, start, published, encoded))
         except WorkError as error:
             repairs[error.spill_name] += 1
             if repairs[error.spill_name] > MAX_REPAIRS:

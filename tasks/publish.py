@@ -79,7 +79,8 @@ class BuildResult:
     checks when the version was published. `num_partitions` is None if the build
     found its version published and did not cut the input; `num_encoded` counts the partitions that it encoded itself.
     `seconds` is the time of the whole build, `tokenizer` the entry of the manifest. `encoders` are
-    the version's fast encoders, None if unknown; they give the ids of `reference_library`.
+    the version's fast encoders, None if unknown; they give the ids of `reference_library`. `report` is the path or URL
+    of the version's report, None if there is none.
     """
 
     reference: str
@@ -98,6 +99,7 @@ class BuildResult:
     tokenizer: TokenizerEntry
     encoders: dict[str, EncoderUse] | None
     reference_library: str
+    report: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
@@ -122,6 +124,7 @@ class BuildResult:
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
             "gates": [asdict(gate) for gate in self.gates],
+            "report": self.report,
         }
 
     def _total(self, name: str) -> int:

@@ -89,7 +89,8 @@ def test_the_wheel_contains_every_module_and_only_tokenloom(tmp_path: Path) -> N
         for name, path in _MODULES.items()
         if path.resolve().relative_to(_ROOT).as_posix() in tracked.stdout.decode().split("\0")
     }
-    assert inside == paths | {"tokenloom/prefect.yaml", "tokenloom/py.typed"}
+    data = {"prefect.yaml", "py.typed", "tasks/report/page.html", "tasks/report/style.css"}
+    assert inside == paths | {f"tokenloom/{name}" for name in data}
 
 
 def test_importing_the_reader_and_opening_a_dataset_need_no_torch() -> None:

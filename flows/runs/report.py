@@ -97,6 +97,7 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
             "```python",
             reading_lines(result.reference),
             "```",
+            *([f"All figures and charts: `{_cell(result.report)}`"] if result.report else []),
             "```text",
             "\n    |\n".join(_diagram(manifest, inputs, seconds)),
             "```",

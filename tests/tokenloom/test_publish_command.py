@@ -60,6 +60,8 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     code, value = run_json(capsys, "publish", f"{dataset}@{version}", "--force", "--reason", "a small corpus")
     assert (code, value["published"], value["forced"], value["tag_moved"]) == (0, True, True, True)
     assert (value["reference"], value["reason"], value["gates"]) == (f"{dataset}@{version}", "a small corpus", [gate])
+    page = Path(value["report"]).read_text()
+    assert "0 of 1 check passed. The version was published all the same: a small corpus." in page
 
     code, out, _ = run(capsys, "publish", f"{dataset}@{version}")
     assert (code, out) == (0, f"already published: {dataset}@{version}\n")

@@ -76,6 +76,7 @@ def test_a_default_never_changes_within_a_format_version() -> None:
         "limit": None,
         "packs": [],
         "checks": dict.fromkeys(Checks.model_fields),
+        "report": True,
         "runner": {"kind": "process", "workers": None},
         "credentials": [],
     }

@@ -81,6 +81,9 @@ def assert_result_is_reported(run: FlowRun, version: str, folder: Path) -> None:
     assert_log_ends_with(run, f"{line}\n{read}")
     summary = artifact("news-summary")
     assert (summary.description, line in summary.data, read in summary.data) == (line, True, True)
+    report = folder / "store/news/reports" / f"{version}.html"
+    assert f"`{report}`" in summary.data
+    assert report.read_text().startswith("<!doctype html>")
     wanted = {"version": version, "reference": reference, "tag": "latest", "tag_moved": True, "documents": 200}
     wanted |= {"shards": 3, "partitions": 1, "partitions_reused": 0}
     assert {name: payload[name] for name in wanted} == wanted

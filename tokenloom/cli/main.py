@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
 _RESUMABLE = ("build", "demo", "publish")  # run again after an interruption, these continue where they stopped
-_WITHOUT_PANDAS = (*_RESUMABLE, "plan", "verify", "trace", "where")
+_WITHOUT_PANDAS = (*_RESUMABLE, "plan", "report", "verify", "trace", "where")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 

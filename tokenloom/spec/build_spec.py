@@ -125,6 +125,9 @@ class BuildSpec(SpecModel):
     checks: Checks = Field(
         Checks(), title="Checks", description="What a finished version must hold to be published; empty: no check"
     )
+    report: bool = Field(
+        True, title="Report", description="Write a page with the version's figures once it is published"
+    )
     runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
     credentials: list[Credentials] = Field(
         [], title="Credentials", description="For object stores; default: from the environment"
@@ -198,7 +201,8 @@ class BuildSpec(SpecModel):
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without defaults and paths."""
         nested = {"sources", "tokenizer", "documents", "splits", "packs"}
-        identity = self.model_dump(exclude_defaults=True, exclude={"store", "checks", "runner", "credentials"} | nested)
+        operational = {"store", "checks", "report", "runner", "credentials"}
+        identity = self.model_dump(exclude_defaults=True, exclude=operational | nested)
         identity["sources"] = [
             {"name": name} | source.identity() | {"kind": source.kind}
             for name, source in zip(self.source_names(), self.sources, strict=True)

@@ -71,6 +71,8 @@ def _print(out: Output, result: Json) -> None:
         out.line(f"latest now names {result['version']}")
     if result["tag_note"]:
         out.line(f"the tag was not moved: {result['tag_note']}")
+    if result["report"]:
+        out.line(f"report {result['report']}")
     out.line(reading_lines(result["reference"]))
 
 

@@ -9,6 +9,7 @@ from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, StoreError
+from tokenloom.flows.version_report import report_of_candidate
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
@@ -22,9 +23,10 @@ from tokenloom.wording import counted
 
 @dataclass(frozen=True)
 class PublishResult(Result, Publication):
-    """What a publication did, see Publication; `reference` names the version."""
+    """What a publication did, see Publication; `reference` names the version, `report` is the place of its report."""
 
     reference: str
+    report: str | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         return _list_candidates(store, parsed, out)
     with showing_progress():
         done = publish_candidate(store, parsed.name, reason if force else None)
-    result = PublishResult(**vars(done), reference=f"{store.root}@{done.version}")
+        report = report_of_candidate(store, done.version) if done.published else None
+    result = PublishResult(**vars(done), reference=f"{store.root}@{done.version}", report=report)
     _print(out, result)
     return result
 
@@ -130,3 +133,5 @@ def _print(out: Output, result: PublishResult) -> None:
         out.line(f"already published: {result.reference}")
     if result.tag_moved:
         out.line(f"{result.tag} now names {result.version}: {result.reason}")
+    if result.report:
+        out.line(f"report {result.report}")

@@ -1,0 +1,46 @@
+"""Write the report of a version that was just published, which stays published whatever becomes of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tokenloom.errors import TokenloomError, message_of
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import find_build_record, load_manifest
+from tokenloom.tasks.running import progress
+
+if TYPE_CHECKING:
+    from tokenloom.tasks.plan import BuildPlan
+    from tokenloom.tasks.publish import BuildResult
+
+
+def with_report(plan: BuildPlan, result: BuildResult) -> BuildResult:
+    """Return the result with the place of the version's report, which is written now if the build published it."""
+    if not plan.spec.report:
+        return result
+    if result.published:
+        return replace(result, report=_write(plan.store, plan.version))
+    path = f"reports/{plan.version}.html"
+    return replace(result, report=plan.store.place(path) if plan.store.exists(path) else None)
+
+
+def report_of_candidate(store: Store, version: str) -> str | None:
+    """Write the report of a candidate that was just published and return its place; None with `report: false`."""
+    build = find_build_record(store, version)
+    return None if build and build.spec.get("report") is False else _write(store, version)
+
+
+def _write(store: Store, version: str) -> str | None:
+    """Write the report and return its place; None, with a message that says why, if that is not possible."""
+    try:
+        from tokenloom.tasks.report.writing import write_report  # late: only this needs the packages that draw it
+
+        return write_report(store, load_manifest(store, version))
+    except ModuleNotFoundError as error:
+        why = f"it needs the package {error.name!r}: pip install 'tokenloom[build]'"
+    except (TokenloomError, OSError) as error:
+        why = message_of(error)
+    next_step = f"run `tokenloom report {store.root}@{version}` later, or set `report: false` in the spec"
+    progress.report(progress.Message(f"published, but no report was written: {why}; {next_step}"))
+    return None

@@ -1,0 +1,116 @@
+"""The sections of a report about a build: its checks, what changed since the previous version, and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tokenloom.storage.formats.statistics import SourceCounts
+from tokenloom.tasks.report.charts import Bar
+from tokenloom.tasks.report.figures import VersionFigures, total_of
+from tokenloom.tasks.report.parts import Section, Table, bars_of
+from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of
+from tokenloom.tasks.running.meter_reading import step_label
+from tokenloom.wording import counted
+
+_STEPS = {
+    "tokenize": "input files to spills of token ids; partitions that an earlier build encoded are reused",
+    "assign": "which shard each document goes to",
+    "shuffle": "spills to shards in their global order",
+    "validate": "counts, ids, and 1,000 documents encoded again",
+    "publish": "manifest and tag",
+}
+
+
+def checks_section(figures: VersionFigures) -> Iterator[Section]:
+    """Yield what the checks of the spec expected and found, if it sets any."""
+    build = figures.build
+    if build is None or not build.gates:
+        return
+    num_failed = sum(not gate.passed for gate in build.gates)
+    lead = f"{len(build.gates) - num_failed} of {counted(len(build.gates), 'check')} passed."
+    if num_failed:
+        reason = clipped(build.forced or "no reason was given", 300)
+        lead += f" The version was published all the same: {reason.rstrip('.')}."
+    rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
+    table = Table(
+        "Checks before publication", ["check", "expected", "found", "result"], rows, ["expected", "found", "result"]
+    )
+    yield Section("checks", "Checks", lead, tables=[table])
+
+
+def difference_section(figures: VersionFigures) -> Section:
+    """Return how documents and tokens differ from those of the previous version."""
+    previous, title = figures.previous, "Since the previous version"
+    if previous is None:
+        gone = figures.tagging.previous
+        lead = f"The previous version, {gone}, is gone." if gone else "There is no previous version."
+        return Section("difference", title, lead)
+    before, now = total_of(previous.splits.values()), figures.total
+    tables = [_changes("Splits, compared", "split", figures.splits, previous.splits)]
+    if previous.sources is not None:
+        tables.append(_changes("Sources, compared", "source", figures.sources, previous.sources))
+    missing = "" if previous.sources is not None else " It does not record its sources."
+    lead = (
+        f"{change(now.documents, before.documents)} documents and {change(now.tokens, before.tokens)} tokens since "
+        f"{previous.version}.{missing} These are differences of totals; `tokenloom diff` lists the documents."
+    )
+    return Section("difference", title, lead, tables=tables)
+
+
+def _changes(caption: str, what: str, now: Mapping[str, SourceCounts], before: Mapping[str, SourceCounts]) -> Table:
+    none = SourceCounts(0, 0)
+    rows = []
+    for name in dict.fromkeys([*now, *before]):
+        new, old = now.get(name, none), before.get(name, none)
+        rows.append(
+            [
+                name,
+                f"{old.documents:,}",
+                f"{new.documents:,}",
+                change(new.documents, old.documents),
+                f"{old.tokens:,}",
+                f"{new.tokens:,}",
+                change(new.tokens, old.tokens),
+            ]
+        )
+    columns = [what, "documents before", "now", "change", "tokens before", "tokens now", "change of tokens"]
+    return Table(caption, columns, rows)
+
+
+def steps_section(figures: VersionFigures) -> Iterator[Section]:
+    """Yield the time of each step and the bytes that went through, if build.json has them."""
+    seconds = {step: time for step, time in (figures.build.seconds if figures.build else {}).items() if 0 <= time < 1e9}
+    total = sum(seconds.values())
+    if not total:
+        return
+    num_bytes = _step_bytes(figures)
+    slowest = max(seconds, key=lambda step: seconds[step])
+    lead = f"The bottleneck was {step_label(slowest)}: {percent_of(seconds[slowest], total)} of {total:,.1f} s."
+    if slowest == "tokenize":
+        lead += " More workers shorten it; `tokenloom tokenizer SPEC` shows what encodes, and how fast."
+    order = sorted(seconds, key=lambda step: list(_STEPS).index(step) if step in _STEPS else len(_STEPS))
+    bars = [Bar(step_label(step), seconds[step], _seconds(seconds[step])) for step in order]
+    rows = [
+        [
+            step_label(step),
+            _STEPS.get(step, ""),
+            f"{seconds[step]:,.2f}",
+            percent_of(seconds[step], total),
+            megabytes(num_bytes[step]) if step in num_bytes else "-",
+            f"{megabytes(num_bytes[step] / seconds[step])}/s" if step in num_bytes and seconds[step] else "-",
+        ]
+        for step in order
+    ]
+    columns = ["step", "what it does", "seconds", "of the time", "files", "rate"]
+    tables = [Table("Steps", columns, rows, ["what it does"])]
+    yield Section("steps", "How it was built", lead, [bars_of("Time", "by step", bars)], tables)
+
+
+def _step_bytes(figures: VersionFigures) -> dict[str, int]:
+    """Return the bytes that went through a step: of the inputs, of the shards."""
+    shards = sum(split.shards.num_bytes() for split in figures.manifest.splits.values())
+    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": shards}
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"

@@ -1,0 +1,139 @@
+"""Collect the figures of a version for its report: from the store alone, and without reading all its tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.manifest import QUARANTINE, Manifest
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
+from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
+from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
+from tokenloom.tasks.report.samples import frequent_tokens, open_table_of, sampled_documents, version_decoder
+from tokenloom.tasks.rows.quarantine import quarantine_reasons
+
+_MAX_ENTRIES = 100  # of a tag's log that are searched for the version, the newest first
+
+
+def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
+    """Return the figures of a version.
+
+    Args:
+        store: the dataset's store.
+        manifest: the manifest of the version.
+
+    Raises:
+        FormatError: a file of the version is damaged.
+        StoreError: the store can't be read.
+    """
+    notes: list[str] = []
+    inputs, build = read_inputs(store, manifest), find_build_record(store, manifest.version)
+    statistics = build.statistics if build else None
+    if statistics is None or not _fit(manifest, statistics):
+        statistics = statistics_of_tables(store, manifest, inputs)
+    tokenizer = version_decoder(store, manifest)
+    if tokenizer is None:
+        notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
+    if build is None:
+        notes.append("build.json is missing or damaged, so times, gates and bytes a token are unknown.")
+    tagging = _tagging(store, manifest.version)
+    return VersionFigures(
+        reference=f"{store.root}@{manifest.version}",
+        manifest=manifest,
+        inputs=inputs,
+        build=build,
+        tagging=tagging,
+        statistics=statistics,
+        quarantined=_quarantined(store, manifest),
+        sample=frequent_tokens(store, manifest, tokenizer),
+        documents=sampled_documents(store, manifest, inputs, tokenizer),
+        previous=_previous(store, tagging.previous),
+        notes=notes,
+    )
+
+
+def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
+    """Return whether statistics, which no checksum covers, add up to the counts of a manifest."""
+    expected = counts_of_splits(manifest)
+    found = {name: total_of(split.sources.values()) for name, split in statistics.items()}
+    counted = {name: sum(split.lengths) for name, split in statistics.items()}
+    bins = [count for split in statistics.values() for count in split.lengths]
+    return (
+        found == expected
+        and counted == {name: counts.documents for name, counts in expected.items()}
+        and min(bins, default=0) >= 0
+    )
+
+
+def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEntry]) -> dict[str, DocumentStatistics]:
+    """Return the statistics of a version whose build.json lacks them, from all rows of its document tables.
+
+    Raises FormatError if a table is damaged.
+    """
+    names = list(dict.fromkeys(entry.source for entry in inputs))
+    source_of_input = np.array([names.index(entry.source) for entry in inputs])  # (num_inputs,)
+    found = {}
+    for split, entry in manifest.splits.items():
+        counter = DocumentCounter(names)
+        for shard in entry.shards:
+            _count_documents(store, manifest.version, shard, source_of_input, counter)
+        found[split] = counter.statistics()
+    return found
+
+
+def _count_documents(
+    store: Store, version: str, shard: ShardEntry, source_of_input: NDArray[np.intp], counter: DocumentCounter
+) -> None:
+    with open_table_of(store, version, shard) as table:
+        for batch in table.batches():
+            if int(batch.input.max(initial=0)) >= len(source_of_input):
+                place = store.place(version_path(version, shard.docs_name))
+                raise FormatError(f"{place}: its documents name inputs that do not exist; restore it")
+            counter.add(batch.num_tokens, source_of_input[batch.input])
+
+
+def _tagging(store: Store, version: str) -> Tagging:
+    """Return the tags that name a version, and the move by which a build, or else a person, published it."""
+    newest = {tag: tags.newest(store, tag) for tag in store.names("tags")}
+    current = [tag for tag, entry in newest.items() if entry and entry.version == version]
+    for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
+        if entry := _first_naming(store, tag, version):
+            return Tagging(current, tag, entry.at, entry.previous)
+    return Tagging(current)
+
+
+def _first_naming(store: Store, tag: str, version: str) -> tags.TagEntry | None:
+    """Return the last move of a tag to a version by a build, or else the first one; None if it is not found."""
+    number, found = tags.newest_number(store, tag), None
+    for at in range(number, max(0, number - _MAX_ENTRIES), -1):
+        entry = tags.read_entry(store, tag, at)
+        if entry.version == version:
+            found = entry
+            if entry.reason == tags.BUILD_REASON:
+                break
+    return found
+
+
+def _quarantined(store: Store, manifest: Manifest) -> dict[str, dict[str, int]]:
+    if not manifest.rows.quarantined:
+        return {}
+    return quarantine_reasons(store, version_path(manifest.version, QUARANTINE))
+
+
+def _previous(store: Store, version: str | None) -> PreviousVersion | None:
+    """Return what the version before held; None if there was none, or it is gone."""
+    if version is None:
+        return None
+    try:
+        manifest = load_manifest(store, version)
+    except StoreError:
+        return None
+    build = find_build_record(store, version)
+    statistics = build.statistics if build else None
+    sources = None if statistics is None else add_sources([one.sources for one in statistics.values()])
+    return PreviousVersion(version, counts_of_splits(manifest), sources)

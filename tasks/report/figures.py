@@ -1,0 +1,185 @@
+"""The figures of a version that its report shows, as plain values, and the arithmetic on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.statistics import (
+    DocumentStatistics,
+    SourceCounts,
+    add_counts,
+    add_sources,
+    bin_edges,
+)
+from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
+
+QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledDocument:
+    """A document of a version: where it lies, where it comes from, and how its text begins.
+
+    Its tokens are [start, end) of the shard, the last of them end-of-text. `is_cut`: the text goes on.
+    """
+
+    split: str
+    shard: str
+    start: int
+    end: int
+    source: str
+    path: str
+    row: int
+    id: str | None
+    content: str
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrequentToken:
+    """A token and how often it is in the sample; `text` is None if it can't be decoded here."""
+
+    id: int
+    text: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSample:
+    """The most frequent tokens, the most frequent first, among `num_tokens` tokens of `num_shards` shards."""
+
+    tokens: list[FrequentToken]
+    num_tokens: int
+    num_shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tagging:
+    """Which tags name a version now, and the move that named it first: its tag, ISO 8601 time, and what came before."""
+
+    tags: list[str]
+    tag: str | None = None
+    at: str | None = None
+    previous: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousVersion:
+    """The version that the tag named before; `sources` is None if it does not say what comes from each source."""
+
+    version: str
+    splits: dict[str, SourceCounts]
+    sources: dict[str, SourceCounts] | None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFigures:
+    """All that the report of a version shows.
+
+    `build` is None if build.json is missing, `previous` if no earlier version is known; `statistics` are by split,
+    `quarantined` counts rows by source and reason. `notes` say what could not be found out, and why.
+    """
+
+    reference: str
+    manifest: Manifest
+    inputs: list[InputEntry]
+    build: BuildRecord | None
+    tagging: Tagging
+    statistics: dict[str, DocumentStatistics]
+    quarantined: dict[str, dict[str, int]]
+    sample: TokenSample
+    documents: list[SampledDocument]
+    previous: PreviousVersion | None
+    notes: list[str]
+
+    @property
+    def total(self) -> SourceCounts:
+        """Documents and tokens of the version."""
+        return total_of(self.splits.values())
+
+    @property
+    def splits(self) -> dict[str, SourceCounts]:
+        """Documents and tokens of each split, the one with the most tokens first."""
+        return _largest_first(counts_of_splits(self.manifest))
+
+    @property
+    def sources(self) -> dict[str, SourceCounts]:
+        """Documents and tokens of each source, the one with the most tokens first, also of one without any."""
+        empty = {entry.source: SourceCounts(0, 0) for entry in self.inputs}
+        found = add_sources([empty, *(one.sources for one in self.statistics.values())])
+        return _largest_first(found)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many documents have a length in each bin of statistics.py."""
+        return add_counts([one.lengths for one in self.statistics.values()])
+
+
+def _largest_first(counts: dict[str, SourceCounts]) -> dict[str, SourceCounts]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1].tokens, item[0])))
+
+
+def counts_of_splits(manifest: Manifest) -> dict[str, SourceCounts]:
+    """Return documents and tokens of each split of a manifest."""
+    return {name: SourceCounts(split.documents, split.tokens) for name, split in manifest.splits.items()}
+
+
+def total_of(counts: Iterable[SourceCounts]) -> SourceCounts:
+    """Return the sum of documents and tokens."""
+    parts = list(counts)
+    return SourceCounts(sum(part.documents for part in parts), sum(part.tokens for part in parts))
+
+
+def tokens_by_length(lengths: Sequence[int]) -> list[float]:
+    """Return the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
+    edges = bin_edges(len(lengths))
+    tokens: list[float] = (np.asarray(lengths) * (edges[:-1] + edges[1:] - 1) / 2).tolist()
+    return tokens
+
+
+def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTILES) -> list[float]:
+    """Return the quantiles of a histogram of lengths, each right to within its bin; empty without documents.
+
+    Within a bin the lengths are taken to be spread evenly.
+
+    Args:
+        lengths: (num_bins,) documents, or tokens, by bin, see statistics.py.
+        shares: each in [0, 1].
+    """
+    counts = np.asarray(lengths, dtype=np.float64)
+    if not counts.sum():
+        return []
+    edges, ends = bin_edges(len(counts)), np.cumsum(counts)
+    found = []
+    for share in shares:
+        rank = share * ends[-1]
+        index = min(int(np.searchsorted(ends, rank, side="left")), len(counts) - 1)
+        index = index if counts[index] else int(np.flatnonzero(counts)[0])
+        inside = (rank - (ends[index] - counts[index])) / counts[index]
+        start, last = int(edges[index]), int(edges[index + 1]) - 1
+        found.append(start + (last - start) * min(max(inside, 0.0), 1.0))
+    return found
+
+
+def length_density(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
+    """Return (start, end, height) for each bin from the first to the last that is not empty.
+
+    `start` and `end` are logarithms to base 2 of lengths. Heights are documents per doubling of the length, so that
+    bins of different widths compare, and the area of a bar is its documents.
+    """
+    filled = np.flatnonzero(np.asarray(lengths))
+    if not len(filled):
+        return []
+    edges = bin_edges(len(lengths))
+    bars = []
+    for index in range(int(filled[0]), int(filled[-1]) + 1):
+        start, end = math.log2(max(1, int(edges[index]))), math.log2(int(edges[index + 1]))
+        if end > start:
+            bars.append((start, end, lengths[index] / (end - start)))
+    return bars

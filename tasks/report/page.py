@@ -1,0 +1,100 @@
+"""The report as one page of HTML: no script, no network; every text of the store is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from tokenloom.tasks.outcome import reading_lines
+from tokenloom.tasks.report.figures import VersionFigures
+from tokenloom.tasks.report.parts import Section
+from tokenloom.tasks.report.sections import all_encoded, bytes_a_token, report_sections
+from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
+from tokenloom.wording import counted, described_tokenizer
+
+_MAX_BYTES = 10**6  # of a page
+_MAX_ROWS = (1000, 400, 100, 10)  # of a table: all that fit in a page are tried in this order
+
+
+def render_page(figures: VersionFigures) -> str:
+    """Return the page, of at most 1 MB; the same figures give the same text."""
+    sections = list(report_sections(figures))
+    pages = (_render(figures, sections, max_rows) for max_rows in _MAX_ROWS)
+    return next(page for page in pages if len(page.encode()) <= _MAX_BYTES)
+
+
+def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int) -> str:
+    manifest = figures.manifest
+    return _template().render(
+        max_rows=max_rows,
+        title=f"{manifest.dataset} {manifest.version}: tokenloom report",
+        style=Markup(_read("style.css")),
+        dataset=manifest.dataset,
+        version=manifest.version,
+        facts=_facts(figures),
+        tiles=_tiles(figures),
+        reading=reading_lines(figures.reference),
+        notes=figures.notes,
+        sections=sections,
+        footer="Made by `tokenloom report` from the store alone: manifest, build.json, document tables and a sample of "
+        "the shards.",
+    )
+
+
+def _facts(figures: VersionFigures) -> list[str]:
+    tagging, tokenizer = figures.tagging, figures.manifest.tokenizer
+    facts = []
+    if tagging.at is not None:
+        facts.append(f"published {tagging.at[:16].replace('T', ' ')} UTC")
+    facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
+    if figures.build and figures.build.gates == []:
+        facts.append("no checks set")
+    entry = {name: getattr(tokenizer, name) for name in ("name", "kind", "vocab_size")}
+    return [*facts, f"tokenizer {described_tokenizer(entry)}"]
+
+
+def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
+    """Return the figures at the top: name, value, and the value exactly or what it is part of."""
+    total, manifest = figures.total, figures.manifest
+    rows, shards = manifest.rows, [split.shards for split in manifest.splits.values()]
+    rate = bytes_a_token(all_encoded(figures))
+    num_bytes = sum(part.num_bytes() for part in shards)
+    tiles = [
+        ("Tokens", short(total.tokens), f"{total.tokens:,}"),
+        ("Documents", short(total.documents), f"{total.documents:,}"),
+        ("Sources", f"{len(figures.sources):,}", counted(len(figures.inputs), "file")),
+        ("Shards", f"{sum(map(len, shards)):,}", megabytes(num_bytes)),
+        ("Duplicates", percent_of(rows.duplicates, rows.read), f"{rows.duplicates:,} of {counted(rows.read, 'row')}"),
+    ]
+    if rate is not None:
+        tiles.insert(2, ("Bytes a token", f"{rate:.2f}", "of UTF-8 text"))
+    return tiles
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["coded"] = _coded
+    return environment.from_string(_read("page.html"))
+
+
+def _coded(text: str) -> Markup:
+    """Return a sentence of ours with what stands between backticks as code."""
+    parts = inert(text).split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of the template as it is shown: markup of ours unchanged, text without control characters."""
+    return inert(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _read(name: str) -> str:
+    return files("tokenloom.tasks.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,201 @@
+"""Samples of a version: its most frequent tokens, and ten documents. Both are chosen by its name, so always the same.
+
+Documents lie in the order of a hash, so neighbours are as good a sample as any, and cost one read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError, TokenizerError
+from tokenloom.storage.formats.document_table import DocumentTable
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.shard import ShardHeader, read_header
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import check_header, read_tokenizer_files, version_path
+from tokenloom.tasks.report.figures import FrequentToken, SampledDocument, TokenSample
+from tokenloom.tokenizers import Tokenizer, load_tokenizer
+
+NUM_DOCUMENTS = 10
+NUM_TOKENS = 30  # shown, of those in the sample
+_SAMPLE_TOKENS = 2**20
+_NUM_PIECES = 8  # of the sample, each from one place
+_RUN = 4  # neighbours among the sampled documents
+_TEXT_CHARS = 480  # shown of a document
+_MAX_BINS = 2**24  # ids; a larger vocabulary is sorted instead of counted
+
+
+def version_decoder(store: Store, manifest: Manifest) -> Tokenizer | None:
+    """Return the tokenizer of a version; None if this machine cannot load it."""
+    try:
+        return load_tokenizer(manifest.tokenizer_definition, read_tokenizer_files(store, manifest))
+    except TokenizerError:
+        return None
+
+
+def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | None) -> TokenSample:
+    """Return the most frequent tokens of pieces that are spread evenly over a version; reads about a million tokens."""
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    pieces = token_pieces([shard.tokens for shard in shards])
+    headers = {index: _header(store, manifest.version, shards[index]) for index in {index for index, _, _ in pieces}}
+    parts = [
+        _read_tokens(store, version_path(manifest.version, shards[index].name), headers[index], start, end)
+        for index, start, end in pieces
+    ]
+    tokens = np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+    ids, counts = _count(tokens)
+    order = np.lexsort((ids, -counts))[:NUM_TOKENS]
+    frequent = [FrequentToken(int(ids[i]), _decode(tokenizer, ids[i : i + 1]), int(counts[i])) for i in order]
+    return TokenSample(frequent, len(tokens), len(headers))
+
+
+def token_pieces(shard_tokens: Sequence[int], limit: int = _SAMPLE_TOKENS) -> list[tuple[int, int, int]]:
+    """Return (shard, start, end) of the pieces [start, end) to sample: all tokens if there are at most `limit`.
+
+    Args:
+        shard_tokens: the tokens of each shard.
+        limit: tokens in all pieces together.
+    """
+    ends = np.cumsum(np.asarray(shard_tokens, dtype=np.int64))
+    total = int(ends[-1]) if len(ends) else 0
+    if total <= limit:
+        return [(index, 0, count) for index, count in enumerate(shard_tokens) if count]
+    pieces, length = [], limit // _NUM_PIECES
+    for piece in range(_NUM_PIECES):
+        position = total * (2 * piece + 1) // (2 * _NUM_PIECES)
+        index = int(np.searchsorted(ends, position, side="right"))
+        count = shard_tokens[index]
+        start = max(0, min(position - int(ends[index]) + count, count - length))
+        pieces.append((index, start, min(count, start + length)))
+    return pieces
+
+
+def _read_tokens(store: Store, path: str, header: ShardHeader, start: int, end: int) -> NDArray[Any]:
+    """Return the tokens [start, end) of the shard at `path`."""
+    first, width = header.tokens_start, header.token_bytes
+    return np.frombuffer(store.read_range(path, first + start * width, first + end * width), header.dtype)
+
+
+def _header(store: Store, version: str, shard: ShardEntry) -> ShardHeader:
+    path = version_path(version, shard.name)
+    try:
+        header = read_header(store, path)
+    except FileNotFoundError as error:
+        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
+    check_header(header, shard, store.place(path))
+    return header
+
+
+def _count(tokens: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the ids among the tokens, and how often each occurs."""
+    if len(tokens) and int(tokens.max()) < _MAX_BINS:
+        counts = np.bincount(tokens)
+        ids = np.flatnonzero(counts)
+        return ids, counts[ids]
+    ids, counts = np.unique(tokens, return_counts=True)
+    return ids, counts
+
+
+def sampled_documents(
+    store: Store, manifest: Manifest, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
+) -> list[SampledDocument]:
+    """Return ten documents of a version, or all if it has fewer; the same ones each time.
+
+    Raises FormatError if a shard or its document table is damaged.
+    """
+    if tokenizer is None:
+        return []
+    shards = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
+    chosen = choose_rows(manifest.version, [shard.documents for _, shard in shards])
+    documents: list[SampledDocument] = []
+    for index, rows in chosen.items():
+        documents += _documents_of(store, manifest.version, *shards[index], rows, inputs, tokenizer)
+    return documents
+
+
+def choose_rows(version: str, shard_documents: Sequence[int], count: int = NUM_DOCUMENTS) -> dict[int, list[int]]:
+    """Return rows of document tables by shard, chosen by hash: runs of up to 4 neighbours, `count` rows together.
+
+    Args:
+        version: the version's name.
+        shard_documents: the documents of each shard.
+        count: rows to choose; all if there are fewer.
+    """
+    ends = np.cumsum(np.asarray(shard_documents, dtype=np.int64))
+    total = int(ends[-1]) if len(ends) else 0
+    chosen: set[int] = set(range(total)) if total <= count else set()
+    attempt = 0
+    while len(chosen) < min(count, total):
+        digest = hashlib.sha256(f"{version} {attempt}".encode()).digest()
+        anchor = int.from_bytes(digest[:8], "big") % total
+        run = range(anchor, min(anchor + _RUN, total))
+        chosen.update([position for position in run if position not in chosen][: count - len(chosen)])
+        attempt += 1
+    rows: dict[int, list[int]] = {}
+    for position in sorted(chosen):
+        index = int(np.searchsorted(ends, position, side="right"))
+        rows.setdefault(index, []).append(position - int(ends[index]) + shard_documents[index])
+    return rows
+
+
+def _documents_of(
+    store: Store,
+    version: str,
+    split: str,
+    shard: ShardEntry,
+    rows: Sequence[int],
+    inputs: Sequence[InputEntry],
+    tokenizer: Tokenizer,
+) -> list[SampledDocument]:
+    """Return the documents of a shard in the given rows of its table."""
+    place = store.place(version_path(version, shard.docs_name))
+    path, header = version_path(version, shard.name), _header(store, version, shard)
+    documents = []
+    with open_table_of(store, version, shard) as table:
+        for row in rows:
+            found = table.rows(row, row + 1)
+            start, end = int(found.start[0]), int(found.start[0]) + int(found.num_tokens[0])
+            source = int(found.input[0])
+            if source >= len(inputs) or not start < end <= shard.tokens:
+                raise FormatError(f"{place}: row {row} is not a document of its shard; restore it")
+            ids = _read_tokens(store, path, header, start, min(end - 1, start + 4 * _TEXT_CHARS))
+            text = _decode(tokenizer, ids)
+            documents.append(
+                SampledDocument(
+                    split=split,
+                    shard=shard.name,
+                    start=start,
+                    end=end,
+                    source=inputs[source].source,
+                    path=inputs[source].path,
+                    row=int(found.row[0]),
+                    id=None if found.ids is None else found.ids[0].as_py(),
+                    content="".join(f"{int(half):016x}" for half in found.content[0]),
+                    text=(text or "")[:_TEXT_CHARS],
+                    is_cut=start + len(ids) < end - 1 or len(text or "") > _TEXT_CHARS,
+                )
+            )
+    return documents
+
+
+def open_table_of(store: Store, version: str, shard: ShardEntry) -> DocumentTable:
+    """Return the document table of a shard; raises FormatError if it is missing or damaged."""
+    path = version_path(version, shard.docs_name)
+    try:
+        return DocumentTable(store, path, shard.documents)
+    except FileNotFoundError as error:
+        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
+
+
+def _decode(tokenizer: Tokenizer | None, ids: NDArray[Any]) -> str | None:
+    """Return the text of ids; None if the tokenizer is missing or an id is not of its vocabulary."""
+    if tokenizer is None or (len(ids) and int(ids.max()) >= tokenizer.vocab_size):
+        return None
+    return tokenizer.decode(ids)

@@ -1,0 +1,246 @@
+"""The sections of a report: which figures stand where, and in which words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from markupsafe import Markup
+
+from tokenloom.storage.formats.manifest import ordered_rows
+from tokenloom.storage.formats.statistics import EncodedCounts
+from tokenloom.tasks.report.build_sections import checks_section, difference_section, steps_section
+from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
+from tokenloom.tasks.report.figures import (
+    QUANTILES,
+    SampledDocument,
+    VersionFigures,
+    length_density,
+    length_quantiles,
+    tokens_by_length,
+)
+from tokenloom.tasks.report.parts import Chart, Section, ShownDocument, Table, bars_of
+from tokenloom.tasks.report.wording import clipped, inert, megabytes, percent_of, short
+from tokenloom.wording import counted
+
+_PLACE_CHARS = 200  # of a path or id
+_MAX_SPLITS = 6  # columns of the table of sources
+_MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
+
+
+def report_sections(figures: VersionFigures) -> Iterator[Section]:
+    """Yield the sections of a report, in order; one without figures is left out."""
+    yield from checks_section(figures)
+    yield _sources(figures)
+    yield _splits(figures)
+    yield from _lengths(figures)
+    yield _rows(figures)
+    yield from _tokens(figures)
+    yield from _documents(figures)
+    yield difference_section(figures)
+    yield from steps_section(figures)
+
+
+def bytes_a_token(counts: EncodedCounts | None) -> float | None:
+    """Return the bytes of text for each token; None if unknown."""
+    return counts.bytes / counts.tokens if counts and counts.bytes is not None and counts.tokens else None
+
+
+def all_encoded(figures: VersionFigures) -> EncodedCounts | None:
+    """Return what was encoded of all sources; None if unknown."""
+    parts = list(((figures.build and figures.build.encoded) or {}).values())
+    if not parts:
+        return None
+    num_bytes = [part.bytes for part in parts if part.bytes is not None]
+    documents, tokens = sum(part.documents for part in parts), sum(part.tokens for part in parts)
+    return EncodedCounts(documents, tokens, sum(num_bytes) if len(num_bytes) == len(parts) else None)
+
+
+def _sources(figures: VersionFigures) -> Section:
+    sources, total = figures.sources, figures.total
+    encoded = (figures.build and figures.build.encoded) or {}
+    rates = {name: rate for name in sources if (rate := bytes_a_token(encoded.get(name))) is not None}
+    charts = [
+        _share_chart("Tokens", "by source", {name: counts.tokens for name, counts in sources.items()}),
+        _share_chart("Documents", "by source", {name: counts.documents for name, counts in sources.items()}),
+    ]
+    if rates:
+        bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
+        charts.append(bars_of("Bytes a token", "by source, as encoded", bars))
+    lead = "" if rates else "Bytes a token are unknown: build.json does not record them."
+    columns = ["source", "files", "documents", "tokens", "of tokens", "tokens a document", "bytes a token"]
+    columns.append("duplicates and excluded" if figures.manifest.rows.excluded else "duplicates")
+    splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
+    files = Counter(entry.source for entry in figures.inputs)
+    rows = [
+        [
+            name,
+            f"{files[name]:,}",
+            f"{counts.documents:,}",
+            f"{counts.tokens:,}",
+            percent_of(counts.tokens, total.tokens),
+            f"{counts.tokens / counts.documents:,.1f}" if counts.documents else "-",
+            f"{rates[name]:.2f}" if name in rates else "-",
+            f"{encoded[name].documents - counts.documents:,}" if name in encoded else "-",
+            *(f"{_of_source(figures, split, name):,}" for split in splits),
+        ]
+        for name, counts in sources.items()
+    ]
+    columns += [f"in {split}" for split in splits]
+    table = Table("Sources", columns, rows)
+    return Section("sources", "Sources", lead, charts, [table])
+
+
+def _of_source(figures: VersionFigures, split: str, source: str) -> int:
+    """Return the tokens of a source in a split."""
+    counts = figures.statistics[split].sources.get(source) if split in figures.statistics else None
+    return counts.tokens if counts else 0
+
+
+def _share_chart(title: str, unit: str, counts: Mapping[str, int]) -> Chart:
+    whole = sum(counts.values())
+    largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    bars = [Bar(name, count, f"{short(count)} ({percent_of(count, whole)})") for name, count in largest]
+    return bars_of(title, unit, bars)
+
+
+def _splits(figures: VersionFigures) -> Section:
+    splits, total = {name: figures.manifest.splits[name] for name in figures.splits}, figures.total
+    charts = [
+        _share_chart("Tokens", "by split", {name: split.tokens for name, split in splits.items()}),
+        _share_chart("Documents", "by split", {name: split.documents for name, split in splits.items()}),
+    ]
+    rows = [
+        [
+            name,
+            f"{split.documents:,}",
+            f"{split.tokens:,}",
+            percent_of(split.tokens, total.tokens),
+            f"{split.duplicates:,}",
+            f"{len(split.shards):,}",
+            megabytes(split.shards.num_bytes()),
+        ]
+        for name, split in splits.items()
+    ]
+    columns = ["split", "documents", "tokens", "of tokens", "duplicates dropped", "shards", "size"]
+    return Section("splits", "Splits", "", charts, [Table("Splits", columns, rows)])
+
+
+def _lengths(figures: VersionFigures) -> Iterator[Section]:
+    lengths = figures.lengths
+    if not any(lengths):
+        return
+    total, tokens = figures.total, tokens_by_length(lengths)
+    charts = [
+        _histogram("Documents by length", "per doubling of the length", lengths),
+        _histogram("Tokens by the length of their document", "per doubling of the length", tokens),
+    ]
+    columns = ["tokens", *map(_quantile_name, QUANTILES), "mean"]
+    rows = [
+        ["length of a document", *_quantiles(lengths), f"{total.tokens / total.documents:,.1f}"],
+        ["length of the document of a token", *_quantiles(tokens), "-"],
+    ]
+    lead = (
+        "In tokens, with end-of-text. p90: nine of ten documents are no longer. Lengths are counted in bins of at most "
+        "an eighth of a doubling; a quantile is right to within its bin."
+    )
+    yield Section("lengths", "Lengths", lead, charts, [Table("Quantiles", columns, rows)])
+
+
+def _histogram(title: str, unit: str, counts: Sequence[float]) -> Chart:
+    """Return a chart of documents or tokens by bin of the length, with its median and two quantiles."""
+    values = [(share, max(1.0, value)) for share, value in zip(_MARKED, length_quantiles(counts, _MARKED), strict=True)]
+    marks = [Mark(math.log2(value), f"{_quantile_name(share)} {_length(value)}") for share, value in values]
+    bars = length_density(counts)
+    drawings = [Markup(histogram(bars, marks, title, width, short)) for width in HISTOGRAM_WIDTHS]
+    return Chart(title, unit, drawings, "half")
+
+
+def _quantiles(counts: Sequence[float]) -> list[str]:
+    return [f"{value:,.0f}" for value in length_quantiles(counts)]
+
+
+def _length(value: float) -> str:
+    return f"{value:,.0f}" if value < 9999.5 else short(value)
+
+
+def _quantile_name(share: float) -> str:
+    return "median" if share == 0.5 else f"p{100 * share:g}"
+
+
+def _rows(figures: VersionFigures) -> Section:
+    rows = ordered_rows(figures.manifest.row_counts)
+    read = rows.get("read", 0)
+    left = {name: count for name, count in rows.items() if name not in ("read", "kept")}
+    num_left = sum(left.values())
+    lead = f"{num_left:,} of {counted(read, 'row')} ({percent_of(num_left, read)}) did not become documents."
+    charts = []
+    if num_left:
+        bars = [Bar(name, count, f"{count:,} ({percent_of(count, read)})") for name, count in left.items() if count]
+        charts.append(bars_of("Rows left out", "by reason, share of the rows read", bars))
+    reasons = [
+        [source, f"{sum(found.values()):,}", ", ".join(f"{count:,} {reason}" for reason, count in found.items())]
+        for source, found in sorted(figures.quarantined.items())
+    ]
+    listed = [[name, f"{count:,}", percent_of(count, read)] for name, count in rows.items()]
+    tables = [Table("What became of the rows", ["rows", "number", "of rows read"], listed)]
+    if reasons:
+        tables.append(Table("Quarantined rows", ["source", "rows", "reasons"], reasons, ["reasons"]))
+    return Section("rows", "Rows", lead, charts, tables)
+
+
+def _tokens(figures: VersionFigures) -> Iterator[Section]:
+    sample = figures.sample
+    if not sample.tokens:
+        return
+    is_all = sample.num_tokens == figures.total.tokens
+    what = "all tokens" if is_all else f"a sample of {counted(sample.num_tokens, 'token')}"
+    lead = f"Among {what} of {counted(sample.num_shards, 'shard')}. ␣ is a space, ⏎ the end of a line."
+    bars = [
+        Bar(_token_name(token.text, token.id), token.count, percent_of(token.count, sample.num_tokens))
+        for token in sample.tokens
+    ]
+    third = -(-len(bars) // 3)
+    top = bars[0].value
+    charts = [
+        bars_of(f"{start + 1} to {start + len(part)}", "share of the sample, and the id", part, top)
+        for start in range(0, len(bars), third)
+        if (part := bars[start : start + third])
+    ]
+    yield Section("tokens", "Most frequent tokens", lead, charts)
+
+
+def _token_name(text: str | None, token_id: int) -> str:
+    if text is None:
+        return f"id {token_id}"
+    if "\ufffd" in text:
+        return f"part of a letter · {token_id}"
+    shown = inert(text).replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return f"{shown} · {token_id}"
+
+
+def _documents(figures: VersionFigures) -> Iterator[Section]:
+    if figures.documents:
+        lead = (
+            f"{counted(len(figures.documents), 'document')}, chosen by hash and the same each time. Neighbours in a "
+            "shard come from anywhere in the input: that is the shuffle."
+        )
+        yield Section("documents", "Documents", lead, documents=[_shown(one) for one in figures.documents])
+
+
+def _shown(document: SampledDocument) -> ShownDocument:
+    return ShownDocument(
+        source=document.source,
+        path=clipped(document.path, _PLACE_CHARS),
+        row=f"{document.row:,}",
+        id=document.id if document.id is None else clipped(document.id, _PLACE_CHARS),
+        text=document.text,
+        is_cut=document.is_cut,
+        split=document.split,
+        shard=document.shard,
+        start=f"{document.start:,}",
+        end=f"{document.end:,}",
+        num_tokens=counted(document.end - document.start, "token"),
+        content=document.content,
+    )

@@ -1,0 +1,58 @@
+"""Figures and foreign text as the report shows them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def inert(text: str) -> str:
+    """Return a text whose control characters are escaped, so that it is valid in HTML and keeps to its place.
+
+    Marks that change the direction of what follows are escaped too. Line ends, tabs and all kinds of spaces are kept.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if _is_shown(c) else repr(c)[1:-1] for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
+
+
+def clipped(text: str, num_chars: int) -> str:
+    """Return the first characters of a text, with an ellipsis if there are more."""
+    return text if len(text) <= num_chars else f"{text[: num_chars - 1]}…"
+
+
+def short(count: float) -> str:
+    """Return a count in at most three digits and a unit: "12.6 M"."""
+    for size, unit in _UNITS:
+        if count >= 0.9995 * size:
+            value = count / size
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+    return f"{count:.3g}" if count != int(count) else f"{count:.0f}"
+
+
+def megabytes(num_bytes: float) -> str:
+    """Return a number of bytes in B, kB, MB, GB or TB, in three digits."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.3g} {unit}" if num_bytes < 1e3 * size else f"{num_bytes / size:,.0f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def percent_of(part: float, whole: float) -> str:
+    """Return a share in percent: "0", "<0.1 %", "3.4 %", "98 %"; "-" of nothing."""
+    if not whole:
+        return "-"
+    share = 100 * part / whole
+    if 0 < share < 0.1:
+        return "<0.1 %"
+    return f"{share:.1f} %" if 0 < share < 9.95 else f"{share:.0f} %"
+
+
+def change(now: int, before: int) -> str:
+    """Return the difference of two counts with its sign: "+1,234"; "0" if there is none."""
+    return f"{now - before:+,}" if now != before else "0"

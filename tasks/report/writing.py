@@ -1,0 +1,30 @@
+"""Make the report of a version, and keep it in the store beside the versions."""
+
+from __future__ import annotations
+
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.stores.store import Store
+from tokenloom.tasks.report.collect import collect_figures
+from tokenloom.tasks.report.page import render_page
+
+
+def report_path(version: str) -> str:
+    """Return the path of the report of a version, relative to the dataset's folder."""
+    return f"reports/{version}.html"
+
+
+def make_report(store: Store, manifest: Manifest) -> bytes:
+    """Return the page of a version's report as UTF-8; see collect_figures for errors."""
+    return render_page(collect_figures(store, manifest)).encode()
+
+
+def write_report(store: Store, manifest: Manifest) -> str:
+    """Write the report of a version into its store, and return its place: a local path or a URL.
+
+    Raises:
+        FormatError: a file of the version is damaged.
+        StoreError: the store can't be read or written.
+    """
+    path = report_path(manifest.version)
+    store.replace(path, make_report(store, manifest), durable=False)
+    return store.place(path)

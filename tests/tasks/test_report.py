@@ -1,0 +1,522 @@
+"""The report of a version: its figures are those of the shards, and its page is valid, inert, small and repeatable."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import uuid
+from collections import Counter
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders.datasets import build, local_store, make_spec, small_spec, stored_documents, write_jsonl
+from tests.servers.s3_server import BUCKET
+from tokenloom.cli.main import main
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, Split, TokenizerEntry
+from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
+from tokenloom.storage.formats.statistics import (
+    DocumentStatistics,
+    EncodedCounts,
+    SourceCounts,
+    bin_edges,
+    count_lengths,
+    length_bins,
+)
+from tokenloom.storage.formats.version_files import BuildRecord, GateResult, InputEntry
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import load_manifest, version_path
+from tokenloom.storage.versions.references import dataset_store
+from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.report.charts import Bar, axis_heights, axis_lengths, bar_chart
+from tokenloom.tasks.report.collect import collect_figures
+from tokenloom.tasks.report.figures import (
+    QUANTILES,
+    FrequentToken,
+    PreviousVersion,
+    SampledDocument,
+    Tagging,
+    TokenSample,
+    VersionFigures,
+    length_density,
+    length_quantiles,
+    tokens_by_length,
+)
+from tokenloom.tasks.report.page import render_page
+from tokenloom.tasks.report.samples import choose_rows, token_pieces
+from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
+from tokenloom.tasks.report.writing import make_report
+from tokenloom.tasks.running import progress
+
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_XHTML = "{http://www.w3.org/1999/xhtml}"
+
+
+def _published(spec: BuildSpec) -> tuple[BuildResult, LocalStore, Manifest]:
+    result = build(spec)
+    store = local_store(spec.store, spec.dataset)
+    return result, store, load_manifest(store, result.version)
+
+
+def _parsed(page: str | bytes) -> Any:
+    """Return the tree of a page; raises html5lib's ParseError if it is not valid HTML."""
+    text = page if isinstance(page, str) else page.decode()
+    return html5lib.HTMLParser(strict=True).parse(text)
+
+
+def _text(node: Any) -> str:
+    return " ".join("".join(node.itertext()).split())
+
+
+def _tables(tree: Any) -> dict[str, list[list[str]]]:
+    """Return the rows of each table by its caption, the header first."""
+    return {
+        _text(table.find(f"{_XHTML}caption")): [[_text(cell) for cell in row] for row in table.iter(f"{_XHTML}tr")]
+        for table in tree.iter(f"{_XHTML}table")
+    }
+
+
+def test_the_figures_are_those_of_the_shards(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    result, store, manifest = _published(spec)
+    documents = stored_documents(spec, result.version)
+    figures = collect_figures(store, manifest)
+    lengths = [len(each["ids"]) + 1 for each in documents]
+
+    assert figures.total == SourceCounts(len(documents), sum(lengths))
+    for what, found in (("source", figures.sources), ("split", figures.splits)):
+        expected = {
+            name: SourceCounts(
+                sum(each[what] == name for each in documents),
+                sum(n for each, n in zip(documents, lengths, strict=True) if each[what] == name),
+            )
+            for name in {each[what] for each in documents}
+        }
+        assert found == expected
+        assert list(found.values()) == sorted(expected.values(), key=lambda counts: -counts.tokens)
+    assert figures.lengths == count_lengths(np.array(lengths, np.uint32))
+    ids = Counter({manifest.tokenizer.eot_id: len(documents)})
+    for each in documents:
+        ids.update(each["ids"].tolist())
+    assert figures.sample.num_tokens == sum(lengths)
+    assert {token.id: token.count for token in figures.sample.tokens} == dict(
+        sorted(ids.items(), key=lambda item: (-item[1], item[0]))[:30]
+    )
+    places = {
+        (each["split"], each["source"], each["path"], each["row"]): bytes(each["ids"].tolist()).decode()
+        for each in documents
+    }
+    shown = {(one.split, one.source, one.path, one.row): one for one in figures.documents}
+    assert len(figures.documents) == len(shown) == 10
+    assert all(places[place] == one.text and not one.is_cut for place, one in shown.items())
+    assert all(one.end - one.start == len(one.text.encode()) + 1 for one in figures.documents)
+
+
+def test_the_page_has_every_source_split_and_fate_of_rows(tmp_path: Path) -> None:
+    _, store, manifest = _published(small_spec(tmp_path))
+    figures = collect_figures(store, manifest)
+    tree = _parsed(render_page(figures))
+    tables = _tables(tree)
+    assert [row[0] for row in tables["Sources"][1:]] == list(figures.sources)
+    assert [row[2:4] for row in tables["Sources"][1:]] == [
+        [f"{counts.documents:,}", f"{counts.tokens:,}"] for counts in figures.sources.values()
+    ]
+    assert [row[:3] for row in tables["Splits"][1:]] == [
+        [name, f"{counts.documents:,}", f"{counts.tokens:,}"] for name, counts in figures.splits.items()
+    ]
+    rows = {row[0]: row[1] for row in tables["What became of the rows"][1:]}
+    assert rows == {name: f"{count:,}" for name, count in manifest.row_counts.items()}
+    text = _text(tree)
+    assert f"{store.root}@{manifest.version}" in text
+    assert "tagged latest" in text
+    assert "There is no previous version" in text
+    assert "The bottleneck was" in text
+
+
+def test_a_version_whose_record_lacks_the_figures_is_measured_from_its_tables(tmp_path: Path) -> None:
+    _, store, manifest = _published(small_spec(tmp_path))
+    before = collect_figures(store, manifest)
+    path = version_path(manifest.version, BUILD)
+    record = json.loads(store.read(path))
+    new = ("statistics", "encoded", "gates", "forced")
+    store.replace(path, json.dumps({key: value for key, value in record.items() if key not in new}).encode())
+    older = collect_figures(store, manifest)
+    assert older.statistics == before.statistics
+    record["statistics"]["train"]["lengths"][-1] += 1  # damage that no checksum covers
+    store.replace(path, json.dumps(record | {"seconds": {"tokenize": float("nan")}}).encode())
+    damaged = collect_figures(store, manifest)
+    assert damaged.statistics == before.statistics
+    _parsed(render_page(damaged))
+    page = _parsed(render_page(older))
+    assert "Bytes a token are unknown" in _text(page)
+    store.remove(path)
+    page = _parsed(make_report(store, manifest))
+    assert "build.json is missing" in _text(page)
+
+
+def test_the_page_shows_the_difference_to_the_previous_version(tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    write_jsonl(folder / "a.jsonl", [f"first document {i}" for i in range(30)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "name": "one", "path": str(folder / "*.jsonl")}])
+    _, _, old = _published(spec)
+    write_jsonl(folder / "b.jsonl", [f"second document {i}" for i in range(5)])
+    _, store, new = _published(spec)
+    figures = collect_figures(store, new)
+    assert figures.previous is not None
+    assert figures.previous.version == old.version
+    tables = _tables(_parsed(render_page(figures)))
+    assert tables["Sources, compared"][1][1:4] == ["30", "35", "+5"]
+    changes = [int(row[6].replace(",", "")) for row in tables["Splits, compared"][1:]]
+    assert sum(changes) == sum(len(f"second document {i}") + 1 for i in range(5))
+
+
+def test_a_missing_document_table_is_named(tmp_path: Path) -> None:
+    _, store, manifest = _published(small_spec(tmp_path))
+    store.remove(version_path(manifest.version, BUILD))
+    store.remove(version_path(manifest.version, "train/000000.docs"))
+    with pytest.raises(FormatError, match=r"train/000000.docs: missing from a published version; restore it"):
+        make_report(store, manifest)
+
+
+def test_a_tag_that_was_rolled_back_keeps_the_time_of_publication(tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    write_jsonl(folder / "a.jsonl", ["first"])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(folder / "*.jsonl")}])
+    _, store, old = _published(spec)
+    first = collect_figures(store, old).tagging
+    write_jsonl(folder / "b.jsonl", ["second"])
+    _, _, new = _published(spec)
+    assert collect_figures(store, old).tagging == replace(first, tags=[])
+    tags.move(store, "latest", old.version, 2, "the second is wrong")
+    tags.move(store, "best", old.version, 0, "by hand")
+    assert collect_figures(store, old).tagging == replace(first, tags=["best", "latest"], tag="latest")
+    assert collect_figures(store, new).tagging.previous == old.version
+
+
+def test_an_empty_split_and_a_single_document_have_a_page(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    spec = make_spec(tmp_path / "store", [{"kind": "text", "path": str(tmp_path / "a.txt")}])
+    _, store, manifest = _published(spec)
+    figures = collect_figures(store, manifest)
+    tables = _tables(_parsed(render_page(figures)))
+    assert [row[1:3] for row in tables["Splits"][1:]] == [["1", "2"], ["0", "0"], ["0", "0"]]
+    assert [one.text for one in figures.documents] == ["x"]
+
+
+_HOSTILE = [
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "</p></article><style>* {display: none}</style><!-- ",
+    "\x00\x01\x1b[31m\x7f\x85 control",
+    "\u202egnp.exe\u2066 \u200f right to left \ufffe\ufdd0",
+    "{{ 7 * 7 }}{% raw %}${x} `tick` &amp;lt; ]]> '\"",
+    "w" * 5000,
+    "Z" + "\u0316" * 300,
+]
+
+
+def test_hostile_texts_and_names_are_shown_and_do_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    name = "<img src=x onerror=alert(2)>\u202e&amp;.jsonl"
+    write_jsonl(folder / name, _HOSTILE)
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(folder / "*.jsonl")}], splits={"train": 1})
+    _, store, manifest = _published(spec)
+    page = make_report(store, manifest).decode()
+    tree = _parsed(page)
+    assert not _CONTROLS.search(page)
+    tags = Counter(node.tag.rpartition("}")[2] for node in tree.iter() if isinstance(node.tag, str))
+    assert not {"script", "img", "iframe", "object", "embed", "form", "base", "a"} & tags.keys()
+    assert tags["style"] == 1
+    assert not [key for node in tree.iter() for key in node.attrib if str(key).startswith("on")]
+    text = "".join(tree.itertext())
+    for shown in ("<script>alert(1)</script>", "{{ 7 * 7 }}", "`tick` &amp;lt; ]]>", "\\x1b[31m", "\\u202egnp.exe"):
+        assert shown in text
+    assert "<img src=x onerror=alert(2)>\\u202e&amp;.jsonl" in text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_becomes_inert_and_keeps_what_is_printable(text: str) -> None:
+    shown = inert(text)
+    assert not _CONTROLS.search(shown)
+    assert shown.isprintable() or set(filter(lambda c: not c.isprintable(), shown)) <= set(text)
+    if text.isprintable():
+        assert shown == text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40), st.floats(1e-4, 1e15) | st.just(0.0))
+def test_a_chart_of_any_name_is_valid(name: str, value: float) -> None:
+    page = f"<!doctype html><title>x</title>{bar_chart([Bar(inert(name), value, short(value))], 'Chart')}"
+    _parsed(page)
+    assert "<!--" not in page
+
+
+def test_the_same_store_gives_the_same_page_and_names_nothing_else_of_the_machine(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    result, store, manifest = _published(spec)
+    path = version_path(manifest.version, BUILD)
+    record = json.loads(store.read(path)) | {"host": "host-of-the-build"}
+    store.replace(path, json.dumps(record).encode())
+    page = make_report(store, manifest)
+    assert page == make_report(store, manifest)
+    assert store.read(f"reports/{result.version}.html") == page  # as the build wrote it
+    rest = page.decode().replace(f"{store.root}@{manifest.version}", "")
+    assert str(tmp_path) not in rest
+    assert "host-of-the-build" not in rest
+    assert not re.search(r"""(src|href)=["'](?!data:)""", rest)
+
+
+def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str = "s" * 52) -> VersionFigures:
+    """Return made figures with long names, which end with `name` for sources, and texts that need escaping."""
+    sources = [f"source-{i:04d}-{name}" for i in range(num_sources)]
+    inputs = [InputEntry(sources[i % num_sources], f"{'p' * 200}/{i}", "f", 2**40) for i in range(num_inputs)]
+    splits = [f"split-{i:02d}-{'s' * 20}" for i in range(num_splits)]
+    counts = SourceCounts(2**30, 2**40)
+    lengths = [2**30] * len(bin_edges(200))
+    statistics = {split: DocumentStatistics(lengths, dict.fromkeys(sources, counts)) for split in splits}
+    shard = ShardEntry("train/000000.tok", 2**40, 2**40, 2**30, "", None, None, None, {})
+    parts = {name: Split(2**40 * num_sources, 2**30 * num_sources, 2**30, Shards.of([shard] * 3)) for name in splits}
+    rows = dict.fromkeys(("read", "filtered", "excluded", "quarantined", "duplicates", "kept"), 2**40)
+    manifest = Manifest(
+        dataset="d" * 64,
+        version="0" * 16,
+        spec={},
+        tokenizer=TokenizerEntry("byte", "t" * 200, "f" * 64, 2**32, 0),
+        splits=parts,
+        rows=RowCounts(**rows),
+        files={},
+        raw={"rows": rows},
+    )
+    gates = [GateResult(f"gate-{i}", ">= 1", "<script>", i % 2 == 0) for i in range(20)]
+    build = BuildRecord(
+        spec={},
+        inputs=[],
+        seconds=dict.fromkeys(("tokenize", "assign", "shuffle", "validate"), 1e6),
+        measured={},
+        host="",
+        python="",
+        libraries={},
+        statistics=statistics,
+        encoded=dict.fromkeys(sources, EncodedCounts(2**31, 2**40, 2**42)),
+        gates=gates,
+        forced="<b>because</b>",
+    )
+    document = SampledDocument(
+        splits[0], shard.name, 0, 2**40, sources[0], "&" * 4000, 7, "<" * 9999, "c", "<" * 480, True
+    )
+    return VersionFigures(
+        reference="s3://bucket/store@" + "0" * 16,
+        manifest=manifest,
+        inputs=inputs,
+        build=build,
+        tagging=Tagging(["latest"], "latest", "2026-11-23T11:12:13+00:00", "1" * 16),
+        statistics=statistics,
+        quarantined={name: {f"reason-{i}": 2**40 for i in range(9)} for name in sources},
+        sample=TokenSample([FrequentToken(i, "&\x00" * 500, 9) for i in range(30)], 2**20, 8),
+        documents=[document] * 10,
+        previous=PreviousVersion("1" * 16, dict.fromkeys(splits, counts), dict.fromkeys(sources, counts)),
+        notes=[],
+    )
+
+
+def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> None:
+    figures = _large_figures(num_sources=500, num_inputs=10_000, num_splits=60)
+    page = render_page(figures)
+    assert len(page.encode()) < 1_000_000
+    tree = _parsed(page)
+    tables = _tables(tree)
+    assert {row[0] for row in tables["Sources"][1:]} == set(figures.sources)
+    assert {row[0] for row in tables["Splits"][1:]} == set(figures.splits)
+    assert "10 of 20 checks passed" in _text(tree)
+    assert "<b>because</b>" in _text(tree)
+
+
+def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so() -> None:
+    page = render_page(_large_figures(num_sources=1500, num_inputs=1500, num_splits=2, name="<&>" * 30))
+    assert len(page.encode()) < 1_000_000
+    assert "and 1,100 more" in page
+
+
+def _observed_build(spec: BuildSpec) -> tuple[BuildResult, list[str]]:
+    """Build; return the result and the messages."""
+    messages: list[str] = []
+
+    def keep(event: progress.Event) -> None:
+        if isinstance(event, progress.Message):
+            messages.append(event.text)
+
+    with progress.listening(keep):
+        result = build(spec)
+    return result, messages
+
+
+def test_a_build_without_the_drawing_package_says_so_once_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("tokenloom.tasks.report.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pygal", None)
+    result, messages = _observed_build(small_spec(tmp_path))
+    assert result.published
+    assert result.report is None
+    (message,) = messages
+    assert "no report was written: it needs the package 'pygal': pip install 'tokenloom[build]'" in message
+    assert f"`tokenloom report {result.reference}`" in message
+    assert "`report: false`" in message
+
+
+def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = LocalStore.replace
+
+    def refuse(self: LocalStore, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.startswith("reports/"):
+            raise StoreError(f"{self.place(path)}: No space left on device")
+        write(self, path, data, durable=durable)
+
+    monkeypatch.setattr(LocalStore, "replace", refuse)
+    result, messages = _observed_build(small_spec(tmp_path))
+    assert result.published
+    assert result.tag_moved
+    assert result.report is None
+    assert ["No space left on device; run `tokenloom report" in message for message in messages] == [True]
+
+
+def test_a_spec_can_leave_the_report_out_and_keeps_its_version(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    without, messages = _observed_build(spec.model_copy(update={"report": False}))
+    assert without.report is None
+    assert messages == []
+    assert not (tmp_path / "store/data/reports").exists()
+    again = build(spec)
+    assert again.version == without.version
+    assert again.report is None  # nothing was published, so nothing is written
+
+
+def test_the_command_writes_the_page_into_the_store_or_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = build(small_spec(tmp_path))
+    assert result.report == str(tmp_path / f"store/data/reports/{result.version}.html")
+    written = Path(result.report).read_bytes()
+    Path(result.report).unlink()
+    assert main(["report", str(tmp_path / "store/data"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "reference": result.reference,
+        "version": result.version,
+        "report": result.report,
+        "bytes": len(written),
+    }
+    assert Path(result.report).read_bytes() == written
+    assert main(["report", result.reference, "--output", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}  {len(written):,} bytes\n"
+    assert (tmp_path / "page.html").read_bytes() == written
+    assert main(["report", result.reference, "--output", str(tmp_path / "missing/page.html")]) == 1
+    assert "missing/page.html: No such file or directory" in capsys.readouterr().err
+    assert build(small_spec(tmp_path)).report == result.report  # an up-to-date build names the page that is there
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_the_report_of_a_remote_store_has_the_figures_of_a_local_one(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    local = build(spec)
+    remote = build(spec.model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4()}"}))
+    assert local.report is not None
+    assert remote.report == f"{remote.reference.partition('@')[0]}/reports/{remote.version}.html"
+    store = dataset_store(remote.reference.partition("/data@")[0], "data")
+    page, other = _parsed(store.read(f"reports/{remote.version}.html")), _parsed(Path(local.report).read_bytes())
+    timed = "Steps"
+    assert {**_tables(page), timed: []} == {**_tables(other), timed: []}
+    assert [_text(one) for one in page.iter(f"{_XHTML}article")] == [
+        _text(one) for one in other.iter(f"{_XHTML}article")
+    ]
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
+def test_quantiles_are_right_to_within_their_bin(lengths: list[int]) -> None:
+    array = np.array(lengths, np.uint32)
+    for share, found in zip(QUANTILES, length_quantiles(count_lengths(array)), strict=True):
+        exact = int(np.quantile(array, share, method="inverted_cdf"))
+        edges = bin_edges(int(length_bins(array).max()) + 1)
+        index = int(length_bins(np.array([exact], np.uint32))[0])
+        assert edges[index] <= found < edges[index + 1]
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
+def test_the_area_of_a_histogram_is_its_documents(lengths: list[int]) -> None:
+    counts = count_lengths(np.array(lengths, np.uint32))
+    bars = length_density(counts)
+    assert sum((end - start) * height for start, end, height in bars) == pytest.approx(len(lengths))
+    assert [end for _, end, _ in bars[:-1]] == [start for start, _, _ in bars[1:]]
+    assert sum(tokens_by_length(counts)) == pytest.approx(sum(lengths), rel=1 / 8)
+
+
+@given(st.lists(st.integers(0, 5000), max_size=20), st.integers(8, 2000))
+def test_pieces_of_tokens_are_distinct_and_no_more_than_allowed(shards: list[int], limit: int) -> None:
+    pieces = token_pieces(shards, limit)
+    assert all(0 <= start < end <= shards[index] for index, start, end in pieces)
+    if sum(shards) <= limit:
+        assert sum(end - start for _, start, end in pieces) == sum(shards)
+    else:
+        assert sum(end - start for _, start, end in pieces) <= limit
+
+
+@given(st.lists(st.integers(0, 300), max_size=12), st.integers(0, 2**64 - 1))
+def test_ten_documents_are_chosen_in_any_shards(shards: list[int], version: int) -> None:
+    chosen = choose_rows(f"{version:016x}", shards)
+    assert chosen == choose_rows(f"{version:016x}", shards)
+    assert sum(map(len, chosen.values())) == min(10, sum(shards))
+    assert all(len(set(rows)) == len(rows) and max(rows) < shards[index] for index, rows in chosen.items())
+
+
+@given(st.floats(1e-3, 1e18), st.floats(0, 60), st.floats(0, 60))
+def test_axes_have_a_few_round_labels(top: float, start: float, width: float) -> None:
+    heights = axis_heights(top)
+    assert 2 <= len(heights) <= 6
+    assert heights[-1] <= top * 1.000001
+    assert 1 <= len(axis_lengths(start, min(60.0, start + width))) <= 20
+
+
+def test_figures_are_short() -> None:
+    assert [short(n) for n in (0, 7, 999, 1000, 12_345, 999_999, 6_120_867, 10**12)] == [
+        *("0", "7", "999", "1 k", "12.3 k", "1 M", "6.12 M", "1 T"),
+    ]
+    assert [megabytes(n) for n in (0, 999, 1000, 25_600_000, 3 * 10**15)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "25.6 MB",
+        "3,000 TB",
+    ]
+    assert [percent_of(n, 10_000) for n in (0, 1, 20, 500, 994, 995, 9999, 10_000)] == [
+        *("0 %", "<0.1 %", "0.2 %", "5.0 %", "9.9 %", "10 %", "100 %", "100 %"),
+    ]
+    assert percent_of(1, 0) == "-"
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", [0, 1, 2])  # light, dark, print
+@pytest.mark.parametrize(
+    ("text", "back"),
+    [("text", "back"), ("faint", "back"), ("accent", "back"), ("text", "panel"), ("accent", "soft")],
+)
+def test_every_text_has_the_contrast_that_wcag_aa_asks_for(scheme: int, text: str, back: str) -> None:
+    blocks = re.findall(
+        r":root \{(.*?)\}", files("tokenloom.tasks.report").joinpath("style.css").read_text(), re.DOTALL
+    )
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", blocks[scheme]))
+    lighter, darker = sorted((_luminance(colours[text]), _luminance(colours[back])), reverse=True)
+    assert (lighter + 0.05) / (darker + 0.05) >= 4.5
