@@ -36,6 +36,7 @@ class CacheProcess:
         self.counters: Counter[str] = Counter()
         self.queue: dict[str, ShardRequest] = {}
         self.running: set[str] = set()  # those that a thread has taken from the queue
+        self.failed: dict[str, tuple[ShardRequest, Exception]] = {}  # downloads ahead, until they are queued again
         self.num_threads = 0
         self.partials: dict[str, PartialShard] = {}  # by SHA-256
         self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
@@ -58,6 +59,34 @@ class CacheProcess:
             self.running.add(request.sha256)
             return request
 
+    def take_failed(self) -> list[ShardRequest]:
+        """Return the shards whose download ahead failed, and forget that."""
+        with self.lock:
+            failed, self.failed = self.failed, {}
+            return [request for request, _ in failed.values()]
+
+    def check_room(self, num_bytes: int) -> None:
+        """Raise StoreError if `num_bytes` more can't fit because of partial shards that this process won't complete."""
+        limit = self.files.limit_bytes
+        partials = {
+            name: shard for name, shard in list(self.partials.items()) if not (shard.is_complete or shard.is_damaged)
+        }
+        reserved = sum(shard.num_bytes for shard in partials.values())
+        if limit is None or reserved + num_bytes <= limit:
+            return
+        with self.lock:
+            if self.queue or self.running:
+                return
+            error = next((error for name, (_, error) in self.failed.items() if name in partials), None)
+        if error is not None:
+            raise StoreError(str(error)) from error
+        if all(shard.is_only_blocks for shard in partials.values()):
+            raise StoreError(
+                f'{self.files.folder}: shards that are read with access="range" reserve {reserved:,} bytes, and '
+                f"the next one {num_bytes:,}, which is over the cache's limit of {limit:,}; raise it: "
+                "TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache (only the blocks that are read use disk space)"
+            )
+
     def read_whole(self, request: ShardRequest, error: Exception) -> None:
         """Note that a shard has no usable `.blocks` file, and say so in the log once for each folder and reason."""
         self.whole.add(request.sha256)
@@ -66,7 +95,7 @@ class CacheProcess:
         with self.lock:
             is_new = (folder, reason) not in self.logged
             self.logged.add((folder, reason))
-        if is_new:
+        if is_new and not is_ending():  # then its requests fail for that reason
             _logger.warning(
                 "%s: %s; its shards are read whole; `tokenloom verify --write-blocks` writes the files", folder, reason
             )
@@ -115,14 +144,16 @@ class RoomWait:
         self._process, self._caller = process, caller
         self._folder, self._logged_at = process.files.folder, time.monotonic()
 
-    def wait(self) -> None:
-        """Wait a moment, after an attempt that found no space.
+    def wait(self, num_bytes: int) -> None:
+        """Wait a moment, after an attempt that found no space for `num_bytes`.
 
         Raises NoRoom ahead of use if this process has partial shards: its threads must complete them to free space.
+        Raises StoreError if none of them will.
         """
         self._caller.check_running()
         if self._process.partials and not self._caller.needs_it_now:
             raise NoRoom
+        self._process.check_room(num_bytes)
         if time.monotonic() - self._logged_at > _LOG_SECONDS:
             self._logged_at = time.monotonic()
             _logger.warning("%s: waiting for space: other downloads take up the whole limit", self._folder)
@@ -177,7 +208,7 @@ class Download:
     def _reserved(self) -> Path:
         """Wait for space; return a new file to download into."""
         while (partial := self._files.reserve(self._request.sha256, self._request.num_bytes)) is None:
-            self._room.wait()
+            self._room.wait(self._request.num_bytes)
         return partial
 
     def _fill(self, partial: Path) -> str:

@@ -49,8 +49,8 @@ def create_partial(path: Path, blocks: ShardBlocks) -> None:
     with path.open("wb") as file:
         file.write(blocks.header)
         file.truncate(blocks.num_bytes)
-    with map_path(path).open("wb") as file:
-        file.truncate(1 + blocks.num_blocks)
+    with map_path(path).open("wb") as file:  # written, not sparse: a store to a map on a full disk is a signal
+        file.write(bytes(1 + blocks.num_blocks))
 
 
 def open_partial(path: Path, blocks: ShardBlocks) -> PartialFile | None:

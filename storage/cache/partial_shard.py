@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import CacheFiles, is_full
+from tokenloom.storage.cache.cache_files import CacheFiles, is_full, translate_cache_errors
 from tokenloom.storage.cache.partial_file import COMPLETE, DAMAGED, PartialFile
 from tokenloom.storage.cache.requests import Requests
 from tokenloom.storage.cache.shard_request import ShardRequest
@@ -61,6 +61,16 @@ class PartialShard:
     def place(self) -> str:
         """The URL of the shard, for messages."""
         return self._request.place
+
+    @property
+    def is_only_blocks(self) -> bool:
+        """Whether it is never downloaded as a whole."""
+        return self._request.only_blocks
+
+    @property
+    def num_bytes(self) -> int:
+        """Its length, which its file reserves."""
+        return self._blocks.num_bytes
 
     @property
     def is_complete(self) -> bool:
@@ -121,7 +131,8 @@ class PartialShard:
             if not is_full(error):
                 raise
             self._files.remove_all()
-            return self._file.put(block, data)
+            with translate_cache_errors(self._files.folder):
+                return self._file.put(block, data)
 
     def fetch_offsets(self) -> None:
         """Download the document offsets; errors as fetch_blocks."""

@@ -90,6 +90,8 @@ class ShardCache:
         process = self._process()
         if not request.by_blocks or process.holds(request) or request.sha256 in process.whole:
             return None
+        if waits:
+            self.ahead(process.take_failed())
         with translate_cache_errors(self.folder):
             process.files.prepare()
             try:
@@ -121,7 +123,7 @@ class ShardCache:
         while (file := process.files.partial(blocks)) is None:
             if process.holds(request):
                 return None
-            room.wait()
+            room.wait(request.num_bytes)
         return process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
 
     def ahead(self, requests: Iterable[ShardRequest]) -> None:
@@ -168,6 +170,8 @@ class ShardCache:
         process = self._process()
         path = process.files.path(request.sha256)
         if not process.holds(request):
+            if caller.needs_it_now:
+                self.ahead(process.take_failed())
             with translate_cache_errors(self.folder):
                 process.files.prepare()
                 with process.locked(request.sha256, caller.check_running):
@@ -196,6 +200,8 @@ class ShardCache:
             except NoRoom:
                 continue
             except Exception as error:  # noqa: BLE001  (fetch() raises it where the file is needed)
+                with process.lock:
+                    process.failed[request.sha256] = request, error
                 if not is_ending():
                     _logger.warning("ahead of use: %s; the download is retried on first use", error)
             finally:
