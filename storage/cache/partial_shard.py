@@ -73,6 +73,11 @@ class PartialShard:
         return self._blocks.num_bytes
 
     @property
+    def is_open(self) -> bool:
+        """Whether it still waits for blocks, and nobody has removed its file."""
+        return self._file.is_open
+
+    @property
     def is_complete(self) -> bool:
         """Whether all bytes are here and the SHA-256 is that of the manifest."""
         return self._file.status == COMPLETE

@@ -109,7 +109,7 @@ class ShardCache:
     def _partial(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> PartialShard | None:
         """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
         found = process.partials.get(request.sha256)
-        if found is not None and not (found.is_complete or found.is_damaged):
+        if found is not None and found.is_open:
             return found
         process.partials.pop(request.sha256, None)
         if not request.by_blocks or request.sha256 in process.whole:

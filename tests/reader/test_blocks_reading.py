@@ -374,6 +374,19 @@ def test_a_full_disk_empties_the_cache_before_a_shard_is_begun(
     assert cache.stats()["evictions"] == 1
 
 
+@pytest.mark.usefixtures("nothing_ahead")
+@pytest.mark.parametrize("access", ["mmap", "range"])
+def test_shards_are_downloaded_again_after_the_folder_of_the_cache_was_deleted(
+    access: str, in_memory: Published, cache: ShardCache
+) -> None:
+    first = in_memory.open(cache, access=access)
+    expected = first[5]["input_ids"].tolist()
+    shutil.rmtree(cache.folder)
+    assert in_memory.open(cache, access=access)[5]["input_ids"].tolist() == expected
+    assert in_memory.open(ShardCache(cache.folder), access=access)[5]["input_ids"].tolist() == expected
+    assert first[6]["input_ids"].tolist() == in_memory.open(cache, access=access)[6]["input_ids"].tolist()
+
+
 def test_the_map_of_blocks_has_its_disk_space_before_it_is_mapped(tmp_path: Path) -> None:
     make_blocks_store(tmp_path)
     file = next(tmp_path.rglob("*.blocks"))
