@@ -35,8 +35,6 @@ from tokenloom.tokenizers.fast.choice import may_use
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-LATEST, TRYOUT = "latest", "tryout"
-
 
 @dataclass(frozen=True)
 class Partition(PartitionRange):
@@ -78,6 +76,11 @@ class BuildPlan:
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
     distrusted: frozenset[str] = frozenset()  # fast encoders that the build must not use
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """The checks that the version must pass; none for a try-out, which never becomes latest."""
+        return self.spec.checks.limits() if self.spec.limit is None else {}
+
     @cached_property
     def missing_bytes(self) -> int:
         """The bytes of text to encode."""
@@ -117,7 +120,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         excluded = None  # an empty list excludes nothing
     identity = _identity(spec, excluded)
     version = version_name(identity, identities, tokenizer.fingerprint)
-    tag = LATEST if spec.limit is None else TRYOUT
+    tag = tags.LATEST if spec.limit is None else tags.TRYOUT
     return BuildPlan(
         spec=spec,
         identity=identity,

@@ -38,7 +38,7 @@ class CacheProcess:
         self.running: set[str] = set()  # those that a thread has taken from the queue
         self.failed: dict[str, tuple[ShardRequest, Exception]] = {}  # downloads ahead, until they are queued again
         self.num_threads = 0
-        self.partials: dict[str, PartialShard] = {}  # by SHA-256
+        self.partials: dict[str, PartialShard] = {}  # by SHA-256, the most recently used one last
         self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
         self.logged: set[tuple[str, str]] = set()
 
@@ -66,11 +66,9 @@ class CacheProcess:
             return [request for request, _ in failed.values()]
 
     def check_room(self, num_bytes: int) -> None:
-        """Raise StoreError if `num_bytes` more can't fit because of partial shards that this process won't complete."""
+        """Raise StoreError if `num_bytes` more can't fit because of partial shards whose download failed."""
         limit = self.files.limit_bytes
-        partials = {
-            name: shard for name, shard in list(self.partials.items()) if not (shard.is_complete or shard.is_damaged)
-        }
+        partials = {name: shard for name, shard in list(self.partials.items()) if shard.is_open}
         reserved = sum(shard.num_bytes for shard in partials.values())
         if limit is None or reserved + num_bytes <= limit:
             return
@@ -80,12 +78,21 @@ class CacheProcess:
             error = next((error for name, (_, error) in self.failed.items() if name in partials), None)
         if error is not None:
             raise StoreError(str(error)) from error
-        if all(shard.is_only_blocks for shard in partials.values()):
-            raise StoreError(
-                f'{self.files.folder}: shards that are read with access="range" reserve {reserved:,} bytes, and '
-                f"the next one {num_bytes:,}, which is over the cache's limit of {limit:,}; raise it: "
-                "TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache (only the blocks that are read use disk space)"
-            )
+
+    def partial(self, sha256: str) -> PartialShard | None:
+        """Return a shard that this process reads by blocks, as the most recently used one; forget those that ended."""
+        with self.lock:
+            for name, shard in list(self.partials.items()):
+                if not shard.is_open:
+                    self.partials.pop(name, None)
+            if (found := self.partials.pop(sha256, None)) is not None:
+                self.partials[sha256] = found
+            return found
+
+    def forget_oldest(self, num_kept: int) -> None:
+        """Forget the shards that are read by blocks, but for the most recently used ones; those in use stay open."""
+        for name in list(self.partials)[: max(0, len(self.partials) - num_kept)]:
+            self.partials.pop(name, None)
 
     def read_whole(self, request: ShardRequest, error: Exception) -> None:
         """Note that a shard has no usable `.blocks` file, and say so in the log once for each folder and reason."""
@@ -188,7 +195,7 @@ class Download:
             self._download_verified()
 
     def _download_verified(self) -> None:
-        place = self._request.store.place(self._request.path)
+        place = self._request.place
         for _ in range(_MAX_DOWNLOADS):
             partial = self._reserved()
             try:
@@ -232,8 +239,7 @@ class Download:
         return "" if digest.hexdigest() == self._request.sha256 else "its SHA-256 is not the one listed"
 
     def _blocks(self) -> Iterator[memoryview]:
-        store, path = self._request.store, self._request.path
         try:
-            yield from store.blocks(path)
+            yield from self._request.store.blocks(self._request.path)
         except FileNotFoundError as error:
-            raise StoreError(f"{store.place(path)}: missing from a published version; restore it") from error
+            raise StoreError(f"{self._request.place}: missing from a published version; restore it") from error

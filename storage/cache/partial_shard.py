@@ -63,11 +63,6 @@ class PartialShard:
         return self._request.place
 
     @property
-    def is_only_blocks(self) -> bool:
-        """Whether it is never downloaded as a whole."""
-        return self._request.only_blocks
-
-    @property
     def num_bytes(self) -> int:
         """Its length, which its file reserves."""
         return self._blocks.num_bytes
@@ -109,14 +104,13 @@ class PartialShard:
         for _ in range(_MAX_DOWNLOADS):
             if not wrong:
                 return
-            if wrong := self._download(range(wrong[0], wrong[-1] + 1)):
-                self._count("failed_checks", 1)
-        if not wrong:
-            return
-        raise FormatError(
-            f"{self.place}: block {wrong[0]} does not have the checksum in {blocks_name(self._request.path)}, in "
-            f"{_MAX_DOWNLOADS} downloads; one of the files is damaged: `tokenloom verify` finds out which"
-        )
+            wrong = self._download(range(wrong[0], wrong[-1] + 1))
+            self._count("failed_checks", int(bool(wrong)))
+        if wrong:
+            raise FormatError(
+                f"{self.place}: block {wrong[0]} does not have the checksum in {blocks_name(self._request.path)}, in "
+                f"{_MAX_DOWNLOADS} downloads; one of the files is damaged: `tokenloom verify` finds out which"
+            )
 
     def _download(self, run: range) -> list[int]:
         """Download blocks in one request; return those that arrived damaged."""

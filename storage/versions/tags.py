@@ -18,6 +18,7 @@ from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.stores.store import Store
 
 _ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
+LATEST, TRYOUT = "latest", "tryout"  # the tags that builds and try-outs move
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 
@@ -57,12 +58,21 @@ def newest(store: Store, tag: str) -> TagEntry | None:
 
 def read_entry(store: Store, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
-    place = store.place(entry_path(tag, number))
     try:
-        value = read_signed(store.read(entry_path(tag, number)), place)
+        data = store.read(entry_path(tag, number))
+    except FileNotFoundError:
+        data = None
+    return _decode(store, tag, number, data)
+
+
+def _decode(store: Store, tag: str, number: int, data: bytes | None) -> TagEntry:
+    """Return the entry in the bytes of its file, None if it is missing; raises FormatError if it is damaged."""
+    place = store.place(entry_path(tag, number))
+    if data is None:
+        raise FormatError(f"{place}: an entry of the tag's log is missing")
+    try:
+        value = read_signed(data, place)
         record = decode_record(TagRecord, value)
-    except FileNotFoundError as error:
-        raise FormatError(f"{place}: an entry of the tag's log is missing") from error
     except Mismatch as error:
         raise FormatError(f"{place}: in a tag entry, {error}") from error
     if unknown := sorted(value.keys() - fields_of(record).keys()):
@@ -75,7 +85,9 @@ def read_entry(store: Store, tag: str, number: int) -> TagEntry:
 
 def log(store: Store, tag: str) -> list[TagEntry]:
     """Return all entries of `tag`, oldest first."""
-    return [read_entry(store, tag, n) for n in range(1, newest_number(store, tag) + 1)]
+    numbers = range(1, newest_number(store, tag) + 1)
+    files = store.read_all([entry_path(tag, number) for number in numbers])
+    return [_decode(store, tag, number, data) for number, data in zip(numbers, files, strict=True)]
 
 
 def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
@@ -85,8 +97,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
-    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    record = TagRecord(version, previous, at, _user(), reason)
+    record = TagRecord(version, previous, now(), user(), reason)
     store.create(entry_path(tag, number), sign_record(record))
     return read_entry(store, tag, number)
 
@@ -115,7 +126,13 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     return None
 
 
-def _user() -> str:
+def now() -> str:
+    """Return this machine's time, ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def user() -> str:
+    """Return the name of the user who runs this process."""
     import getpass  # a reader does not need it
 
     try:

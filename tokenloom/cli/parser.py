@@ -27,9 +27,16 @@ _COMMANDS = (
     _Command(
         "tokenizer", "show a spec's tokenizer, what encodes with it and how fast", "tokenloom.cli.commands.tokenizer"
     ),
+    _Command("publish", "publish a version whose checks failed, with a reason", "tokenloom.cli.commands.publish"),
     _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
+    _Command("trace", "show the documents in a batch or a sample", "tokenloom.cli.commands.trace"),
+    _Command("where", "find a document, and the training steps that see it", "tokenloom.cli.commands.where"),
+    _Command("diff", "compare two versions document by document", "tokenloom.cli.commands.diff"),
+    _Command("tag", "let a tag name a version", "tokenloom.cli.commands.tag"),
+    _Command("rollback", "let a tag name the version again that it named before", "tokenloom.cli.commands.rollback"),
+    _Command("log", "show which versions a tag named, since when and why", "tokenloom.cli.commands.log"),
     _Command("up", "start a Prefect server with the deployments and a worker", "tokenloom.cli.commands.up"),
     _Command("deploy", "create the deployments on a running Prefect server", "tokenloom.cli.commands.deploy"),
     _Command(

@@ -16,9 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path
+from tokenloom.spec.checks import Checks
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
+from tokenloom.storage.formats.keys import DEFAULT_SHARES
 from tokenloom.storage.formats.names import VERSION_PATTERN
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
@@ -103,7 +105,7 @@ class BuildSpec(SpecModel):
     tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids; required")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
-        [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
+        [Split(name=name, share=share) for name, share in DEFAULT_SHARES],
         title="Splits",
         description="Shares must add up to 1; train takes the rest. YAML also accepts {train: 0.98, ...}",
     )
@@ -119,6 +121,9 @@ class BuildSpec(SpecModel):
     )
     packs: list[Pack] = Field(
         [], title="Packs", description="Packings to count samples for, in any order; the counts go into the manifest"
+    )
+    checks: Checks = Field(
+        Checks(), title="Checks", description="What a finished version must hold to be published; empty: no check"
     )
     runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
     credentials: list[Credentials] = Field(
@@ -193,7 +198,7 @@ class BuildSpec(SpecModel):
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without defaults and paths."""
         nested = {"sources", "tokenizer", "documents", "splits", "packs"}
-        identity = self.model_dump(exclude_defaults=True, exclude={"store", "runner", "credentials"} | nested)
+        identity = self.model_dump(exclude_defaults=True, exclude={"store", "checks", "runner", "credentials"} | nested)
         identity["sources"] = [
             {"name": name} | source.identity() | {"kind": source.kind}
             for name, source in zip(self.source_names(), self.sources, strict=True)
