@@ -181,7 +181,13 @@ class CacheFiles:
             self._remove_leftovers(blocks.sha256)
             if is_in_use(path) or not self._make_room(blocks.num_bytes):
                 return None
-            create_partial(path, blocks)
+            try:
+                create_partial(path, blocks)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._remove_shards()
+                create_partial(path, blocks)
             return open_partial(path, blocks)
 
     def end_partial(self, partial: PartialFile, is_right: bool) -> None:
@@ -206,7 +212,10 @@ class CacheFiles:
     def remove_all(self) -> None:
         """Remove all complete files."""
         with self._room_lock():
-            self.num_evicted += sum(self.remove(sha256) for _, sha256 in list(self._shards()))
+            self._remove_shards()
+
+    def _remove_shards(self) -> None:
+        self.num_evicted += sum(self.remove(sha256) for _, sha256 in list(self._shards()))
 
     @contextmanager
     def _room_lock(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ class CacheProcess:
         self.counters: Counter[str] = Counter()
         self.queue: dict[str, ShardRequest] = {}
         self.running: set[str] = set()  # those that a thread has taken from the queue
+        self.failed: dict[str, tuple[ShardRequest, Exception]] = {}  # downloads ahead, until they are queued again
         self.num_threads = 0
         self.partials: dict[str, PartialShard] = {}  # by SHA-256, the most recently used one last
         self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
@@ -58,11 +59,31 @@ class CacheProcess:
             self.running.add(request.sha256)
             return request
 
+    def take_failed(self) -> list[ShardRequest]:
+        """Return the shards whose download ahead failed, and forget that."""
+        with self.lock:
+            failed, self.failed = self.failed, {}
+            return [request for request, _ in failed.values()]
+
+    def check_room(self, num_bytes: int) -> None:
+        """Raise StoreError if `num_bytes` more can't fit because of partial shards whose download failed."""
+        limit = self.files.limit_bytes
+        partials = {name: shard for name, shard in list(self.partials.items()) if shard.is_open}
+        reserved = sum(shard.num_bytes for shard in partials.values())
+        if limit is None or reserved + num_bytes <= limit:
+            return
+        with self.lock:
+            if self.queue or self.running:
+                return
+            error = next((error for name, (_, error) in self.failed.items() if name in partials), None)
+        if error is not None:
+            raise StoreError(str(error)) from error
+
     def partial(self, sha256: str) -> PartialShard | None:
         """Return a shard that this process reads by blocks, as the most recently used one; forget those that ended."""
         with self.lock:
             for name, shard in list(self.partials.items()):
-                if shard.has_ended:
+                if not shard.is_open:
                     self.partials.pop(name, None)
             if (found := self.partials.pop(sha256, None)) is not None:
                 self.partials[sha256] = found
@@ -81,7 +102,7 @@ class CacheProcess:
         with self.lock:
             is_new = (folder, reason) not in self.logged
             self.logged.add((folder, reason))
-        if is_new:
+        if is_new and not is_ending():  # then its requests fail for that reason
             _logger.warning(
                 "%s: %s; its shards are read whole; `tokenloom verify --write-blocks` writes the files", folder, reason
             )
@@ -130,14 +151,16 @@ class RoomWait:
         self._process, self._caller = process, caller
         self._folder, self._logged_at = process.files.folder, time.monotonic()
 
-    def wait(self) -> None:
-        """Wait a moment, after an attempt that found no space.
+    def wait(self, num_bytes: int) -> None:
+        """Wait a moment, after an attempt that found no space for `num_bytes`.
 
         Raises NoRoom ahead of use if this process has partial shards: its threads must complete them to free space.
+        Raises StoreError if none of them will.
         """
         self._caller.check_running()
         if self._process.partials and not self._caller.needs_it_now:
             raise NoRoom
+        self._process.check_room(num_bytes)
         if time.monotonic() - self._logged_at > _LOG_SECONDS:
             self._logged_at = time.monotonic()
             _logger.warning("%s: waiting for space: other downloads take up the whole limit", self._folder)
@@ -192,7 +215,7 @@ class Download:
     def _reserved(self) -> Path:
         """Wait for space; return a new file to download into."""
         while (partial := self._files.reserve(self._request.sha256, self._request.num_bytes)) is None:
-            self._room.wait()
+            self._room.wait(self._request.num_bytes)
         return partial
 
     def _fill(self, partial: Path) -> str:

@@ -74,7 +74,7 @@ def open_partial(path: Path, blocks: ShardBlocks) -> PartialFile | None:
 
     The caller holds the cache's lock for room.
     """
-    if path in _opened and _opened[path].status != FILLING:  # another process has ended it
+    if path in _opened and not _opened[path].is_open:  # another process has ended it, or somebody removed it
         del _opened[path]
     if path not in _opened:
         lengths = [each.stat().st_size for each in (path, map_path(path)) if each.exists()]
@@ -121,6 +121,14 @@ class PartialFile:
     def status(self) -> int:
         """FILLING, COMPLETE or DAMAGED."""
         return self._map[0]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for blocks, and nobody has removed it."""
+        try:
+            return self.status == FILLING and os.path.samestat(os.fstat(self._data), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def end(self, status: int) -> None:
         """Set the status for all processes that use the file; the caller holds the cache's lock for room."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import CacheFiles, is_full
-from tokenloom.storage.cache.partial_file import COMPLETE, DAMAGED, FILLING, PartialFile
+from tokenloom.storage.cache.cache_files import CacheFiles, is_full, translate_cache_errors
+from tokenloom.storage.cache.partial_file import COMPLETE, DAMAGED, PartialFile
 from tokenloom.storage.cache.requests import Requests
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
@@ -63,9 +63,14 @@ class PartialShard:
         return self._request.place
 
     @property
-    def has_ended(self) -> bool:
-        """Whether all bytes are here, and a process of the machine has compared the SHA-256."""
-        return self._file.status != FILLING
+    def num_bytes(self) -> int:
+        """Its length, which its file reserves."""
+        return self._blocks.num_bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for blocks, and nobody has removed its file."""
+        return self._file.is_open
 
     @property
     def is_complete(self) -> bool:
@@ -125,7 +130,8 @@ class PartialShard:
             if not is_full(error):
                 raise
             self._files.remove_all()
-            return self._file.put(block, data)
+            with translate_cache_errors(self._files.folder):
+                return self._file.put(block, data)
 
     def fetch_offsets(self) -> None:
         """Download the document offsets; errors as fetch_blocks."""

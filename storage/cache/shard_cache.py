@@ -91,6 +91,8 @@ class ShardCache:
         process = self._process()
         if not request.by_blocks or process.holds(request) or request.sha256 in process.whole:
             return None
+        if waits:
+            self.ahead(process.take_failed())
         with translate_cache_errors(self.folder):
             process.files.prepare()
             try:
@@ -132,7 +134,7 @@ class ShardCache:
                 return None
             if request.only_blocks:  # nobody completes those that were begun ahead of use
                 process.forget_oldest(0)
-            room.wait()
+            room.wait(request.num_bytes)
         partial = process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
         if request.only_blocks:
             process.forget_oldest(max_partial_files())
@@ -182,6 +184,8 @@ class ShardCache:
         process = self._process()
         path = process.files.path(request.sha256)
         if not process.holds(request):
+            if caller.needs_it_now:
+                self.ahead(process.take_failed())
             with translate_cache_errors(self.folder):
                 process.files.prepare()
                 with process.locked(request.sha256, caller.check_running):
@@ -210,6 +214,8 @@ class ShardCache:
             except NoRoom:
                 continue
             except Exception as error:  # noqa: BLE001  (fetch() raises it where the file is needed)
+                with process.lock:
+                    process.failed[request.sha256] = request, error
                 if not is_ending():
                     _logger.warning("ahead of use: %s; the download is retried on first use", error)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -40,12 +41,13 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.shards import shard_files
-from tokenloom.storage.cache import partial_file, partial_shard, shard_cache
+from tokenloom.storage.cache import cache_files, partial_file, partial_shard, shard_cache
 from tokenloom.storage.cache.cache_files import CacheFiles
-from tokenloom.storage.cache.partial_shard import read_blocks
+from tokenloom.storage.cache.partial_file import PartialFile, create_partial
+from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats import blocks as blocks_module
-from tokenloom.storage.formats.blocks import blocks_name, decode_blocks, encode_blocks
+from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks, encode_blocks
 from tokenloom.storage.stores import remote_retries
 
 _T = 16
@@ -387,6 +389,59 @@ def test_a_file_that_nobody_uses_is_removed_to_make_room(in_memory: Published, t
 
 
 # ---- faults
+
+
+def test_a_failed_download_that_takes_up_the_limit_is_an_error_and_reading_continues_later(
+    in_memory: Published, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("as planned")
+
+    largest = max(path.stat().st_size for path in in_memory.shards)
+    data = in_memory.open(ShardCache(tmp_path / "cache", 2 * largest))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartialShard, "complete", fail)
+        with pytest.raises(StoreError, match="as planned"):
+            epoch(data)
+    assert_all_same(epoch(data), in_memory.local())
+
+
+def test_a_full_disk_is_a_named_error(in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_to_full_disk(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PartialFile, "put", write_to_full_disk)
+    with pytest.raises(StoreError, match=rf"{cache.folder}: .*No space left on device; free space there, or set TOK"):
+        epoch(in_memory.open(cache))
+
+
+def test_a_full_disk_empties_the_cache_before_a_shard_is_begun(
+    in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(path: Path, blocks: ShardBlocks) -> None:
+        if cached(cache):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        create_partial(path, blocks)
+
+    data = in_memory.open(cache)
+    cache.fetch(data.files._request(0))
+    monkeypatch.setattr(cache_files, "create_partial", create)
+    cache.fetch(data.files._request(1))
+    assert [path.stem for path in cached(cache)] == [data.files.entries[1].sha256]
+    assert cache.stats()["evictions"] == 1
+
+
+@pytest.mark.usefixtures("nothing_ahead")
+@pytest.mark.parametrize("access", ["mmap", "range"])
+def test_shards_are_downloaded_again_after_the_folder_of_the_cache_was_deleted(
+    access: str, in_memory: Published, cache: ShardCache
+) -> None:
+    first = in_memory.open(cache, access=access)
+    expected = first[5]["input_ids"].tolist()
+    shutil.rmtree(cache.folder)
+    assert in_memory.open(cache, access=access)[5]["input_ids"].tolist() == expected
+    assert in_memory.open(ShardCache(cache.folder), access=access)[5]["input_ids"].tolist() == expected
+    assert first[6]["input_ids"].tolist() == in_memory.open(cache, access=access)[6]["input_ids"].tolist()
 
 
 @pytest.mark.parametrize("seed", range(count(2, 200)))
