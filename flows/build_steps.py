@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions.leases import Lease, building, un_retire
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
@@ -69,7 +70,16 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     start = time.monotonic()
     plan = _prepare(spec, run_one)
     if plan.published:
+        un_retire(plan.store, plan.version)
         return finish_build(plan, start)
+    with building(plan.store, plan.version) as lease:
+        return _build(plan, num_workers, run_one, run_each, start, lease)
+
+
+def _build(
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, start: float, lease: Lease
+) -> BuildResult:
+    """Build and publish a version on which this build holds a lease."""
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
@@ -79,7 +89,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     _report_messages(probe_warnings(plan))
     while True:
         try:
-            plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)
+            plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded, lease)
             return finish_build(plan, start, published, encoded)
         except WorkError as error:
             repairs[error.spill_name] += 1
@@ -149,7 +159,7 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
 
 
 def _encode_and_publish(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str]
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str], lease: Lease
 ) -> tuple[BuildPlan, bool]:
     """Return the plan as executed, and whether this build published it; add the names of new spills to `encoded`."""
     seconds: dict[str, float] = {}
@@ -172,6 +182,7 @@ def _encode_and_publish(
             num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
+        run_one("renew lease", lease.renew)  # it may have ended if this machine was suspended
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, published
 

@@ -11,6 +11,7 @@ from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
+from tokenloom.storage.versions.retirement import warn_if_retired
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
@@ -61,17 +62,33 @@ def dataset_store(store: str, dataset: str) -> Store:
 def resolve(reference: Reference) -> tuple[Store, Manifest]:
     """Return the dataset's store and the manifest of the version that `reference` names.
 
+    Warns (UserWarning) if it names a version that is retired.
+
     Raises:
         StoreError: there is no such dataset, tag or version.
         FormatError: tag log or manifest are damaged.
     """
+    store, version = find_version(reference)
+    manifest = load_manifest(store, version)
+    if version == reference.name:  # a tag names no retired version
+        warn_if_retired(store, version)
+    return store, manifest
+
+
+def find_version(reference: Reference) -> tuple[Store, str]:
+    """Return the dataset's store and the version that `reference` names, which may be missing.
+
+    Raises:
+        StoreError: there is no such dataset or tag.
+        FormatError: the tag's log is damaged.
+    """
     store = dataset_store(reference.store, reference.dataset)
     if VERSION_PATTERN.match(reference.name):
-        return store, load_manifest(store, reference.name)
+        return store, reference.name
     entry = tags.newest(store, reference.name)
     if entry is None:
         raise StoreError(why_missing(store, reference))
-    return store, load_manifest(store, entry.version)
+    return store, entry.version
 
 
 def why_missing(store: Store, reference: Reference) -> str:
