@@ -182,7 +182,7 @@ def _encode_and_publish(
             num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
-        run_one("renew lease", lease.renew)  # it may have ended if this machine was suspended
+        lease.renew()  # it may have ended if this machine was suspended
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, published
 

@@ -155,7 +155,7 @@ def leasing(store: Store, version: str, purpose: str, seconds: float) -> Iterato
 
 
 def un_retire(store: Store, version: str) -> None:
-    """Un-retire the version of a build that found it published; errors as Lease. Writes nothing if it is not retired."""
+    """Un-retire the version of a build that found it published, if it is retired; errors as Lease."""
     entry = newest_retirement(store, version)
     if entry is not None and entry.state != KEPT:
         Lease(store, version, BUILD, BUILD_SECONDS).release()

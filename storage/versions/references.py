@@ -46,6 +46,14 @@ def parse_reference(text: str) -> Reference:
     return Reference(store, dataset, name)
 
 
+def parse_dataset(text: str) -> Store:
+    """Return the folder of the dataset that STORE/DATASET names; raises StoreError if the text is not such a name."""
+    reference = parse_reference(text)
+    if "@" in text.rpartition("/")[2]:
+        raise StoreError(f"{reference}: name the dataset alone: {reference.store}/{reference.dataset}")
+    return dataset_store(reference.store, reference.dataset)
+
+
 def dataset_store(store: str, dataset: str) -> Store:
     """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
 

@@ -30,6 +30,12 @@ _COMMANDS = (
     _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
+    _Command("du", "show what takes the room of a store or a dataset", "tokenloom.cli.commands.du"),
+    _Command(
+        "gc",
+        "retire and delete versions that no rule, tag or lease keeps, and leftovers",
+        "tokenloom.cli.commands.collect",
+    ),
     _Command("up", "start a Prefect server with the deployments and a worker", "tokenloom.cli.commands.up"),
     _Command("deploy", "create the deployments on a running Prefect server", "tokenloom.cli.commands.deploy"),
     _Command(
