@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.leases import Lease, building, un_retire
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.leases import BUILD, BUILD_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
@@ -70,10 +71,18 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     start = time.monotonic()
     plan = _prepare(spec, run_one)
     if plan.published:
-        un_retire(plan.store, plan.version)
-        return finish_build(plan, start)
+        with _using(plan):
+            return finish_build(plan, start)
     with building(plan.store, plan.version) as lease:
         return _build(plan, num_workers, run_one, run_each, start, lease)
+
+
+def _using(plan: BuildPlan) -> AbstractContextManager[object]:
+    """Hold a lease on a published version during the block, which un-retires it, unless the build's tag names it."""
+    entry = tags.newest(plan.store, plan.tag)
+    if entry is not None and entry.version == plan.version:
+        return nullcontext()
+    return leasing(plan.store, plan.version, BUILD, BUILD_SECONDS)
 
 
 def _build(

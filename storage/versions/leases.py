@@ -23,7 +23,7 @@ from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.numbered_entries import now_text, user_name
-from tokenloom.storage.versions.retirement import KEPT, keep, newest_retirement
+from tokenloom.storage.versions.retirement import keep
 
 FOLDER = "leases"
 #: the longest lease, and how long one counts whose file is damaged
@@ -152,13 +152,6 @@ def leasing(store: Store, version: str, purpose: str, seconds: float) -> Iterato
         yield lease
     finally:
         lease.release()
-
-
-def un_retire(store: Store, version: str) -> None:
-    """Un-retire the version of a build that found it published, if it is retired; errors as Lease."""
-    entry = newest_retirement(store, version)
-    if entry is not None and entry.state != KEPT:
-        Lease(store, version, BUILD, BUILD_SECONDS).release()
 
 
 @contextmanager

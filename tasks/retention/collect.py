@@ -14,6 +14,7 @@ from tokenloom.tasks.retention.deletion import Used, delete_version
 from tokenloom.tasks.retention.leftovers import Leftovers, find_leftovers
 from tokenloom.tasks.retention.policy import Action, Decision, Policy, decide
 from tokenloom.tasks.retention.survey import survey, version_files
+from tokenloom.wording import shown_bytes
 
 _FILES_AT_ONCE = 1000
 
@@ -86,6 +87,15 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
     stay = {each.status.version for each in decisions} - set(collected.deleted)
     _remove_leftovers(store, find_leftovers(store, policy, now, stay), collected)
     return collected
+
+
+def outcome_line(collected: Collected) -> str:
+    """Return what a collection did in one line."""
+    verb = "would free" if collected.dry_run else "freed"
+    return (
+        f"{collected.dataset}: {verb} {shown_bytes(collected.bytes)}; {len(collected.deleted):,} deleted, "
+        f"{len(collected.retired):,} retired, {len(collected.kept):,} kept"
+    )
 
 
 def _now(store: Store, *, dry_run: bool) -> float:
