@@ -176,15 +176,11 @@ def _renew_until(lease: Lease, ended: threading.Event) -> None:
 def held_leases(store: Store, now: float) -> list[HeldLease]:
     """Return the leases of a dataset that have not ended.
 
-    They are listed twice: while they are listed once, a holder may renew its lease, so that neither file is found. No
-    holder does so twice within minutes.
-
     Args:
         store: the dataset's store.
         now: the time by the store's clock, read before.
     """
-    found = {lease.path: lease for _ in range(2) for lease in all_leases(store)}
-    return [lease for lease in found.values() if lease.end > now]
+    return [lease for lease in all_leases(store) if lease.end > now]
 
 
 def all_leases(store: Store) -> list[HeldLease]:

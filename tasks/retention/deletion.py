@@ -52,7 +52,10 @@ class _Claim:
 
     def end(self) -> None:
         """Record that all files are deleted."""
-        change_state(self._store, self._version, self._number, DELETED, "gc")
+        try:
+            change_state(self._store, self._version, self._number, DELETED, "gc")
+        except FileExistsError as error:
+            raise Used("another gc took over, as this one was slow") from error
 
 
 def delete_version(store: Store, status: VersionStatus, now: float) -> int:

@@ -56,10 +56,11 @@ def survey(store: Store, now: float) -> list[VersionStatus]:
     """
     users, tags_of = users_of(store, now)
     names = {*store.names("versions"), *store.names(CANDIDATES)}
-    return [
+    found = (
         _status(store, version, tuple(tags_of.get(version, ())), tuple(users.get(version, ())))
         for version in sorted(filter(VERSION_PATTERN.match, names))
-    ]
+    )
+    return [status for status in found if status is not None]
 
 
 def users_of(store: Store, now: float) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -77,13 +78,17 @@ def _described(lease: HeldLease) -> str:
     return f"{lease.purpose} of {lease.by}"
 
 
-def _status(store: Store, version: str, tags_of: tuple[str, ...], users: tuple[str, ...]) -> VersionStatus:
+def _status(store: Store, version: str, tags_of: tuple[str, ...], users: tuple[str, ...]) -> VersionStatus | None:
+    """Return None if the version has no files: another collector has just deleted it."""
     entry = newest_retirement(store, version)
     published = store.modified(version_path(version, NAME))
+    touched = _touched(store, version) if published is None else published
+    if touched is None:
+        return None
     return VersionStatus(
         version=version,
         published=published,
-        touched=_touched(store, version) if published is None else published,
+        touched=touched,
         tags=tags_of,
         users=users,
         entry=entry,
@@ -91,8 +96,8 @@ def _status(store: Store, version: str, tags_of: tuple[str, ...], users: tuple[s
     )
 
 
-def _touched(store: Store, version: str) -> float:
-    return max((file.modified for file in version_files(store, version).values()), default=0.0)
+def _touched(store: Store, version: str) -> float | None:
+    return max((file.modified for file in version_files(store, version).values()), default=None)
 
 
 def version_files(store: Store, version: str) -> dict[str, StoredFile]:
