@@ -11,7 +11,7 @@ from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.leases import BUILD, BUILD_SECONDS, Lease, building, leasing
+from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
@@ -82,7 +82,7 @@ def _using(plan: BuildPlan) -> AbstractContextManager[object]:
     entry = tags.newest(plan.store, plan.tag)
     if entry is not None and entry.version == plan.version:
         return nullcontext()
-    return leasing(plan.store, plan.version, BUILD, BUILD_SECONDS)
+    return leasing(plan.store, plan.version, TAG, TAG_SECONDS)
 
 
 def _build(

@@ -33,7 +33,7 @@ class _Thread(threading.Thread):
 
 
 class Schedule:
-    """One interleaving: an actor drawn at random does a random number of operations, then another one is drawn.
+    """One interleaving: the actors take turns, and in each do a random number of operations.
 
     Args:
         store: the store that the actors share.
@@ -53,8 +53,11 @@ class Schedule:
         threads = [_Thread(name, actor, self) for name, actor in actors.items()]
         for thread in threads:
             thread.start()
+        self._random.shuffle(threads)
+        turn = 0
         while living := [thread for thread in threads if not thread.is_over]:
-            current = self._random.choice(living)
+            current = living[turn % len(living)]
+            turn += 1
             for _ in range(self._random.randint(1, self._longest[current.name])):
                 current.may_go.release()
                 assert self.arrived.acquire(timeout=60), f"stuck: {self.trace[-5:]}"

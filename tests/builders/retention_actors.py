@@ -17,7 +17,7 @@ from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.manifest import NAME
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.leases import BUILD, BUILD_SECONDS, READER, READER_SECONDS, building, leasing
+from tokenloom.storage.versions.leases import READER, READER_SECONDS, TAG, TAG_SECONDS, building, leasing
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, version_path
 from tokenloom.storage.versions.retirement import (
     DELETED,
@@ -57,9 +57,10 @@ class Scenario:
         files: those of a dataset, from built_files.
         seed: determines who acts, what happened before, and the order of all operations.
         users: who acts beside the collectors; two that the seed determines by default.
+        state: what happened before; determined by the seed by default.
     """
 
-    def __init__(self, files: dict[str, bytes], seed: int, users: Sequence[str] = ()) -> None:
+    def __init__(self, files: dict[str, bytes], seed: int, users: Sequence[str] = (), state: str | None = None) -> None:
         self._files, self._seed = files, seed
         choose = random.Random(-seed)
         self.store = MemoryStore(files)
@@ -68,7 +69,7 @@ class Scenario:
         names = {path.split("/")[1] for path in files if path.startswith("versions/")}
         self.latest = latest.version
         (self.used,) = names - {self.latest}
-        self.state = choose.choice(STATES)
+        self.state = state or choose.choice(STATES)
         self.actors = {name: self._user(name) for name in users or choose.sample(_USERS, 2)}
         self.actors |= {"collector": collect_twice} | ({"second collector": collect_twice} if seed % 2 else {})
         self._set_state()
@@ -111,7 +112,7 @@ class Scenario:
 
     def _longest(self) -> dict[str, int]:
         """Return how many operations each actor does in a row, at most: about as many as it does in all."""
-        return {name: 90 if "collector" in name else 14 for name in self.actors}
+        return {name: 70 if "collector" in name else 8 for name in self.actors}
 
     def _may_raise(self, name: str, error: Exception) -> bool:
         """Return whether an actor may fail so: it finds its version deleted or unpublished, or its tag moved."""
@@ -186,7 +187,7 @@ def build_again(store: Store, files: dict[str, bytes]) -> None:
     """Build a version that may be there, retired or deleted, with the steps of flows/build_steps.py."""
     version = next(iter(files)).split("/")[1]
     if is_published(store, version):
-        with leasing(store, version, BUILD, BUILD_SECONDS):
+        with leasing(store, version, TAG, TAG_SECONDS):
             manifest = load_manifest(store, version)
             with losing(version):
                 check_lengths(store, manifest)
