@@ -8,7 +8,7 @@ from enum import Enum
 
 from tokenloom.storage.versions.retirement import CLAIM_SECONDS, DELETING, RETIRED
 from tokenloom.tasks.retention.survey import VersionStatus
-from tokenloom.wording import counted, shown_age
+from tokenloom.wording import shown_age
 
 DAY = 24 * 3600.0
 
@@ -102,7 +102,7 @@ def _kept(status: VersionStatus, policy: Policy, now: float, *, is_last: bool) -
         kept = policy.work_seconds
         return f"not published; last written {shown_age(age)} ago, kept {shown_age(kept)}" if age < kept else ""
     if is_last:
-        return f"one of the last {counted(policy.keep_last or 0, 'version')}"
+        return f"one of the last {policy.keep_last:,} published"
     if policy.keep_days is not None and age < policy.keep_days * DAY:
         return f"published {shown_age(age)} ago, kept {policy.keep_days:g} days"
     return ""

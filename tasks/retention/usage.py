@@ -35,7 +35,7 @@ class VersionUsage:
 
 @dataclass(frozen=True)
 class DatasetUsage:
-    """The room of a dataset, in bytes; `versions` are those with a manifest, `candidates` the unpublished ones.
+    """The room of a dataset, in bytes; `candidates` are the records of builds in work/, also of published versions.
 
     `other` is everything else: tags, leases, records. `gc_frees` is what a run of gc would free now.
     """
@@ -81,7 +81,7 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
         bytes=sum(file.num_bytes for file in files.values()),
         versions=versions,
         spills=parts["spills"],
-        candidates=parts["candidates"] + sum(each.bytes for each in versions if each.state == "candidate"),
+        candidates=parts["candidates"],
         temporaries=parts["temporaries"],
         reports=parts["reports"],
         other=parts["other"],

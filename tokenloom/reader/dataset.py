@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
+from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int32s, Integers
 from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
@@ -203,14 +204,25 @@ def _open_split(
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
     held = None
-    if lease:
-        held = Lease(*find_version(parse_reference(reference)), READER, READER_SECONDS)
+    if lease:  # before the manifest is read: from then on, gc deletes nothing
+        held = _lease(reference)
         store, manifest = held.store, load_manifest(held.store, held.version)
     else:
         store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
     by_blocks, only_blocks = options.verify == "open", options.access == "range"
     return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks, lease=held)
+
+
+def _lease(reference: str) -> Lease:
+    """Return a lease on the version that a reference names; raise StoreError if the store can't be written."""
+    store, version = find_version(parse_reference(reference))
+    try:
+        return Lease(store, version, READER, READER_SECONDS)
+    except VersionDeleted:
+        raise
+    except (StoreError, WorkError) as error:
+        raise StoreError(f"{reference}: lease=True writes a file into the store: {error}") from error
 
 
 def _arrays(window: RowWindow) -> Sample:
