@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -176,7 +177,8 @@ def test_a_killed_collector_leaves_nothing_visible_and_another_one_continues(
     other, _ = versions_of(store)
     collect(store, RUTHLESS)
     num_files = len(store.files_below(f"versions/{other}"))
-    remove, calls = store.remove, []
+    remove = store.remove
+    calls: list[str] = []
 
     def die(path: str) -> None:
         if path.startswith("versions/") and len(calls) == num_files // 2:
@@ -204,7 +206,7 @@ def test_a_killed_collector_leaves_nothing_visible_and_another_one_continues(
 def test_a_collector_that_stood_still_deletes_nothing_more(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(store, RUTHLESS)
     now = iter([0.0, 1.0, *[3000.0] * 100])
-    monkeypatch.setattr(deletion.time, "clock_gettime", lambda _: next(now))
+    monkeypatch.setattr(time, "clock_gettime", lambda _: next(now))
     with pytest.raises(StoreError, match="stood still for 3,000 s"):
         collect(store, RUTHLESS)
 
@@ -213,7 +215,7 @@ def test_a_long_deletion_extends_its_claim(store: MemoryStore, monkeypatch: pyte
     other, _ = versions_of(store)
     collect(store, RUTHLESS)
     ticks = iter(range(0, 10**6, 200))
-    monkeypatch.setattr(deletion.time, "clock_gettime", lambda _: float(next(ticks)))
+    monkeypatch.setattr(time, "clock_gettime", lambda _: float(next(ticks)))
     monkeypatch.setattr(deletion, "_FILES_AT_ONCE", 1)
     assert collect(store, RUTHLESS).deleted == [other]
     assert len(store.files_below(f"retired/{other}")) > 4

@@ -50,24 +50,19 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
 
 
-def add_policy(parser: argparse.ArgumentParser, *, keep_last: int | None, keep_days: float | None) -> None:
-    """Add the arguments that say what `tokenloom gc` keeps, with these defaults."""
-    shown = [
-        f"(default: {value:g})" if value is not None else "(default: no such rule)" for value in (keep_last, keep_days)
-    ]
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what `tokenloom gc` keeps."""
     parser.add_argument(
         "--keep-last",
         type=count_up_to(10**6),
-        default=keep_last,
         metavar="N",
-        help=f"keep the N versions that were published last {shown[0]}",
+        help="keep the N versions that were published last",
     )
     parser.add_argument(
         "--keep-days",
         type=days,
-        default=keep_days,
         metavar="DAYS",
-        help=f"keep versions that were published less than DAYS days ago {shown[1]}",
+        help="keep versions that were published less than DAYS days ago",
     )
     parser.add_argument(
         "--grace",

@@ -30,7 +30,7 @@ class CollectResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("dataset", metavar="STORE/DATASET")
-    add_policy(parser, keep_last=None, keep_days=None)
+    add_policy(parser)
     parser.add_argument("--dry-run", action="store_true", help="change nothing; show what a run would do")
 
 

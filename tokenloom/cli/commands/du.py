@@ -30,7 +30,7 @@ class UsageResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("store", metavar="STORE[/DATASET]")
-    add_policy(parser, keep_last=_KEEP_LAST, keep_days=_KEEP_DAYS)
+    add_policy(parser)
 
 
 def run(
@@ -40,8 +40,8 @@ def run(
 
     Args:
         store: STORE or STORE/DATASET.
-        keep_last: as in gc.
-        keep_days: as in gc.
+        keep_last: as in gc; 3 if neither rule is given.
+        keep_days: as in gc; 30 if neither rule is given.
         grace: as in gc.
         keep_work: as in gc.
         out: prints the result.
@@ -51,6 +51,8 @@ def run(
         FormatError: a tag is damaged.
     """
     folder = open_store(store)
+    if keep_last is None and keep_days is None:
+        keep_last, keep_days = _KEEP_LAST, _KEEP_DAYS
     policy = Policy(keep_last, keep_days, grace, keep_work)
     datasets = [measure(each, policy) for each in _datasets(store, folder)]
     for usage in datasets:
