@@ -38,6 +38,11 @@ def build_from_spec(spec: BuildSpec) -> BuildResult:
 
 def check_direct(spec: BuildSpec, next_step: str) -> None:
     """Raise SpecError if the spec uses a feature that needs Prefect; `next_step` says what to do instead."""
+    if found := _keys_that_need_prefect(spec):
+        raise SpecError(f"{found[0]}: this needs Prefect; {next_step}, or give another {found[0]}")
+
+
+def _keys_that_need_prefect(spec: BuildSpec) -> list[str]:
     from tokenloom.spec.runner import BLOCK_URL
 
     needs_prefect = {
@@ -45,8 +50,7 @@ def check_direct(spec: BuildSpec, next_step: str) -> None:
         "credentials": bool(spec.credentials),
         "store": spec.store.startswith(BLOCK_URL),
     }
-    if found := [key for key, is_used in needs_prefect.items() if is_used]:
-        raise SpecError(f"{found[0]}: this needs Prefect; {next_step}, or give another {found[0]}")
+    return [key for key, is_used in needs_prefect.items() if is_used]
 
 
 def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
@@ -60,6 +64,26 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         from tokenloom.flows.build_steps import run_build  # late: the workers' server imports at the same time
 
         return run_build(spec, num_workers, run_one_directly, run_each)
+
+
+def find_published(spec: BuildSpec) -> BuildResult | None:
+    """Return what a build would if its version is published already; None if it is not, or the spec needs Prefect.
+
+    Args:
+        spec: with absolute paths.
+
+    Raises the errors of plan_build.
+    """
+    if _keys_that_need_prefect(spec):
+        return None
+    from tokenloom.flows.source_lines import add_source_line
+    from tokenloom.tasks.plan import plan_build
+    from tokenloom.tasks.publish import finish_build
+
+    start = time.monotonic()
+    with add_source_line(spec):
+        plan = run_one_directly("plan", lambda: plan_build(spec))
+        return finish_build(plan, start) if plan.published else None
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:

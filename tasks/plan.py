@@ -35,8 +35,6 @@ from tokenloom.tokenizers.fast.choice import may_use
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-LATEST, TRYOUT = "latest", "tryout"
-
 
 @dataclass(frozen=True)
 class Partition(PartitionRange):
@@ -117,7 +115,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         excluded = None  # an empty list excludes nothing
     identity = _identity(spec, excluded)
     version = version_name(identity, identities, tokenizer.fingerprint)
-    tag = LATEST if spec.limit is None else TRYOUT
+    tag = tags.LATEST if spec.limit is None else tags.TRYOUT
     return BuildPlan(
         spec=spec,
         identity=identity,

@@ -26,6 +26,7 @@ from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, Inp
 from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
+from tokenloom.storage.versions.numbered_entries import now_text, user_name
 from tokenloom.storage.versions.published import TOKENIZER, check_lengths, fast_encoders, load_manifest, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records
@@ -263,4 +264,6 @@ def _build_record(
         python=platform.python_version(),
         libraries=libraries,
         encoders=encoders,
+        at=now_text(),
+        by=user_name(),
     )

@@ -122,3 +122,13 @@ def near_miss(given: str, allowed: Iterable[str]) -> str:
 def did_you_mean(given: str, allowed: Sequence[str]) -> str:
     """Return the allowed values, preceded by the one closest to what was given, if one is close."""
     return f"{near_miss(given, allowed)} Allowed: {', '.join(allowed)}".lstrip()
+
+
+def shown_time(at: str) -> str:
+    """Return an ISO 8601 time in UTC to the minute: "2026-11-23 11:15"."""
+    return at[:16].replace("T", " ")
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, which ends with "..." if more are left out."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -19,6 +19,7 @@ from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, open_table, read_batch
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
+from tokenloom.wording import counted
 
 _KEY = SCHEMA.get_field_index("key")
 
@@ -141,7 +142,8 @@ class DocumentTable:
 
     def _not_of_its_shard(self) -> FormatError:
         return FormatError(
-            f"{self._place}: its number of rows is not the {self.num_rows:,} documents of its shard; restore it"
+            f"{self._place}: its shard has {counted(self.num_rows, 'document')}, and it has another number of rows; "
+            "restore it"
         )
 
 

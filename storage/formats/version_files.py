@@ -40,7 +40,8 @@ class BuildRecord:
     """How a version was built; nothing that decides its bytes.
 
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
-    checks before publishing found, `encoders` are the fast encoders, by name and version.
+    checks before publishing found, `encoders` are the fast encoders, by name and version. `at` (ISO 8601 in UTC) and
+    `by` say when and by whom it was published; earlier releases did not write them.
     """
 
     spec: JsonObject
@@ -51,6 +52,8 @@ class BuildRecord:
     python: str
     libraries: dict[str, str]
     encoders: dict[str, EncoderUse] | None = None
+    at: str | None = None
+    by: str | None = None
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:

@@ -110,13 +110,14 @@ def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> PiecePlan:
     bins = filling.bins().astype(number)
     first_of_bin = np.full(filling.num_bins, len(starts), number)
     np.minimum.at(first_of_bin, bins, order.astype(number))
-    firsts = np.empty_like(starts)  # the first piece of the sample of each piece, in the order of the shard
-    firsts[order] = first_of_bin[bins]
-    row_lengths = np.zeros_like(starts)  # of samples, at their first piece
-    row_lengths[first_of_bin] = np.bincount(bins)
+    bins_by_first = _stable_order(first_of_bin, len(starts))  # (num_samples,), as samples are numbered
+    sample_of_bin = np.empty(filling.num_bins, number)
+    sample_of_bin[bins_by_first] = np.arange(filling.num_bins, dtype=number)
+    sample_of_piece = np.empty_like(starts)  # in the order of the shard
+    sample_of_piece[order] = sample_of_bin[bins]
     row_offsets = np.zeros(filling.num_bins + 1, number)
-    np.cumsum(row_lengths[row_lengths > 0], out=row_offsets[1:])
-    by_sample = _stable_order(firsts, len(starts))
+    np.cumsum(np.bincount(bins)[bins_by_first], out=row_offsets[1:])
+    by_sample = _stable_order(sample_of_piece, filling.num_bins)
     return PiecePlan(row_offsets, starts[by_sample], lengths[by_sample])
 
 

@@ -15,6 +15,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, leasing
 from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now_text, user_name
 
+LATEST, TRYOUT = "latest", "tryout"  # the tags that builds and try-outs move
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 
@@ -49,12 +50,21 @@ def newest(store: Store, tag: str) -> TagEntry | None:
 
 def read_entry(store: Store, tag: str, number: int) -> TagEntry:
     """Return entry `number` of `tag`; raises FormatError if it is damaged."""
-    place = store.place(entry_path(tag, number))
     try:
-        value = read_signed(store.read(entry_path(tag, number)), place)
+        data = store.read(entry_path(tag, number))
+    except FileNotFoundError:
+        data = None
+    return _decode(store, tag, number, data)
+
+
+def _decode(store: Store, tag: str, number: int, data: bytes | None) -> TagEntry:
+    """Return the entry in the bytes of its file, None if it is missing; raises FormatError if it is damaged."""
+    place = store.place(entry_path(tag, number))
+    if data is None:
+        raise FormatError(f"{place}: an entry of the tag's log is missing")
+    try:
+        value = read_signed(data, place)
         record = decode_record(TagRecord, value)
-    except FileNotFoundError as error:
-        raise FormatError(f"{place}: an entry of the tag's log is missing") from error
     except Mismatch as error:
         raise FormatError(f"{place}: in a tag entry, {error}") from error
     if unknown := sorted(value.keys() - fields_of(record).keys()):
@@ -67,7 +77,9 @@ def read_entry(store: Store, tag: str, number: int) -> TagEntry:
 
 def log(store: Store, tag: str) -> list[TagEntry]:
     """Return all entries of `tag`, oldest first."""
-    return [read_entry(store, tag, n) for n in range(1, newest_number(store, tag) + 1)]
+    numbers = range(1, newest_number(store, tag) + 1)
+    files = store.read_all([entry_path(tag, number) for number in numbers])
+    return [_decode(store, tag, number, data) for number, data in zip(numbers, files, strict=True)]
 
 
 def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:

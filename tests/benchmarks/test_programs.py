@@ -77,3 +77,13 @@ def test_startup_times_each_command_in_processes_of_its_own(
     assert len(capsys.readouterr().out.splitlines()) == len(figures) + 1
     ((reader,), (numpy,)) = figures["from tokenloom import TokenDataset"], figures["import numpy"]
     assert figures["ratio of the last two"] == [reader / numpy]
+
+
+@pytest.mark.parametrize("order", ["key", "content"])
+def test_diff_finds_the_counts_it_made(
+    order: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "diff.json"
+    _run(monkeypatch, "diff.py", "--documents", "50000", "--order", order, "--json", str(output))
+    assert [len(figure["values"]) for figure in json.loads(output.read_text())["figures"]] == [1, 1, 1, 1]
+    assert f"2 versions of 50,000 documents, by {order}: " in capsys.readouterr().out

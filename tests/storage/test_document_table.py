@@ -65,7 +65,7 @@ def test_every_content_is_found_by_its_key(store: LocalStore, content: np.ndarra
 def test_a_table_of_another_shard_is_refused(store: LocalStore) -> None:
     for count in (NUM_ROWS + 1, 5):
         with (
-            pytest.raises(FormatError, match=r"not the .* documents of its shard"),
+            pytest.raises(FormatError, match="another number of rows"),
             DocumentTable(store, "a.docs", count) as table,
         ):
             list(table.batches())

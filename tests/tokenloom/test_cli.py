@@ -255,7 +255,7 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
 
 def test_version_and_help(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
-    for command in ("init", "plan", "build", "ls", "inspect", "peek", "verify", "demo"):
+    for command in ("init", "build", "ls", "peek", "diff", "tag", "rollback", "log", "verify", "demo"):
         assert command in _run(tmp_path, "--help").stdout
         assert "--json" in _run(tmp_path, command, "--help").stdout
 
@@ -418,6 +418,10 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
     assert json.loads(done.stdout)["published"] is True
     assert done.stderr.count("starting a temporary Prefect server (analytics off)") == 1
     assert len(_visible(project)) == 2
+    again = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["published"] is False
+    assert "temporary Prefect server" not in again.stderr  # there is nothing to run
 
 
 @pytest.mark.slow

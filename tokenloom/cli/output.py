@@ -21,11 +21,11 @@ class Output:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
+        self.is_quiet = quiet
 
     def line(self, text: str = "") -> None:
         """Print a line."""
-        if not self._quiet:
+        if not self.is_quiet:
             write_output(text + "\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -19,6 +19,8 @@ from tokenloom.tasks.running import progress
 def run_flow(spec: BuildSpec) -> dict[str, Any]:
     """Run the flow build-dataset in this process and return its result. See run_build for errors.
 
+    Starting a temporary server takes seconds, so one is started only if there is something to build.
+
     Args:
         spec: a spec with absolute paths.
     """
@@ -29,10 +31,13 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
 
     from tokenloom.automations import TAG
     from tokenloom.flows.build_dataset import build_dataset
+    from tokenloom.flows.direct import find_published
 
     _quiet_console()
     if url := known_url():
         print_status(f"Prefect server {url}")
+    elif published := find_published(spec):
+        return published.to_json()
     hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
     # Our automation declares a run dead after three missing heartbeats of this interval.
     settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS}

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import load_manifest, published_versions
+from tokenloom.storage.versions.numbered_entries import entry_numbers
+from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
+from tokenloom.storage.versions.tags import TagEntry
+from tokenloom.wording import shortened, shown_bytes
+
+_WIDTH = 100  # of a line
+_MIN_WIDTH = 12  # of the columns that are shortened
+
+
+class _Publication(NamedTuple):
+    """When a version was published, by whom and why; None where the store does not say."""
+
+    at: str | None
+    by: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +55,11 @@ class DatasetsResult(Result):
 
 @dataclass(frozen=True)
 class ListedVersion:
-    """A version of a dataset; its counts are None if its manifest is damaged."""
+    """A version of a dataset; its counts are None if its manifest is damaged.
+
+    `at`, `by` and `reason` are of the first move of a tag to it; of its build.json if no tag ever named it; None if
+    neither says so.
+    """
 
     version: str
     tags: list[str]
@@ -45,11 +67,14 @@ class ListedVersion:
     documents: int | None
     bytes: int | None
     damage: str | None
+    at: str | None
+    by: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
 class VersionsResult(Result):
-    """The versions of a dataset, and the damages of its tags and manifests."""
+    """The versions of a dataset, newest first, and the damages of its tags and manifests."""
 
     dataset: str
     versions: list[ListedVersion]
@@ -91,24 +116,76 @@ def _listed_dataset(store: Store, name: str) -> ListedDataset | None:
 
 def _list_versions(store: Store, out: Output) -> VersionsResult:
     tags_of: dict[str, list[str]] = {}
+    entries: list[TagEntry] = []
     damages = []
     for tag in store.names("tags"):
         version, damage = _tagged_version(store, tag)
         if version:
             tags_of.setdefault(version, []).append(tag)
-        damages += [damage] if damage else []
-    versions = [_listed_version(store, name, tags_of.get(name, [])) for name in published_versions(store)]
+        found, is_whole = _readable_log(store, tag)
+        entries += found
+        damages += [damage or _damaged(tag)] if damage or not is_whole else []
+    names = published_versions(store)
+    publications = _publications(store, names, entries)
+    versions = [_listed_version(store, name, tags_of.get(name, []), publications[name]) for name in names]
+    versions.sort(key=lambda version: version.at or "", reverse=True)
     damages += [version.damage for version in versions if version.damage]
-    out.table(["version", "tokens", "documents", "bytes", "tags"], [_cells(version) for version in versions])
+    _print_versions(out, versions)
     for damage in damages:
         out.line(printable(damage))
     return VersionsResult(str(store.root).rpartition("/")[2], versions, damages)
 
 
+def _readable_log(store: Store, tag: str) -> tuple[list[TagEntry], bool]:
+    """Return the readable entries of a tag's log, and whether these are all."""
+    try:
+        return tags.log(store, tag), True
+    except (FormatError, StoreError) as error:
+        _raise_if_remote(store, error)
+    entries = []
+    for number in entry_numbers(store.names(f"tags/{tag}")):
+        with suppress(FormatError, StoreError):
+            entries.append(tags.read_entry(store, tag, number))
+    return entries, False
+
+
+def _publications(store: Store, versions: list[str], entries: list[TagEntry]) -> dict[str, _Publication]:
+    """Return when, by whom and why each version was published, as far as the store says it."""
+    found: dict[str, _Publication] = {}
+    for entry in sorted(entries, key=lambda entry: entry.at):
+        found.setdefault(entry.version, _Publication(entry.at, entry.by, entry.reason))
+    untagged = [version for version in versions if version not in found]
+    files = store.read_all([version_path(version, BUILD) for version in untagged])
+    return found | {version: _built(data) for version, data in zip(untagged, files, strict=True)}
+
+
+def _built(data: bytes | None) -> _Publication:
+    """Return what the bytes of a build.json say, None if there is none."""
+    try:
+        record = decode_build(data or b"", BUILD)
+    except FormatError:  # no checksum covers it, and nothing depends on it
+        return _Publication(None, None, None)
+    return _Publication(record.at, record.by, tags.BUILD_REASON)
+
+
+def _print_versions(out: Output, versions: list[ListedVersion]) -> None:
+    header = ["version", "date (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
+    rows = [_cells(version) for version in versions]
+    texts = [header, *[[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]]
+    *widths, tags_width, reason_width = [2 + max(map(len, column)) for column in zip(*texts, strict=True)]
+    left = _WIDTH - sum(widths)
+    tags_width = max(_MIN_WIDTH, min(tags_width, left - min(reason_width, _MIN_WIDTH)))
+    reason_width = max(_MIN_WIDTH, left - tags_width)
+    for row in rows:
+        row[-2:] = shortened(str(row[-2]), tags_width - 2), shortened(str(row[-1]), reason_width - 2)
+    out.table(header, rows)
+
+
 def _cells(version: ListedVersion) -> list[object]:
-    counts = (version.tokens, version.documents, version.bytes)
+    counts = (version.documents, version.tokens, version.bytes and shown_bytes(version.bytes))
     shown = counts if version.damage is None else ("damaged",) * len(counts)
-    return [version.version, *shown, ", ".join(version.tags)]
+    who, why = printable(version.by or "-"), printable(version.reason or "-")
+    return [version.version, (version.at or "-")[:10], *shown, who, ", ".join(version.tags), why]
 
 
 def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
@@ -117,20 +194,24 @@ def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
         newest = tags.newest(store, tag)
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
-        return None, f"damaged: tags/{tag}; see `tokenloom verify`"
+        return None, _damaged(tag)
     return newest.version if newest else None, None
 
 
-def _listed_version(store: Store, version: str, names: list[str]) -> ListedVersion:
+def _damaged(tag: str) -> str:
+    return f"damaged: tags/{tag}; see `tokenloom verify`"
+
+
+def _listed_version(store: Store, version: str, names: list[str], publication: _Publication) -> ListedVersion:
     try:
         splits = load_manifest(store, version).splits.values()
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
         damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
-        return ListedVersion(version, names, None, None, None, damage)
+        return ListedVersion(version, names, None, None, None, damage, *publication)
     tokens, documents = sum(split.tokens for split in splits), sum(split.documents for split in splits)
     num_bytes = sum(split.shards.num_bytes() for split in splits)
-    return ListedVersion(version, names, tokens, documents, num_bytes, None)
+    return ListedVersion(version, names, tokens, documents, num_bytes, None, *publication)
 
 
 def _raise_if_remote(store: Store, error: Exception) -> None:

@@ -1,0 +1,136 @@
+"""The documents of a version as rows of numbers, read from its document tables batch by batch.
+
+The shards of a split are consecutive ranges of keys, so the tables of a split, one after the other, are sorted by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+from tokenloom.storage.formats.keys import SEED_SPACE, order_keys
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import read_inputs, version_path
+
+_READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
+
+Rows = NDArray[np.void]
+ROW = np.dtype(
+    [
+        ("content", "<u8", (2,)),  # high and low half
+        ("key", "<u8"),
+        ("row", "<u8"),  # in the input file
+        ("num_tokens", "<u4"),
+        ("input", "<u4"),  # index into the version's inputs
+        ("shard", "<u4"),  # in its split
+        ("split", "<u4"),  # index into the version's splits
+    ]
+)
+
+
+class Documents(Protocol):
+    """All documents of a version, read split by split."""
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """The names of the splits; `split` of a row counts them."""
+
+    @property
+    def input_sources(self) -> Sequence[str]:
+        """The source of each input; `input` of a row counts them."""
+
+    @property
+    def key_seed(self) -> int | None:
+        """The seed, if keys depend on nothing but it and the content; None if duplicates are kept."""
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents in all splits."""
+
+    def batches(self, split: int) -> Iterator[Rows]:
+        """Yield the documents of a split, sorted by key, some at a time."""
+
+
+@dataclass(frozen=True)
+class VersionDocuments:
+    """The documents of a published version; a Documents.
+
+    Raises FormatError or StoreError, also later, if a table is damaged or can't be read.
+    """
+
+    store: Store
+    manifest: Manifest
+    inputs: Sequence[InputEntry]
+
+    @classmethod
+    def of(cls, store: Store, manifest: Manifest) -> VersionDocuments:
+        """Return the documents of a version; reads its list of inputs."""
+        return cls(store, manifest, read_inputs(store, manifest))
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """The names of the splits."""
+        return list(self.manifest.splits)
+
+    @property
+    def input_sources(self) -> Sequence[str]:
+        """The source of each input."""
+        return [entry.source for entry in self.inputs]
+
+    @property
+    def key_seed(self) -> int | None:
+        """The seed, None if duplicates are kept."""
+        rules, seed = self.manifest.spec.get("documents"), self.manifest.spec.get("seed", 0)
+        keeps_duplicates = isinstance(rules, dict) and rules.get("deduplicate") is False
+        return seed if isinstance(seed, int) and 0 <= seed < SEED_SPACE and not keeps_duplicates else None
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents."""
+        return sum(split.documents for split in self.manifest.splits.values())
+
+    def batches(self, split: int) -> Iterator[Rows]:
+        """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
+        last_key = 0
+        for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
+            path = version_path(self.manifest.version, shard.docs_name)
+            with self._open(path, shard.documents) as table:
+                for columns in table.batches():
+                    self._check(columns, last_key, path)
+                    last_key = int(columns.key[-1])
+                    yield _rows(columns, number, split)
+
+    def _open(self, path: str, num_rows: int) -> DocumentTable:
+        try:
+            return DocumentTable(self.store, path, num_rows, _READ_BYTES)
+        except FileNotFoundError as error:
+            raise self._damaged(path, "missing from a published version") from error
+
+    def _check(self, columns: DocumentColumns, last_key: int, path: str) -> None:
+        """Raise FormatError if rows would be counted wrongly; `last_key` is that of the row before them."""
+        keys, seed = columns.key, self.key_seed
+        if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
+            raise self._damaged(path, "its rows are not sorted by key")
+        if int(columns.input.max()) >= len(self.inputs):
+            raise self._damaged(path, "its documents name inputs that do not exist")
+        if seed is not None and (order_keys(columns.content, seed) != keys).any():
+            raise self._damaged(path, "its keys are not those of its contents")
+
+    def _damaged(self, path: str, what: str) -> FormatError:
+        return FormatError(f"{self.store.place(path)}: {what}; restore it")
+
+
+def _rows(columns: DocumentColumns, shard: int, split: int) -> Rows:
+    rows: Rows = np.empty(columns.num_rows, ROW)
+    for name in ("content", "key", "row", "num_tokens", "input"):
+        rows[name] = getattr(columns, name)
+    rows["shard"], rows["split"] = shard, split
+    return rows

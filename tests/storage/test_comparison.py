@@ -1,0 +1,209 @@
+"""Two versions are compared as multisets of (text, split), whatever their order, in bounded memory."""
+
+from __future__ import annotations
+
+import errno
+import runpy
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.counts import count
+from tokenloom.errors import StoreError
+from tokenloom.storage.comparison import streams
+from tokenloom.storage.comparison.compare import FATES, Tally, compare
+from tokenloom.storage.comparison.matching import Fates
+from tokenloom.storage.comparison.rows import ROW, Rows
+
+_BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+
+Document = tuple[int, str, str, int]  # text, split, source, tokens
+
+
+@dataclass(frozen=True)
+class MadeDocuments:
+    """A version of a few documents, read in small batches; a Documents. A text is a small number."""
+
+    documents: Sequence[Document]
+    key_seed: int | None
+    batch_rows: int
+    splits: Sequence[str]
+    input_sources: Sequence[str] = ("web", "books")
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.documents)
+
+    def batches(self, split: int) -> Iterator[Rows]:
+        rows = np.zeros(len(self.documents), ROW)
+        for i, (text, name, source, num_tokens) in enumerate(self.documents):
+            content = (text // 3 * _HIGH_STEP, text % 3)  # several contents share a high half, and a key
+            key = text // 2 if self.key_seed is not None else i * 7919 % 31
+            place = self.input_sources.index(source), 0, self.splits.index(name)
+            rows[i] = (content, key, i, num_tokens, *place)
+        rows = rows[rows["split"] == split]
+        rows = rows[np.argsort(rows["key"], kind="stable")]
+        for start in range(0, len(rows), self.batch_rows):
+            yield rows[start : start + self.batch_rows]
+
+
+_HIGH_STEP = 2**61  # so that contents are in many parts
+_SPLITS = ("train", "validation", "test")
+_SOURCES = ("web", "books")
+
+
+def _documents(unique: bool) -> st.SearchStrategy[list[Document]]:
+    text = st.integers(0, 20)
+    item = st.tuples(text, st.sampled_from(_SPLITS), st.sampled_from(_SOURCES), st.integers(1, 9))
+    return st.lists(item, max_size=40, unique_by=(lambda one: one[0]) if unique else None)
+
+
+def compared(old: MadeDocuments, new: MadeDocuments) -> tuple[list[Fates], Tally]:
+    """Return what became of the documents; check that all rows were read once and counted."""
+    tally, num_read = Tally(old, new), 0
+
+    def advance(num_rows: int) -> None:
+        nonlocal num_read
+        num_read += num_rows
+
+    pieces = list(compare(old, new, advance))
+    for fates in pieces:
+        tally.add(fates)
+    assert num_read == old.num_documents + new.num_documents
+    return pieces, tally
+
+
+def expected(old: Sequence[Document], new: Sequence[Document]) -> dict[str, Counter[int]]:
+    """Return how many documents of each text have each fate, by definition."""
+    found: dict[str, Counter[int]] = {fate: Counter() for fate in FATES}
+    before, after = (Counter((text, split) for text, split, _, _ in side) for side in (old, new))
+    for text in {text for text, _ in (*before, *after)}:
+        kept = sum(min(before[text, split], after[text, split]) for split in _SPLITS)
+        num_before, num_after = (sum(side[text, split] for split in _SPLITS) for side in (before, after))
+        shared = min(num_before, num_after)
+        counts = {"kept": kept, "moved": shared - kept, "added": num_after - shared, "removed": num_before - shared}
+        for fate, number in counts.items():
+            found[fate] += Counter({text: number})
+    return found
+
+
+def texts(rows: Rows) -> list[int]:
+    high, low = rows["content"].T
+    found: list[int] = (high // _HIGH_STEP * 3 + low).tolist()
+    return found
+
+
+def check(old: MadeDocuments, new: MadeDocuments) -> None:
+    """Check a comparison against the definition."""
+    pieces, tally = compared(old, new)
+    rows = {name: np.concatenate([getattr(fates, name) for fates in pieces]) for name in Fates._fields}
+    assert {fate: Counter(texts(rows[fate])) for fate in FATES} == expected(old.documents, new.documents)
+    assert texts(rows["moved"]) == texts(rows["moved_from"])
+    for name, side in (("removed", old), ("moved_from", old), ("added", new), ("kept", new), ("moved", new)):
+        assert len(set(rows[name]["row"].tolist())) == len(rows[name])
+        for row in rows[name]:
+            document = side.documents[int(row["row"])]
+            assert document[3] == row["num_tokens"]
+            assert side.splits[row["split"]] == document[1]
+    moves = Counter(
+        (old.splits[a], new.splits[b])
+        for a, b in zip(rows["moved_from"]["split"].tolist(), rows["moved"]["split"].tolist(), strict=True)
+    )
+    assert all(before != after for before, after in moves)
+    names = tally.splits
+    counted = {(names[i], names[j]): n for (i, j), n in np.ndenumerate(tally.moves[:, :, 0]) if n}
+    assert counted == dict(moves)
+    for i, fate in enumerate(FATES):
+        for j, source in enumerate(tally.sources):
+            side = old if fate == "removed" else new
+            found = [row for row in rows[fate] if side.input_sources[row["input"]] == source]
+            assert tally.by_source[i, j].tolist() == [len(found), sum(int(row["num_tokens"]) for row in found)]
+
+
+@settings(max_examples=count(150, 5000), deadline=None)
+@given(
+    old=_documents(unique=True),
+    new=_documents(unique=True),
+    batches=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    order=st.permutations(_SPLITS),
+)
+def test_versions_of_one_order_are_merged_as_the_definition_says(
+    old: list[Document], new: list[Document], batches: tuple[int, int], order: list[str]
+) -> None:
+    made = MadeDocuments(old, 7, batches[0], _SPLITS), MadeDocuments(new, 7, batches[1], order, ("books", "web"))
+    assert streams.have_one_order(*made)
+    check(*made)
+
+
+@settings(max_examples=count(150, 5000), deadline=None)
+@given(
+    old=_documents(unique=False),
+    new=_documents(unique=False),
+    seeds=st.sampled_from([(None, None), (1, 2), (None, 1)]),
+    rows=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+)
+def test_versions_of_other_orders_are_compared_as_multisets(
+    old: list[Document], new: list[Document], seeds: tuple[int | None, int | None], rows: tuple[int, int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:  # many parts and chunks
+        patch.setattr(streams, "_PART_ROWS", rows[0])
+        patch.setattr(streams, "_CHUNK_ROWS", rows[1])
+        made = [MadeDocuments(side, seed, 4, _SPLITS) for side, seed in zip((old, new), seeds, strict=True)]
+        assert not streams.have_one_order(*made)
+        check(*made)
+
+
+def test_a_version_is_equal_to_itself() -> None:
+    documents = [(text, "train", "web", 3) for text in range(21)]
+    _, tally = compared(*2 * [MadeDocuments(documents, 0, 7, ("train",))])
+    assert tally.by_source[:, :, 0].sum(axis=1).tolist() == [0, 0, 21, 0]
+
+
+@pytest.fixture(scope="module")
+def simulation() -> dict[str, Any]:
+    """Return the names of the benchmark, whose tables are made while they are read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(_BENCHMARKS)
+        return runpy.run_path(str(_BENCHMARKS / "diff.py"))
+
+
+@pytest.mark.parametrize("order", ["key", "content"])
+def test_memory_does_not_grow_with_the_versions(order: str, simulation: dict[str, Any]) -> None:
+    peaks = []
+    for num_documents in (600_000, count(1_800_000, 6_000_000)):
+        tracemalloc.start()
+        found = simulation["compared"](num_documents, order)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert found == simulation["expected_counts"](num_documents)
+    assert peaks[1] < 1.1 * peaks[0]
+    assert peaks[1] < 200e6
+
+
+def test_a_disk_without_room_is_named_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(free=47)
+    monkeypatch.setattr("tokenloom.storage.comparison.streams.shutil.disk_usage", lambda _: usage)
+    made = MadeDocuments([(1, "train", "web", 3)], None, 7, ("train",))
+    with pytest.raises(StoreError, match=r"needs 96 bytes for a temporary file; 47 bytes are free in .*; set TMPDIR"):
+        compared(made, made)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(streams, "_write_chunks", fail)
+    made = MadeDocuments([(1, "train", "web", 3)], None, 7, ("train",))
+    with pytest.raises(
+        StoreError, match=r"needs 96 bytes for a temporary file; .*: No space left on device; set TMPDIR"
+    ):
+        compared(made, made)

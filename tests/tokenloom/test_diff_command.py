@@ -1,0 +1,270 @@
+"""`tokenloom diff`: exactly the documents that differ, by source and split; what else changed; its errors."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
+from tests.tokenloom.test_huggingface_tokenizer import train_bpe
+from tokenloom.cli.main import main
+from tokenloom.errors import StoreError
+from tokenloom.storage.formats.documents import DocumentTableWriter
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.versions.published import version_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return the JSON of a comparison."""
+    assert main(["diff", *arguments, "--json"]) == 0
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def listed(capsys: pytest.CaptureFixture[str], folder: Path, fate: str, *references: str) -> list[dict[str, Any]]:
+    """Return the documents of one fate."""
+    output = folder / f"{fate}.jsonl"
+    value = run(capsys, *references, "--list", fate, "--output", str(output))
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert value["listed"] == value["documents"][fate] == len(rows)
+    assert value["tokens"][fate] == sum(row["num_tokens"] for row in rows)
+    return rows
+
+
+def version_of(folder: Path, texts: Sequence[str], **fields: Any) -> str:
+    """Build a version of these texts; return its reference."""
+    path = write_jsonl(folder / "in" / "a.jsonl", texts)
+    return build(make_spec(folder / "store", [{"kind": "jsonl", "path": str(path)}], **fields)).reference
+
+
+def hashes(texts: Sequence[str]) -> list[str]:
+    return sorted(xxhash.xxh3_128_hexdigest(text.encode()) for text in texts)
+
+
+def test_exactly_the_changed_removed_and_added_rows_of_real_input_are_found(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [pq.read_table(path)["text"].to_pylist() for path in sorted((data_dir / "ag_news").glob("*.parquet"))]
+    texts: list[str] = [text for part in parts for text in part]
+    number_of = {text: i for i, text in enumerate(texts)}
+    unique = _unique(texts)
+    chosen = np.random.default_rng(0).choice(unique, 200, replace=False).tolist()
+    changed, removed = chosen[:100], chosen[100:]
+    added = [f"a new text, number {i}" for i in range(100)]
+    edited = {i: f"{texts[i]} (edited)" for i in changed}
+    kept = [edited.get(i, text) for i, text in enumerate(texts) if i not in set(removed)]
+
+    def made(name: str, rows: Sequence[str], **fields: Any) -> str:
+        path = write_parquet(tmp_path / name / "news.parquet", rows)
+        source = {"kind": "parquet", "path": str(path), "name": "news"}
+        return build(make_spec(tmp_path / "store", [source], **fields)).reference
+
+    old, new = made("old", texts), made("new", [*kept, *added])
+    gone, come = (listed(capsys, tmp_path, fate, old, new) for fate in ("removed", "added"))
+    assert sorted(row["row"] for row in gone) == sorted(chosen)
+    assert sorted(row["content"] for row in gone) == hashes([texts[i] for i in chosen])
+    assert sorted(row["content"] for row in come) == hashes([*edited.values(), *added])
+    assert all([*kept, *added][row["row"]] in {*edited.values(), *added} for row in come)
+    value = run(capsys, old, new)
+    assert value["documents"] == {"added": 200, "removed": 200, "kept": len(number_of) - 200, "moved": 0}
+    assert value["sources"] == {"news": {"documents": value["documents"], "tokens": value["tokens"]}}
+    assert [change["key"] for change in value["changes"]] == ["news: news.parquet"]
+
+
+@pytest.mark.parametrize("seed", [0, 3])  # the tables have the same order, and another one
+def test_exactly_the_rows_that_another_share_moves_are_found(
+    seed: int, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = {"kind": "parquet", "path": str(data_dir / "ag_news" / "*.parquet")}
+    shares = {"train": 0.95, "validation": 0.04, "test": 0.01}
+    old = build(make_spec(tmp_path / "store", [source])).reference
+    new = build(make_spec(tmp_path / "store", [source], splits=shares, seed=seed)).reference
+    moved = listed(capsys, tmp_path, "moved", old, new)
+    splits = [_splits(capsys, tmp_path, one) for one in (old, new)]
+    expected = {content for content in splits[0] if splits[0][content] != splits[1][content]}
+    assert {row["content"] for row in moved} == expected
+    assert all((row["split_before"], row["split"]) == tuple(s[row["content"]] for s in splits) for row in moved)
+    value = run(capsys, old, new)
+    assert (value["documents"]["added"], value["documents"]["removed"]) == (0, 0)
+    assert 300 < value["documents"]["moved"] < 1500
+    assert sum(move["documents"] for move in value["moves"]) == value["documents"]["moved"]
+    assert [change["key"] for change in value["changes"]] == ["seed", "splits"][seed == 0 :]
+
+
+def _unique(texts: Sequence[str]) -> list[int]:
+    """Return the rows whose text is in no other row."""
+    first: dict[str, int] = {}
+    twice: set[str] = set()
+    for i, text in enumerate(texts):
+        if first.setdefault(text, i) != i:
+            twice.add(text)
+    return [i for text, i in first.items() if text not in twice]
+
+
+def _splits(capsys: pytest.CaptureFixture[str], folder: Path, reference: str) -> dict[str, str]:
+    """Return the split of each content of a version: all its documents are kept from itself."""
+    return {row["content"]: row["split"] for row in listed(capsys, folder, "kept", reference, reference)}
+
+
+def test_kept_duplicates_are_counted_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = {"documents": {"deduplicate": False}}
+    old = version_of(tmp_path / "a", ["one", "one", "one", "two", "three"], **rules)
+    new = version_of(tmp_path / "b", ["one", "two", "two", "two", "four"], **rules)
+    assert run(capsys, old, new)["documents"] == {"added": 3, "removed": 3, "kept": 2, "moved": 0}
+    assert sorted(row["content"] for row in listed(capsys, tmp_path, "added", old, new)) == hashes(
+        ["two", "two", "four"]
+    )
+    without = version_of(tmp_path / "a", ["one", "one", "one", "two", "three"])
+    assert run(capsys, without, old)["documents"] == {"added": 2, "removed": 0, "kept": 3, "moved": 0}
+
+
+def test_tokens_are_those_of_the_new_tokenizer_except_for_removed_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(train_bpe())
+    tokenizer = {"kind": "huggingface", "path": str(tmp_path / "tokenizer.json"), "eot": "<|endoftext|>"}
+    old = version_of(tmp_path / "a", ["lorem ipsum dolor", "gone"])
+    new = version_of(tmp_path / "b", ["lorem ipsum dolor", "come"], tokenizer=tokenizer)
+    value = run(capsys, old, new)
+    assert value["documents"] == {"added": 1, "removed": 1, "kept": 1, "moved": 0}
+    assert value["tokens"]["removed"] == len("gone") + 1
+    assert value["tokens"]["kept"] + value["tokens"]["added"] == value["b"]["tokens"]
+    assert value["tokens"]["kept"] < len("lorem ipsum dolor") + 1
+    changes = {change["key"]: change for change in value["changes"] if change["kind"] == "tokenizer"}
+    assert (changes["kind"]["old"], changes["kind"]["new"]) == ("byte", "huggingface")
+    assert changes["vocab_size"]["old"] == 256
+
+
+def test_changes_of_spec_and_inputs_are_listed_by_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (write_jsonl(tmp_path / name, [f"a text of {name}"]) for name in ("a.jsonl", "b.jsonl"))
+    one, two = ({"kind": "jsonl", "path": str(path), "name": path.stem} for path in (first, second))
+    old = build(make_spec(tmp_path / "store", [one])).reference
+    write_jsonl(first, ["another text"])
+    fields = {"seed": 5, "documents": {"min_chars": 3}}
+    new = build(make_spec(tmp_path / "store", [one, two | {"filter": "text != 'x'"}], **fields)).reference
+    value = run(capsys, old, new)
+    found = [(change["kind"], change["key"], change["old"], change["new"]) for change in value["changes"]]
+    assert found[:5] == [
+        ("spec", "documents.min_chars", None, 3),
+        ("spec", "seed", None, 5),
+        ("spec", "sources", ["a"], ["a", "b"]),
+        ("spec", "sources.b.filter", None, "text != 'x'"),
+        ("spec", "sources.b.kind", None, "jsonl"),
+    ]
+    assert [(kind, key) for kind, key, _, _ in found[5:]] == [("input", "a: a.jsonl"), ("input", "b: b.jsonl")]
+    assert found[6][2] is None
+    assert value["sources"]["b"]["documents"] == {"added": 1, "removed": 0, "kept": 0, "moved": 0}
+    assert main(["diff", old, new]) == 0
+    shown = capsys.readouterr().out
+    assert "spec seed: default -> 5\n" in shown
+    assert "1 input added: b: b.jsonl\n1 input changed: a: a.jsonl\n" in shown
+    assert [line.split() for line in shown.splitlines() if line.split()[0] in "ab"] == [
+        ["a", "1", "1", "0", "0"],
+        ["b", "1", "0", "0", "0"],
+    ]
+
+
+def test_a_list_on_stdout_is_nothing_but_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = version_of(tmp_path / "a", ["one", "two"]), version_of(tmp_path / "b", ["two", "new \x1b[0m"])
+    assert main(["diff", old, new, "--list", "added"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {
+        "split": "train",
+        "shard": "train/000000.tok",
+        "source": "jsonl-0",
+        "path": "a.jsonl",
+        "row": json.loads(line)["row"],
+        "content": hashes(["new \x1b[0m"])[0],
+        "num_tokens": 9,
+    }
+
+
+def test_versions_of_other_stores_and_datasets_are_compared(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"text {i}" for i in range(300)]
+    old = version_of(tmp_path / "a", texts, shard_tokens=800)
+    new = version_of(tmp_path / "b", texts[30:], shard_tokens=500, dataset="other", seed=1)
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "b" / "store", key)
+    remote = f"s3://{BUCKET}/{key}/other"
+    expected = run(capsys, old, new)
+    assert expected["documents"] == {"added": 0, "removed": 30, "kept": 270, "moved": 0}
+    found = run(capsys, old, remote)
+    assert {**found, "b": None} == {**expected, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--output", "x.jsonl"], 2, "--output: only --list writes documents; give both"),
+        (["--list", "added", "--json"], 2, "give --output FILE"),
+        (["--list", "lost"], 2, "invalid choice: 'lost'"),
+        (["--list", "added", "--output", "nowhere/x.jsonl"], 1, "nowhere/x.jsonl: can't be written: No such file"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = version_of(tmp_path, ["one"])
+    assert main(["diff", reference, reference, *options]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = version_of(tmp_path, [f"text {i}" for i in range(50)], splits={"train": 1.0})
+    store, version = local_store(str(tmp_path / "store"), "data"), reference.rpartition("@")[2]
+    path = store.local(version_path(version, "train/000000.docs"))
+    content = np.random.default_rng(0).integers(0, 2**64, (50, 2), np.uint64)
+
+    def write(keys: Sequence[int], number: int) -> None:
+        with path.open("w+b") as file, DocumentTableWriter(file) as writer:
+            ones = np.full(50, 1, np.uint32)
+            writer.append(ones, ones * number, ones.astype("u8"), content, np.array(keys, np.uint64))
+
+    output = tmp_path / "list.jsonl"
+    output.write_text("earlier\n")
+    cases: list[tuple[Callable[[], None], str]] = [
+        (lambda: write([*range(49), 3], 0), "its rows are not sorted by key"),
+        (lambda: write(range(50), 1), "its documents name inputs that do not exist"),
+        (lambda: write(range(50), 0), "its keys are not those of its contents"),
+        (path.unlink, "missing from a published version"),
+    ]
+    for damage, message in cases:
+        damage()
+        assert main(["diff", reference, reference, "--list", "kept", "--output", str(output)]) == 1
+        assert f"{path}: {message}; restore it" in capsys.readouterr().err
+        assert output.read_text() == "earlier\n"
+        assert [file.name for file in tmp_path.iterdir() if "partial" in file.name] == []
+
+
+def test_an_error_of_a_store_is_not_taken_for_one_of_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = version_of(tmp_path, ["one", "two"])
+
+    def fail(*_: object) -> bytes:
+        raise StoreError("train/000000.docs: Input/output error")
+
+    monkeypatch.setattr(LocalStore, "read_range", fail)
+    assert main(["diff", reference, reference, "--list", "kept", "--output", str(tmp_path / "kept.jsonl")]) == 1
+    assert capsys.readouterr().err == "tokenloom: train/000000.docs: Input/output error\n"
+    assert not (tmp_path / "kept.jsonl").exists()
+
+
+def test_a_list_can_be_written_to_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reference = version_of(tmp_path, ["one", "two"])
+    assert run(capsys, reference, reference, "--list", "kept", "--output", "/dev/null")["listed"] == 2
+    assert Path("/dev/null").is_char_device()

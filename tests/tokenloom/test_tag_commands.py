@@ -1,0 +1,320 @@
+"""`tokenloom tag`, `rollback` and `log`, and what `ls` says of each version; builds respect what a person moved."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import build, local_store, make_spec, write_jsonl
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
+from tokenloom.cli.commands import tag
+from tokenloom.cli.main import main
+from tokenloom.cli.output import Output
+from tokenloom.errors import StoreError
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.versions import tags
+
+
+class Project:
+    """A dataset whose input grows; commands run in this process."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
+        self.dataset = f"{folder}/store/data"
+        self.num_texts = 0
+
+    def spec(self, **fields: Any) -> BuildSpec:
+        path = self.folder / "a.jsonl"
+        return make_spec(self.folder / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
+
+    def build(self, num_new: int = 1, **fields: Any) -> str:
+        """Add texts and build; return the version."""
+        self.num_texts += num_new
+        write_jsonl(self.folder / "a.jsonl", [f"text {i}" for i in range(self.num_texts)])
+        return build(self.spec(**fields)).version
+
+    @property
+    def store(self) -> LocalStore:
+        return local_store(f"{self.folder}/store", "data")
+
+    def latest(self) -> str:
+        entry = tags.newest(self.store, "latest")
+        assert entry
+        return entry.version
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        assert main([*arguments, "--json"]) == 0
+        value: dict[str, Any] = json.loads(self.capsys.readouterr().out)
+        return value
+
+    def shown(self, *arguments: str) -> str:
+        assert main([*arguments]) == 0
+        return self.capsys.readouterr().out
+
+    def refused(self, code: int, *arguments: str) -> str:
+        """Return the message of a command that fails and moves nothing."""
+        before = {tag: self.store.names(f"tags/{tag}") for tag in self.store.names("tags")}
+        assert main(list(arguments)) == code
+        assert {tag: self.store.names(f"tags/{tag}") for tag in self.store.names("tags")} == before
+        return self.capsys.readouterr().err
+
+
+@pytest.fixture
+def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Project:
+    return Project(tmp_path, capsys)
+
+
+# ---- tag
+
+
+def test_a_tag_names_a_version_and_is_moved_once(project: Project) -> None:
+    first, second = project.build(), project.build()
+    found = project.json("tag", f"{project.dataset}@{first}", "prod", "--reason", "the évaluation passed")
+    assert (found["moved"], found["version"], found["previous"], found["number"]) == (True, first, None, 1)
+    assert (found["tag"], found["reason"], found["reference"]) == (
+        "prod",
+        "the évaluation passed",
+        f"{project.dataset}@{first}",
+    )
+    assert project.json("tag", f"{project.dataset}@prod", "prod")["moved"] is False
+    assert "prod already names" in project.shown("tag", f"{project.dataset}@prod", "prod")
+    assert len(tags.log(project.store, "prod")) == 1
+    moved = project.json("tag", project.dataset, "prod")
+    assert (moved["version"], moved["previous"], moved["number"], moved["reason"]) == (second, first, 2, "tag")
+    assert project.json("inspect", f"{project.dataset}@prod")["version"] == second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{dataset}", "0123456789abcdef"], 2, "'0123456789abcdef' is not a valid tag"),
+        (["{dataset}", "Prod"], 2, "'Prod' is not a valid tag"),
+        (["{dataset}", "../../latest"], 2, "'../../latest' is not a valid tag"),
+        (["{dataset}", "prod", "--reason", "build"], 2, "marks the moves of builds"),
+        (["{dataset}", "prod", "--reason", ""], 2, "the reason '' is not one line of text"),
+        (["{dataset}", "prod", "--reason", "a\nb"], 2, "is not one line of text"),
+        (["{dataset}@0123456789abcdef", "prod"], 1, "no version 0123456789abcdef"),
+        (["{dataset}@nightly", "prod"], 1, "no tag 'nightly'; tags: latest"),
+    ],
+)
+def test_a_tag_that_must_not_be_made_is_refused(
+    project: Project, arguments: Sequence[str], code: int, message: str
+) -> None:
+    project.build()
+    assert message in project.refused(code, "tag", *[part.format(dataset=project.dataset) for part in arguments])
+
+
+def test_no_tag_names_a_version_that_is_damaged_or_not_complete(project: Project) -> None:
+    first, second = project.build(), project.build()
+    shard = project.store.local(f"versions/{first}/train/000000.tok")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    for command in (["tag", f"{project.dataset}@{first}", "prod"], ["rollback", project.dataset]):
+        assert f"versions/{first}/train/000000.tok: missing from a published version, or cut short" in project.refused(
+            1, *command
+        )
+    manifest = project.store.local(f"versions/{first}/manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    assert "the file is damaged or incomplete" in project.refused(1, "tag", f"{project.dataset}@{first}", "prod")
+    manifest.unlink()
+    assert f"no version {first}" in project.refused(1, "tag", f"{project.dataset}@{first}", "prod")
+    assert f"it named {first} before, which is no longer published" in project.refused(1, "rollback", project.dataset)
+    assert project.latest() == second
+
+
+def test_latest_names_a_tryout_only_on_request(project: Project) -> None:
+    full = project.build(5)
+    tryout = f"{project.dataset}@{project.build(0, limit=2)}"
+    message = project.refused(2, "tag", tryout, "latest")
+    assert "is a try-out of 2 documents of each source" in message
+    assert "--allow-tryout" in message
+    assert "is a try-out" in project.refused(2, "rollback", project.dataset, "--to", "tryout")
+    assert project.json("tag", tryout, "small")["moved"]
+    assert project.latest() == full
+    assert project.json("tag", tryout, "latest", "--allow-tryout")["moved"]
+
+
+def test_of_two_movers_one_is_refused_with_the_next_step(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = project.build(), project.build(), project.build()
+    create = LocalStore.create
+
+    def create_late(self: LocalStore, path: str, data: bytes) -> None:
+        monkeypatch.setattr(LocalStore, "create", create)
+        tags.move(self, "latest", second, 3, "by another")
+        create(self, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", create_late)
+    assert main(["tag", f"{project.dataset}@{first}", "latest"]) == 1
+    message = project.capsys.readouterr().err
+    assert f"latest was moved to {second}" in message
+    assert f"(by another) at the same moment; `tokenloom log {project.dataset} --tag latest` shows its moves" in message
+    assert (project.latest(), third) == (second, third)
+
+
+def test_racing_movers_leave_a_log_without_gaps_and_each_is_answered(project: Project) -> None:
+    versions = [project.build() for _ in range(4)]
+    barrier = threading.Barrier(4)
+    refused: list[StoreError] = []
+
+    def mover(version: str) -> None:
+        barrier.wait()
+        try:
+            tag.run(f"{project.dataset}@{version}", "prod", version, False, out=Output(quiet=True))
+        except StoreError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=mover, args=(version,)) for version in versions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    moves = tags.log(project.store, "prod")
+    assert len(moves) == 4 - len(refused) >= 1
+    assert all(move.reason == move.version for move in moves)
+    assert all("at the same moment" in str(error) for error in refused)
+
+
+# ---- rollback
+
+
+def test_a_rebuild_with_nothing_new_leaves_latest_where_a_rollback_put_it(project: Project) -> None:
+    first, second = project.build(), project.build()
+    found = project.json("rollback", project.dataset, "--reason", "bad quotes")
+    assert (found["version"], found["previous"], found["reason"]) == (first, second, "bad quotes")
+    spec = project.folder / "spec.yaml"
+    spec.write_text("dataset: data\nstore: store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n")
+    for _ in range(2):
+        again = project.json("build", str(spec), "--direct", "--workers", "0")
+        assert (again["version"], again["published"], again["tag_moved"]) == (second, False, False)
+        assert f"latest was set to {first} by hand (bad quotes) after it named {second}" in again["tag_note"]
+        assert project.latest() == first
+    project.num_texts += 1
+    write_jsonl(project.folder / "a.jsonl", [f"text {i}" for i in range(project.num_texts)])
+    newer = project.json("build", str(spec), "--direct", "--workers", "0")
+    assert (newer["published"], newer["tag_moved"]) == (True, True)
+    assert project.latest() == newer["version"]
+
+
+def test_rollbacks_go_further_back_until_there_is_nothing(project: Project) -> None:
+    versions = [project.build() for _ in range(3)]
+    shown = project.shown("rollback", project.dataset)
+    assert f"latest now names {project.dataset}@{versions[1]} (before: {versions[2]})" in shown
+    assert f"undo: tokenloom tag {project.dataset}@{versions[2]} latest" in shown
+    assert project.json("rollback", project.dataset)["version"] == versions[0]
+    message = project.refused(1, "rollback", project.dataset)
+    assert "there is no earlier version to go back to" in message
+    assert "--to names one" in message
+    assert project.json("rollback", project.dataset, "--to", versions[2])["version"] == versions[2]
+    assert project.json("rollback", project.dataset)["version"] == versions[0]  # where it was before
+    assert project.json("rollback", project.dataset, "--to", versions[0])["moved"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{dataset}@latest"], 2, "name the dataset without @; --tag names the tag"),
+        (["{dataset}", "--tag", "prod"], 1, "no tag 'prod'; tags: latest"),
+        (["{dataset}", "--tag", "Prod"], 2, "'Prod' is not a valid tag"),
+        (["{dataset}x"], 1, "no dataset 'datax'"),
+    ],
+)
+def test_rollback_and_log_name_a_dataset_and_a_tag_that_exist(
+    project: Project, arguments: Sequence[str], code: int, message: str
+) -> None:
+    project.build()
+    given = [part.format(dataset=project.dataset) for part in arguments]
+    for command in ("rollback", "log"):
+        assert message in project.refused(code, command, *given)
+
+
+def test_a_rollback_to_a_version_that_does_not_exist_is_refused(project: Project) -> None:
+    version = project.build()
+    assert "no version" in project.refused(1, "rollback", project.dataset, "--to", version[::-1])
+    assert "16 hexadecimal digits, not 6" in project.refused(1, "rollback", project.dataset, "--to", version[:6])
+
+
+# ---- log and ls
+
+
+def test_the_log_shows_every_move_newest_first(project: Project) -> None:
+    first, second = project.build(), project.build()
+    project.json("rollback", project.dataset, "--reason", "bad quotes")
+    project.store.remove(f"versions/{second}/manifest.json")
+    found = project.json("log", project.dataset)
+    assert [(move["number"], move["version"], move["previous"], move["reason"]) for move in found["entries"]] == [
+        (3, first, second, "bad quotes"),
+        (2, second, first, "build"),
+        (1, first, None, "build"),
+    ]
+    assert [move["published"] for move in found["entries"]] == [True, False, True]
+    assert all(move["by"] and move["at"].endswith("+00:00") for move in found["entries"])
+    lines = project.shown("log", project.dataset).splitlines()
+    assert lines[0].split() == ["move", "at", "(UTC)", "version", "by", "reason"]
+    assert lines[1].endswith("bad quotes")
+    assert f"{second} (gone)" in lines[2]
+
+
+def test_ls_says_when_by_whom_and_why_each_version_was_published(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([f"2026-11-{day:02}T10:11:12+00:00" for day in range(1, 29) for _ in range(2)])
+    monkeypatch.setattr(tags, "now", lambda: next(times))
+    monkeypatch.setattr(tags, "user", lambda: "ada")
+    first, second = project.build(), project.build()
+    project.json("tag", f"{project.dataset}@{first}", "prod", "--reason", "why " * 40)
+    untagged = project.build(0, seed=1)
+    project.store.remove("tags/latest/00000003.json")
+    unknown = project.build(0, seed=2)
+    project.store.remove("tags/latest/00000003.json")
+    project.store.remove(f"versions/{unknown}/build.json")
+    rows = project.json("ls", project.dataset)["versions"]
+    assert [row["version"] for row in rows] == [untagged, second, first, unknown]  # newest first
+    assert [row["reason"] for row in rows] == ["build", "build", "build", None]
+    assert [row["by"] for row in rows] == ["ada", "ada", "ada", None]
+    assert [row["tags"] for row in rows] == [[], ["latest"], ["prod"], []]
+    assert [(row["at"] or "")[:7] for row in rows] == ["2026-11", "2026-11", "2026-11", ""]
+    lines = project.shown("ls", project.dataset).splitlines()
+    assert lines[0].split() == ["version", "date", "(UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
+    assert "2026-11-01" in lines[3]
+    assert lines[4].split()[1] == "-"
+
+
+def test_ls_fits_a_hundred_columns_and_shows_the_reason_of_a_version_that_a_person_published(project: Project) -> None:
+    version = project.build(3)
+    for entry in project.store.names("tags/latest"):
+        project.store.remove(f"tags/latest/{entry}")
+    for name in ("latest", "production", "evaluation-of-november", "best"):
+        project.json("tag", f"{project.dataset}@{version}", name, "--reason", "published by hand " * 9)
+    row = project.json("ls", project.dataset)["versions"][0]
+    assert row["reason"] == "published by hand " * 9
+    shown = project.shown("ls", project.dataset).splitlines()
+    assert max(map(len, shown)) <= 100
+    assert shown[1].endswith("...")
+
+
+def test_ls_shows_the_readable_entries_of_a_damaged_log(project: Project) -> None:
+    first, second = project.build(), project.build()
+    project.store.replace("tags/latest/00000001.json", b"{}")
+    found = project.json("ls", project.dataset)
+    assert found["damages"] == ["damaged: tags/latest; see `tokenloom verify`"]
+    assert {row["version"]: row["tags"] for row in found["versions"]} == {first: [], second: ["latest"]}
+    assert all(row["at"] for row in found["versions"])
+
+
+def test_tags_of_a_remote_store_are_moved_and_shown(project: Project, s3_url: str, s3_proxy: FaultyProxy) -> None:
+    first, second = project.build(), project.build()
+    key = uuid.uuid4().hex
+    upload(s3_url, project.folder / "store", key)
+    dataset = f"s3://{BUCKET}/{key}/data"
+    assert project.json("rollback", dataset)["version"] == first
+    assert project.json("tag", f"{dataset}@{second}", "prod")["moved"]
+    assert [move["version"] for move in project.json("log", dataset)["entries"]] == [first, second, first]
+    rows = project.json("ls", dataset)["versions"]
+    assert {row["version"]: row["tags"] for row in rows} == {first: ["latest"], second: ["prod"]}

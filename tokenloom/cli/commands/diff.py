@@ -1,0 +1,224 @@
+"""`tokenloom diff`: which documents two versions share, and how their specs, tokenizers and inputs differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenloom.cli.display import showing_progress
+from tokenloom.cli.document_lines import DocumentLines
+from tokenloom.cli.output import Output, write_output
+from tokenloom.cli.results import Result
+from tokenloom.console import printable
+from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.storage.comparison.changes import Change, changes
+from tokenloom.storage.comparison.compare import FATES, Tally, compare
+from tokenloom.storage.comparison.rows import VersionDocuments
+from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.tasks.running import progress
+from tokenloom.wording import counted, first_of
+
+_STEP = "compare"
+
+
+@dataclass(frozen=True)
+class ComparedVersion:
+    """One of the two versions."""
+
+    reference: str
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Documents that moved from a split to another one, and their tokens."""
+
+    split_before: str
+    split: str
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class DiffResult(Result):
+    """How B differs from A; counts are by fate: added, removed, kept, moved. `listed` counts the rows written out."""
+
+    a: ComparedVersion
+    b: ComparedVersion
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    sources: dict[str, dict[str, dict[str, int]]]
+    moves: list[Moves]
+    changes: list[Change]
+    listed: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("old", metavar="REF_A", help="the old version: STORE/DATASET@TAG_OR_VERSION")
+    parser.add_argument("new", metavar="REF_B", help="the new one; may be of another dataset or store")
+    parser.add_argument("--list", dest="fate", choices=FATES, help="write out these documents as JSON lines")
+    parser.add_argument("--output", metavar="FILE", help="of --list (default: stdout, without the summary)")
+
+
+def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -> DiffResult:
+    """Compare two versions document by document.
+
+    Args:
+        old: the reference of version A.
+        new: the reference of version B.
+        fate: write out the documents that were added, removed, kept or moved; None for none.
+        output: the file for these; None for stdout.
+        out: prints the result.
+
+    Raises:
+        StoreError: there is no such version, or a store can't be read.
+        FormatError: a file of a version is damaged.
+        SpecError: the options do not go together.
+    """
+    _check_options(fate, output, out)
+    (store_a, a), (store_b, b) = (resolve(parse_reference(text)) for text in (old, new))
+    documents_a, documents_b = VersionDocuments.of(store_a, a), VersionDocuments.of(store_b, b)
+    tally = Tally(documents_a, documents_b)
+    is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
+    with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
+        listed = _compare(documents_a, documents_b, tally, fate, write)
+    result = DiffResult(
+        a=_version(documents_a),
+        b=_version(documents_b),
+        **_counts(tally),
+        moves=_moves(tally),
+        changes=changes(a, b, documents_a.inputs, documents_b.inputs),
+        listed=listed,
+    )
+    if fate is None or output is not None:
+        _print(out, result, output)
+    return result
+
+
+def _check_options(fate: str | None, output: str | None, out: Output) -> None:
+    if output is not None and fate is None:
+        raise SpecError("--output: only --list writes documents; give both")
+    if fate is not None and output is None and out.is_quiet:
+        raise SpecError("--list: with --json, stdout has one JSON object and nothing else; give --output FILE")
+
+
+def _compare(
+    a: VersionDocuments, b: VersionDocuments, tally: Tally, fate: str | None, write: Callable[[str], object]
+) -> int:
+    """Compare the documents, count them and write out those of one fate; return how many were written."""
+    total = a.num_documents + b.num_documents
+    progress.report(progress.WorkKnown(((_STEP, 1.0),)))
+    progress.report(progress.StepStarted(_STEP, 2 * total))  # each row is read, then matched
+
+    def advance(num_rows: int) -> None:
+        progress.report(progress.Advanced(done=num_rows))
+
+    lines = DocumentLines(a, b, fate) if fate else None
+    for fates in compare(a, b, advance):
+        tally.add(fates)
+        num_rows = sum(map(len, fates)) + len(fates.kept)  # a kept document is a row of A and one of B
+        progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
+        if lines:
+            for block in lines.blocks(fates):
+                write(block)
+    return lines.num_lines if lines else 0
+
+
+@contextmanager
+def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
+    """Return what writes text to stdout, or to a file that appears under its name once it is complete."""
+    if output is None:
+        yield write_output
+        return
+    is_device = Path(output).exists() and not Path(output).is_file()  # a pipe, /dev/null
+    path = Path(output) if is_device else Path(output).resolve()
+    partial = path if is_device else path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            yield file.write
+        if not is_device:
+            partial.replace(path)
+    except OSError as error:
+        if isinstance(error, TokenloomError):  # of a store
+            raise
+        raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
+    finally:
+        if not is_device:
+            partial.unlink(missing_ok=True)
+
+
+def _version(documents: VersionDocuments) -> ComparedVersion:
+    manifest = documents.manifest
+    num_tokens = sum(split.tokens for split in manifest.splits.values())
+    return ComparedVersion(f"{documents.store.root}@{manifest.version}", documents.num_documents, num_tokens)
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    """Return `documents`, `tokens` and `sources` of the result."""
+    documents, tokens = tally.by_source.sum(axis=1).T.tolist()
+    sources = {
+        name: {
+            "documents": dict(zip(FATES, tally.by_source[:, i, 0].tolist(), strict=True)),
+            "tokens": dict(zip(FATES, tally.by_source[:, i, 1].tolist(), strict=True)),
+        }
+        for i, name in enumerate(tally.sources)
+    }
+    return {
+        "documents": dict(zip(FATES, documents, strict=True)),
+        "tokens": dict(zip(FATES, tokens, strict=True)),
+        "sources": sources,
+    }
+
+
+def _moves(tally: Tally) -> list[Moves]:
+    return [
+        Moves(old, new, *tally.moves[i, j].tolist())
+        for i, old in enumerate(tally.splits)
+        for j, new in enumerate(tally.splits)
+        if tally.moves[i, j, 0]
+    ]
+
+
+def _print(out: Output, result: DiffResult, output: str | None) -> None:
+    for mark, version in (("A", result.a), ("B", result.b)):
+        out.line(f"{mark}  {version.reference}  {counted(version.documents, 'document')}, {version.tokens:,} tokens")
+    out.table(["", "documents", "tokens"], [[fate, result.documents[fate], result.tokens[fate]] for fate in FATES])
+    if len(result.sources) > 1:
+        rows = [[name, *(counts["documents"][fate] for fate in FATES)] for name, counts in result.sources.items()]
+        out.table(["documents by source", *FATES], rows)
+    if result.moves:
+        rows = [[f"{move.split_before} -> {move.split}", move.documents, move.tokens] for move in result.moves]
+        out.table(["moved", "documents", "tokens"], rows)
+    _print_changes(out, result.changes)
+    if output is not None:
+        out.line(f"{counted(result.listed, 'document')} written to {output}")
+
+
+def _print_changes(out: Output, found: list[Change]) -> None:
+    inputs = [change for change in found if change.kind == "input"]
+    for change in found:
+        if change.kind != "input":
+            old, new = _shown(change.old, change.kind), _shown(change.new, change.kind)
+            out.line(printable(f"{change.kind} {change.key}: {old} -> {new}"))
+    for what, some in (
+        ("added", [change for change in inputs if change.old is None]),
+        ("removed", [change for change in inputs if change.new is None]),
+        ("changed", [change for change in inputs if None not in (change.old, change.new)]),
+    ):
+        if some:
+            out.line(printable(f"{counted(len(some), 'input')} {what}: {first_of([each.key for each in some], 3)}"))
+
+
+def _shown(value: object, kind: str) -> str:
+    """Return a value in words; None is a default of the spec."""
+    if value is None:
+        return "default" if kind == "spec" else "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,80 @@
+"""`tokenloom log`: which versions a tag named, since when, who moved it and why."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.cli.tag_moves import add_dataset, add_tag_option, tag_of
+from tokenloom.console import printable
+from tokenloom.errors import StoreError
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import is_published
+from tokenloom.storage.versions.references import dataset_store, why_missing
+from tokenloom.wording import shown_time
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A move of a tag; `published` says whether the version still exists."""
+
+    number: int
+    at: str
+    by: str
+    version: str
+    previous: str | None
+    reason: str
+    published: bool
+
+
+@dataclass(frozen=True)
+class LogResult(Result):
+    """The moves of a tag, newest first."""
+
+    dataset: str
+    tag: str
+    entries: list[LogEntry]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_dataset(parser)
+    add_tag_option(parser)
+
+
+def run(dataset: str, tag: str, out: Output) -> LogResult:
+    """Show the moves of a tag, newest first.
+
+    Args:
+        dataset: STORE/DATASET.
+        tag: its name.
+        out: prints the result.
+
+    Raises:
+        StoreError: there is no such dataset or tag.
+        FormatError: an entry is damaged.
+    """
+    reference = tag_of(dataset, tag)
+    store = dataset_store(reference.store, reference.dataset)
+    moves = tags.log(store, tag)
+    if not moves:
+        raise StoreError(why_missing(store, reference))
+    published = {version: is_published(store, version) for version in {move.version for move in moves}}
+    entries = [
+        LogEntry(
+            move.number, move.at, move.by, move.version, move.previous, move.reason, published=published[move.version]
+        )
+        for move in reversed(moves)
+    ]
+    rows = [
+        [entry.number, shown_time(entry.at), _version(entry), printable(entry.by), printable(entry.reason)]
+        for entry in entries
+    ]
+    out.table(["move", "at (UTC)", "version", "by", "reason"], rows)
+    return LogResult(str(store.root), tag, entries)
+
+
+def _version(entry: LogEntry) -> str:
+    return entry.version if entry.published else f"{entry.version} (gone)"

@@ -1,0 +1,38 @@
+"""`tokenloom tag`: let a tag name a version."""
+
+from __future__ import annotations
+
+import argparse
+
+from tokenloom.cli.argument_types import add_reference
+from tokenloom.cli.output import Output
+from tokenloom.cli.tag_moves import TagResult, add_move_options, shown_move
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.hand_moves import check_tag, move_by_hand
+from tokenloom.storage.versions.references import parse_reference, resolve
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_reference(parser)
+    parser.add_argument("tag", metavar="TAG", help="the tag that will name the version; created if there is none")
+    add_move_options(parser)
+
+
+def run(reference: str, tag: str, reason: str | None, allow_tryout: bool, out: Output) -> TagResult:
+    """Let a tag name a version.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION.
+        tag: its name.
+        reason: why, for the log.
+        allow_tryout: let `latest` name a try-out.
+        out: prints the result.
+
+    Raises as move_by_hand, and StoreError if there is no such version.
+    """
+    check_tag(tag)
+    store, manifest = resolve(parse_reference(reference))
+    seen = tags.newest(store, tag)
+    move = move_by_hand(store, tag, manifest, seen, "tag" if reason is None else reason, allow_tryout=allow_tryout)
+    return shown_move(out, store, tag, move)

@@ -1,0 +1,73 @@
+"""What the commands share that show or move tags."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.console import printable
+from tokenloom.errors import SpecError
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.hand_moves import HandMove, check_tag
+from tokenloom.storage.versions.references import Reference, parse_reference
+
+
+@dataclass(frozen=True)
+class TagResult(Result):
+    """The newest entry of a tag's log; `moved` is False if the tag named the version already."""
+
+    reference: str
+    tag: str
+    moved: bool
+    number: int
+    version: str
+    previous: str | None
+    at: str
+    by: str
+    reason: str
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a dataset."""
+    parser.add_argument("dataset", metavar="STORE/DATASET")
+
+
+def add_tag_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a tag."""
+    parser.add_argument("--tag", default="latest", help="default: latest")
+
+
+def add_move_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a move."""
+    parser.add_argument("--reason", metavar="TEXT", help="why, for the tag's log")
+    parser.add_argument("--allow-tryout", action="store_true", help="let latest name a try-out, made with --limit")
+
+
+def tag_of(dataset: str, tag: str) -> Reference:
+    """Return the reference of a tag of STORE/DATASET; raises SpecError if the tag stands in it too."""
+    check_tag(tag)
+    if "@" in dataset.rpartition("/")[2]:
+        raise SpecError(f"{dataset}: name the dataset without @; --tag names the tag")
+    return parse_reference(f"{dataset}@{tag}")
+
+
+def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult:
+    """Print what a move did, and return it."""
+    entry, reference = move.entry, f"{store.root}@{move.entry.version}"
+    if move.moved:
+        out.line(printable(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})"))
+    else:
+        out.line(printable(f"{tag} already names {reference}; nothing was moved"))
+    return TagResult(
+        reference=reference,
+        tag=tag,
+        moved=move.moved,
+        number=entry.number,
+        version=entry.version,
+        previous=entry.previous,
+        at=entry.at,
+        by=entry.by,
+        reason=entry.reason,
+    )
