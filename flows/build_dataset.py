@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect import flow
 
-from tokenloom.errors import SpecError
+from tokenloom.errors import GateFailed, SpecError
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
 from tokenloom.flows.runners import open_runner, run_one
@@ -39,7 +39,11 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
 def build_and_report(spec: BuildSpec) -> dict[str, Any]:
     """Build and publish in a flow run, report the outcome there, and return the final state of the flow."""
     begin(spec.dataset)
-    result = _build(spec)
+    try:
+        result = _build(spec)
+    except GateFailed as error:
+        report.show_checks(spec.dataset, error)
+        raise
     if result.published:
         emit_published(spec.dataset, result.to_json())
         with using_credentials(spec.credentials):

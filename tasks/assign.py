@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.work.assignment import (
@@ -18,7 +20,7 @@ from tokenloom.storage.work.assignment import (
 )
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.tasks.documents_found import check_documents_found
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.plan import BuildPlan, Partition
 from tokenloom.tasks.rows.exclusion import write_exclusions
 
 
@@ -33,13 +35,13 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     found = find_partition_records(plan.store, (partition.spill_name for partition in plan.partitions))
     records = []
     spills = []
+    sources = plan.spec.source_names()
     for partition in plan.partitions:
         record = found.get(partition.spill_name)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill_name} are missing", partition.spill_name)
         records.append(record)
-        for index, spill in enumerate(record.spills):
-            spills.append(SpillEntry(partition.spill_name, index, spill.bytes, spill.checksum, partition.input_index))
+        spills += _spill_entries(partition, record, sources.index(plan.inputs[partition.input_index].source))
     encoders = _encoders(records)
     refuse_distrusted(plan.store, encoders, plan.tokenizer.fingerprint)
     totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
@@ -49,11 +51,37 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         for i, (name, _) in enumerate(shares)
         for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
     ]
-    assignment = Assignment(spills, shards, totals, _rows_read(records), encoders)
+    encoded = _encoded(plan, records)
+    assignment = Assignment(spills, shards, totals, _rows_read(records), encoders, sources, encoded)
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
+
+
+def _spill_entries(partition: Partition, record: PartitionRecord, source_index: int) -> list[SpillEntry]:
+    return [
+        SpillEntry(partition.spill_name, index, spill.bytes, spill.checksum, partition.input_index, source_index)
+        for index, spill in enumerate(record.spills)
+    ]
+
+
+def _encoded(plan: BuildPlan, records: Sequence[PartitionRecord]) -> dict[str, EncodedCounts]:
+    """Return what was encoded of each source; `records` are those of the plan's partitions."""
+    by_source: dict[str, list[PartitionRecord]] = {name: [] for name in plan.spec.source_names()}
+    for partition, record in zip(plan.partitions, records, strict=True):
+        by_source[plan.inputs[partition.input_index].source].append(record)
+    return {name: _encoded_counts(found) for name, found in by_source.items()}
+
+
+def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
+    spills = [spill for record in records for spill in record.spills]
+    text_bytes = [record.text_bytes for record in records]
+    return EncodedCounts(
+        documents=sum(sum(spill.documents) for spill in spills),
+        tokens=sum(sum(spill.tokens) for spill in spills),
+        bytes=None if None in text_bytes else sum(count or 0 for count in text_bytes),
+    )
 
 
 def _encoders(records: list[PartitionRecord]) -> dict[str, EncoderUse]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import one_line
+from tokenloom.tasks.gates import NOT_COMPARED
 from tokenloom.wording import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
@@ -36,6 +37,8 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
     facts = [f"{holds}, {counted(result['shards'], 'shard')}{took}"]
     if result["partitions"] is not None:
         facts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
+    if result["published"] and result["gates"]:
+        facts.append(f"{counted(len(result['gates']), 'check')} passed")
     return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
 
 
@@ -55,6 +58,17 @@ def encoding_line(result: Mapping[str, Any]) -> str | None:
     rest = f"; {library} encoded {result['partitions'] - num_partitions:,} of the partitions" if has_rest else ""
     gives = "gives" if len(encoders) == 1 else "give"
     return f"encoded by {' and '.join(encoders)} ({gives} the ids of {library}){rest}"
+
+
+def uncompared_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return a line for each check of a published version that had nothing to compare with.
+
+    Args:
+        result: see BuildResult.to_json.
+    """
+    if not result["published"]:
+        return []
+    return [f"{gate['name']}: {gate['found']}" for gate in result["gates"] if gate["found"].startswith(NOT_COMPARED)]
 
 
 def was_overtaken(result: Mapping[str, Any]) -> bool:

@@ -76,6 +76,11 @@ class BuildPlan:
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
     distrusted: frozenset[str] = frozenset()  # fast encoders that the build must not use
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """The checks that the version must pass; none for a try-out, which never becomes latest."""
+        return self.spec.checks.limits() if self.spec.limit is None else {}
+
     @cached_property
     def missing_bytes(self) -> int:
         """The bytes of text to encode."""

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,15 +22,31 @@ from tokenloom.storage.formats.manifest import (
     encode_manifest,
 )
 from tokenloom.storage.formats.shard_entries import Shards
-from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, InputEntry, encode_build, encode_inputs
+from tokenloom.storage.formats.statistics import DocumentStatistics, add_statistics
+from tokenloom.storage.formats.version_files import (
+    BuildRecord,
+    EncoderUse,
+    GateResult,
+    InputEntry,
+    encode_build,
+    encode_inputs,
+)
 from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
-from tokenloom.storage.versions.numbered_entries import now_text, user_name
-from tokenloom.storage.versions.published import TOKENIZER, check_lengths, fast_encoders, load_manifest, version_path
+from tokenloom.storage.versions.published import (
+    TOKENIZER,
+    check_lengths,
+    find_build_record,
+    is_published,
+    load_manifest,
+    version_path,
+)
 from tokenloom.storage.work.assignment import Assignment
+from tokenloom.storage.work.candidates import CandidateRecord, remove_candidate, write_candidate
 from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
+from tokenloom.tasks.gates import contents_of, evaluate_gates, failed, gate_failure
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rows.quarantine import quarantine_reasons, write_quarantine
@@ -59,7 +75,8 @@ class BuildResult:
     """What a build did; `published` is False if the version already existed.
 
     `rows` counts the rows read by what became of them, `quarantined` the bad ones by source and reason. `tag_moved`
-    says whether the build moved `tag` to the version, `tag_note` why it did not. `num_partitions` is None if the build
+    says whether the build moved `tag` to the version, `tag_note` why it did not. `gates` are the results of the spec's
+    checks when the version was published. `num_partitions` is None if the build
     found its version published and did not cut the input; `num_encoded` counts the partitions that it encoded itself.
     `seconds` is the time of the whole build, `tokenizer` the entry of the manifest. `encoders` are
     the version's fast encoders, None if unknown; they give the ids of `reference_library`.
@@ -74,6 +91,7 @@ class BuildResult:
     tag: str
     tag_moved: bool
     tag_note: str | None
+    gates: list[GateResult]
     num_partitions: int | None
     num_encoded: int
     seconds: float
@@ -103,6 +121,7 @@ class BuildResult:
             "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
+            "gates": [asdict(gate) for gate in self.gates],
         }
 
     def _total(self, name: str) -> int:
@@ -126,6 +145,7 @@ def publish_version(
         times: seconds by step, for build.json.
 
     Raises:
+        GateFailed: a check of the spec failed; the version is kept as a candidate.
         DistrustedEncoder: another build distrusted a fast encoder meanwhile whose ids the shards hold.
         WorkError: a build with that encoder has overwritten a shard.
     """
@@ -133,17 +153,31 @@ def publish_version(
     files |= {f"{TOKENIZER}{name}": data for name, data in plan.tokenizer_files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
-    record = _build_record(plan, assignment.encoders, measured, times)
-    plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
+    record = _build_record(plan, assignment, records, measured, times)
     refuse_distrusted(plan.store, assignment.encoders, plan.tokenizer.fingerprint)
     _check_not_overwritten(plan, records)
-    manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
+    limits = plan.limits
+    gates = evaluate_gates(plan.store, plan.tag, limits, contents_of(manifest, record)) if limits else []
+    record = replace(record, gates=gates)
+    if failed(gates):
+        return _keep_as_candidate(plan, manifest, record)
+    plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     try:
         plan.store.create(version_path(plan.version, NAME), encode_manifest(manifest))
     except FileExistsError:
         return False
+    remove_candidate(plan.store, plan.version)  # of an earlier build, whose checks were stricter
     return True
+
+
+def _keep_as_candidate(plan: BuildPlan, manifest: Manifest, record: BuildRecord) -> bool:
+    """Keep the version and raise GateFailed; return False if it was published meanwhile."""
+    if is_published(plan.store, plan.version):
+        return False
+    write_candidate(plan.store, manifest, CandidateRecord(record, plan.limits, plan.tag, tags.now()))
+    raise gate_failure(plan.store, plan.version, record.gates or [])
 
 
 def _check_not_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
@@ -194,6 +228,7 @@ def finish_build(
     )
     tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
     tag_moved = tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None
+    build = find_build_record(plan.store, plan.version)
     splits = {
         name: {"tokens": split.tokens, "documents": split.documents, "shards": len(split.shards)}
         for name, split in manifest.splits.items()
@@ -208,11 +243,12 @@ def finish_build(
         tag=plan.tag,
         tag_moved=tag_moved,
         tag_note=tag_note,
+        gates=(build.gates if build else None) or [],
         num_partitions=None if encoded is None else len(plan.partitions),
         num_encoded=len(encoded or ()),
         seconds=round(time.monotonic() - start, 3),
         tokenizer=manifest.tokenizer,
-        encoders=fast_encoders(plan.store, plan.version),
+        encoders=build.encoders if build else None,
         reference_library=plan.backend,
     )
 
@@ -247,7 +283,11 @@ def _split(records: Sequence[ShardRecord]) -> Split:
 
 
 def _build_record(
-    plan: BuildPlan, encoders: dict[str, EncoderUse], measured: dict[str, int], times: dict[str, float]
+    plan: BuildPlan,
+    assignment: Assignment,
+    records: Sequence[ShardRecord],
+    measured: dict[str, int],
+    times: dict[str, float],
 ) -> BuildRecord:
     libraries = {}
     for name in _LIBRARIES:
@@ -263,7 +303,16 @@ def _build_record(
         host=platform.node(),
         python=platform.python_version(),
         libraries=libraries,
-        encoders=encoders,
-        at=now_text(),
-        by=user_name(),
+        encoders=assignment.encoders,
+        statistics=_statistics(plan, records),
+        encoded=assignment.encoded,
+        at=tags.now(),
+        by=tags.user(),
     )
+
+
+def _statistics(plan: BuildPlan, records: Sequence[ShardRecord]) -> dict[str, DocumentStatistics]:
+    return {
+        name: add_statistics([record.statistics for record in records if record.split == name and record.statistics])
+        for name, _ in plan.spec.split_shares()
+    }

@@ -17,6 +17,7 @@ from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.shard import open_shard, token_dtype
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
+from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import refuse_distrusted
@@ -75,7 +76,7 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
 
 def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = job.store, version_path(job.version, shard.name)
-    measured = _Measured(job)
+    measured = _Measured(job, assignment.sources)
     excluded = load_exclusions(store, job.version) if job.excludes else None
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
@@ -114,7 +115,7 @@ def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int
 class _Measured:
     """Measures a shard while it is written, for the validation before publishing."""
 
-    def __init__(self, job: ShuffleJob) -> None:
+    def __init__(self, job: ShuffleJob, sources: list[str]) -> None:
         self._job = job
         self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
         self._max_id = -1
@@ -122,6 +123,7 @@ class _Measured:
         self._first_key: int | None = None
         self._last_key: int | None = None
         self._sampler = Sampler(job.num_samples)
+        self._documents = DocumentCounter(sources)
         self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
 
     def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
@@ -133,6 +135,8 @@ class _Measured:
         if not len(rows):
             return
         inputs = np.array([entry.input_index for entry in spills], dtype=np.uint32)[piece.spill_position]
+        sources = np.array([entry.source_index for entry in spills], dtype=np.intp)[piece.spill_position]
+        self._documents.add(rows["num_tokens"], sources)
         content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
         table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids)
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
@@ -175,6 +179,7 @@ class _Measured:
             bad_ends=self._bad_ends,
             sampled=self._sampler.rows(),
             encoders=encoders,
+            statistics=self._documents.statistics(),
         )
 
     def _counts(self) -> dict[str, int]:

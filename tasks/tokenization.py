@@ -117,7 +117,10 @@ def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: Quaran
         tally.add(rows)
         quarantine.add(rows.bad)
         if len(rows.rows):
-            pending.add(*_encode(rows, job, tokenizer), text_read)
+            documents, num_bytes = _encode(rows, job, tokenizer)
+            tally.add_text(num_bytes)
+            pending.add(documents, num_bytes, text_read)
+            del documents
         del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
             spills.append(_spill(job, tokenizer, len(spills), pending.take()))

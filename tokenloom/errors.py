@@ -12,7 +12,8 @@
     ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build recreates it, at most twice
     │   └── DistrustedEncoder           it holds ids of a fast encoder that must not be used any more
     ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
-    │   └── ReencodingMismatch          documents that were encoded again have other ids
+    │   ├── ReencodingMismatch          documents that were encoded again have other ids
+    │   └── GateFailed                  a check of the spec failed
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
 A message contains the place (file, row group or shard), the rule, the value and the next step.
@@ -134,6 +135,23 @@ class ReencodingMismatch(CheckError):
 
     def __str__(self) -> str:
         return "; ".join(self.args)
+
+
+class GateFailed(CheckError):
+    """A version did not pass the checks of its spec. It is kept, and `tokenloom publish --force` publishes it.
+
+    Args:
+        message: names each check that failed, what it expected and found, and the next step.
+        version: the name of the version.
+        gates: the result of every check: its `name`, what it `expected` and `found`, and whether it `passed`.
+    """
+
+    def __init__(self, message: str, version: str, gates: list[dict[str, str | bool]]) -> None:
+        super().__init__(message, version, gates)
+        self.version, self.gates = version, gates
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class WorkerLost(TokenloomError, RuntimeError):

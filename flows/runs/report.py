@@ -11,9 +11,10 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from tokenloom.console import printable
+from tokenloom.errors import GateFailed
 from tokenloom.flows.runs.names import is_generated
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
-from tokenloom.storage.formats.version_files import InputEntry, decode_build
+from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
 from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.outcome import outcome_line, reading_lines
@@ -113,8 +114,15 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
             "| rows | |",
             "|---|---:|",
             *(f"| {name} | {count:,} |" for name, count in ordered_rows(manifest.row_counts).items()),
+            *_check_rows(result.gates),
         ]
     )
+
+
+def _check_rows(gates: list[GateResult]) -> list[str]:
+    """Return the lines of a table of checks; none without checks."""
+    rows = [f"| {gate.name} | {_cell(gate.expected)} | {_cell(gate.found)} |" for gate in gates]
+    return ["", "| check | expected | found |", "|---|---|---|", *rows] if rows else []
 
 
 def _diagram(manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, float]) -> list[str]:
@@ -134,6 +142,16 @@ def _diagram(manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, fl
 
 def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def show_checks(dataset: str, error: GateFailed) -> None:
+    """Write the results of the checks of a version that did not pass as a table, the failed ones first."""
+    rows = [
+        {"check": gate["name"], "result": "passed" if gate["passed"] else "failed"}
+        | {name: gate[name] for name in ("expected", "found")}
+        for gate in sorted(error.gates, key=lambda gate: bool(gate["passed"]))
+    ]
+    create_table_artifact(rows, key=f"{artifact_key(dataset)}-checks", description=_cell(str(error)))
 
 
 def show_verification(dataset: str, result: VerificationResult) -> None:

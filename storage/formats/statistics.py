@@ -38,6 +38,51 @@ class DocumentStatistics:
     sources: dict[str, SourceCounts] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedCounts:
+    """What was encoded of a source, before duplicates and excluded documents are dropped.
+
+    `bytes` are those of the UTF-8 text; None if the spills of an earlier release do not say it.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int | None
+
+
+class DocumentCounter:
+    """Measures documents batch by batch.
+
+    Args:
+        sources: the names of the sources, which documents name by index.
+    """
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._sources = list(sources)
+        self._lengths: list[int] = []
+        self._documents, self._tokens = np.zeros((2, len(sources)), np.int64)
+
+    def add(self, num_tokens: NDArray[np.uint32], source_index: NDArray[np.intp]) -> None:
+        """Count n documents; both arrays are (n,)."""
+        self._lengths = add_counts([self._lengths, count_lengths(num_tokens)])
+        num_sources = len(self._sources)
+        self._documents += np.bincount(source_index, minlength=num_sources)
+        # Sums of floats, which are exact below 2**53.
+        self._tokens += np.bincount(source_index, num_tokens, num_sources).astype(np.int64)
+
+    def statistics(self) -> DocumentStatistics:
+        """Return what was measured; a source without a document is left out."""
+        counts = zip(self._sources, self._documents.tolist(), self._tokens.tolist(), strict=True)
+        return DocumentStatistics(self._lengths, {name: SourceCounts(*found) for name, *found in counts if found[0]})
+
+
+def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
+    """Return the statistics of the documents of all parts."""
+    return DocumentStatistics(
+        add_counts([part.lengths for part in parts]), add_sources([part.sources for part in parts])
+    )
+
+
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:
     """Return the bin of each of (n,) lengths."""
     values = lengths.astype(np.int64)
@@ -55,8 +100,13 @@ def bin_edges(num_bins: int) -> Int64s:
 
 def count_lengths(lengths: NDArray[np.uint32]) -> list[int]:
     """Return how many of (n,) lengths are in each bin."""
-    counts: list[int] = np.bincount(length_bins(lengths)).tolist()
-    return counts
+    if lengths.max(initial=0) < len(lengths):  # usual, and ten times as fast as a bin for each document
+        by_length = np.bincount(lengths)
+        counts = np.bincount(length_bins(np.arange(len(by_length), dtype=np.uint32)), by_length).astype(np.int64)
+    else:
+        counts = np.bincount(length_bins(lengths))
+    found: list[int] = counts.tolist()
+    return found
 
 
 def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:

@@ -10,6 +10,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject, Mismatch, Record, decode_record
 from tokenloom.storage.formats.shard_entries import MAX_COUNT
+from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,24 @@ class EncoderUse:
 
 
 @dataclass(frozen=True, slots=True)
+class GateResult:
+    """What a gate of the spec's `checks` expected and found, as text: ">= 1,000" and "998"."""
+
+    name: str
+    expected: str
+    found: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BuildRecord:
     """How a version was built; nothing that decides its bytes.
 
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
-    checks before publishing found, `encoders` are the fast encoders, by name and version. `at` (ISO 8601 in UTC) and
-    `by` say when and by whom it was published; earlier releases did not write them.
+    checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
+    `encoded` by source; `gates` are those that the spec sets, and `forced` is why the version was published although
+    some failed, None if it was not. `at` (ISO 8601 in UTC) and `by` say when and by whom it was published. Earlier
+    releases did not write these six.
     """
 
     spec: JsonObject
@@ -52,6 +65,10 @@ class BuildRecord:
     python: str
     libraries: dict[str, str]
     encoders: dict[str, EncoderUse] | None = None
+    statistics: dict[str, DocumentStatistics] | None = None
+    encoded: dict[str, EncodedCounts] | None = None
+    gates: list[GateResult] | None = None
+    forced: str | None = None
     at: str | None = None
     by: str | None = None
 

@@ -47,7 +47,7 @@ def move_by_hand(
         StoreError: the tag has moved since `seen` was read.
     """
     check_tag(tag)
-    _check_reason(reason)
+    check_reason(reason)
     limit = manifest.spec.get("limit")
     if tag == LATEST and limit is not None and not allow_tryout:
         raise SpecError(
@@ -63,7 +63,8 @@ def move_by_hand(
         raise _moved_meanwhile(store, tag, seen.number + 1 if seen else 1) from error
 
 
-def _check_reason(reason: str) -> None:
+def check_reason(reason: str) -> None:
+    """Raise SpecError if a person's reason can't stand in the log of a tag."""
     if not reason.strip() or not reason.isprintable():
         raise SpecError(f"the reason {reason!r} is not one line of text")
     if reason == BUILD_REASON:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.numbered_entries import now_text, user_name
+from tokenloom.storage.versions.numbered_entries import now, user
 from tokenloom.storage.versions.retirement import keep
 
 FOLDER = "leases"
@@ -92,7 +92,7 @@ class Lease:
         if not self._files.is_mine:  # a forked child
             self._start()
         path = f"{FOLDER}/{self.version}.{uuid.uuid4().hex}.json"
-        record = LeaseRecord(self.seconds, self.purpose, now_text(), user_name(), os.uname().nodename)
+        record = LeaseRecord(self.seconds, self.purpose, now(), user(), os.uname().nodename)
         self.store.replace(path, sign_record(record), durable=False)
         before = self._files.paths[:]
         self._files.paths.append(path)

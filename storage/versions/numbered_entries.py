@@ -20,12 +20,12 @@ def entry_numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(name[:8]) for name in names if _ENTRY.match(name))
 
 
-def now_text() -> str:
+def now() -> str:
     """Return the time of this machine for people: ISO 8601, in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def user_name() -> str:
+def user() -> str:
     """Return the name of this user, for people."""
     import getpass  # a reader does not need it
 

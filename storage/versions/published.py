@@ -14,7 +14,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.retirement import refuse_deleted
 
 if TYPE_CHECKING:
-    from tokenloom.storage.formats.version_files import EncoderUse, InputEntry
+    from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
 
 TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
 
@@ -50,13 +50,13 @@ def load_manifest(store: Store, version: str) -> Manifest:
     return manifest
 
 
-def fast_encoders(store: Store, version: str) -> dict[str, EncoderUse] | None:
-    """Return what fast encoders, by name and version, did for a version; None if its build.json does not say it."""
+def find_build_record(store: Store, version: str) -> BuildRecord | None:
+    """Return the build.json of a version; None if it is missing or damaged."""
     from tokenloom.storage.formats.version_files import decode_build  # late: most readers do without it
 
     path = version_path(version, BUILD)
     try:
-        return decode_build(store.read(path), path).encoders
+        return decode_build(store.read(path), path)
     except (FileNotFoundError, FormatError):  # no checksum covers it, and nothing depends on it
         return None
 
@@ -110,7 +110,22 @@ def read_tokenizer_files(store: Store, manifest: Manifest) -> dict[str, bytes]:
 
 
 def check_lengths(store: Store, manifest: Manifest) -> None:
-    """Raise FormatError if a file that a manifest lists is missing, or a shard has another length."""
+    """Raise FormatError if a file that the manifest of a published version lists is missing or cut short."""
+    if name := missing_file(store, manifest):
+        place = store.place(version_path(manifest.version))
+        raise FormatError(
+            f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "
+            f"{place}/{NAME} and build again, which makes the same bytes"
+        )
+
+
+def missing_file(store: Store, manifest: Manifest) -> str | None:
+    """Return the name of a listed file that is missing, or of a shard that has another length; None if all are there.
+
+    Args:
+        store: the dataset's store.
+        manifest: of a version, which need not be published.
+    """
     wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -122,8 +137,5 @@ def check_lengths(store: Store, manifest: Manifest) -> None:
         folder, _, file = name.rpartition("/")
         found = lengths[folder].get(file)
         if found is None or num_bytes not in (None, found):
-            place = store.place(version)
-            raise FormatError(
-                f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "
-                f"{place}/{NAME} and build again, which makes the same bytes"
-            )
+            return name
+    return None

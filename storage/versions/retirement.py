@@ -13,7 +13,7 @@ from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_clock import store_time
-from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now_text, user_name
+from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now, user
 
 FOLDER = "retired"
 #: the states of a version; one without a log is like KEPT
@@ -73,7 +73,7 @@ def change_state(store: Store, version: str, seen_number: int, state: str, reaso
         state: the new state.
         reason: why, for people.
     """
-    record = RetirementRecord(state, now_text(), user_name(), reason)
+    record = RetirementRecord(state, now(), user(), reason)
     store.create(retirement_path(version, seen_number + 1), sign_record(record))
     return RetirementEntry(record.state, record.at, record.by, record.reason, seen_number + 1)
 

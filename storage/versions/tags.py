@@ -13,7 +13,9 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, leasing
-from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now_text, user_name
+from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers
+from tokenloom.storage.versions.numbered_entries import now as now
+from tokenloom.storage.versions.numbered_entries import user as user
 
 LATEST, TRYOUT = "latest", "tryout"  # the tags that builds and try-outs move
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
@@ -91,7 +93,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
-    record = TagRecord(version, previous, now_text(), user_name(), reason)
+    record = TagRecord(version, previous, now(), user(), reason)
     with leasing(store, version, TAG, TAG_SECONDS):  # until the entry is visible, no collector deletes the version
         store.create(entry_path(tag, number), sign_record(record))
     return read_entry(store, tag, number)

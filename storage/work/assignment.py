@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tokenloom.storage.formats.canonical import read_signed_record
+from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.formats.work_files import reading_work_file, write_work_record
 from tokenloom.storage.stores.store import Store
@@ -20,7 +21,8 @@ _NAME = "assignment.json"
 class SpillEntry:
     """One spill to read: its partition's name, its index there, length and checksum, and the index of its input.
 
-    Entries are in the total order of inputs.
+    `source_index` is the position of the input's source in Assignment.sources. Entries are in the total order of
+    inputs.
     """
 
     name: str
@@ -28,6 +30,7 @@ class SpillEntry:
     num_bytes: int
     checksum: str | None
     input_index: int
+    source_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +74,18 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the shuffle reads and writes; `totals` are by split, `encoders` what fast encoders did."""
+    """What the shuffle reads and writes; `totals` are by split, `encoders` what fast encoders did.
+
+    `sources` are the names of the sources, `encoded` what was encoded of each.
+    """
 
     spills: list[SpillEntry]
     shards: list[ShardRange]
     totals: dict[str, SplitTotals]
     rows: RowsRead
     encoders: dict[str, EncoderUse]
+    sources: list[str]
+    encoded: dict[str, EncodedCounts]
 
 
 def candidate_path(version: str, name: str) -> str:

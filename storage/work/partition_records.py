@@ -36,7 +36,8 @@ class PartitionRecord:
 
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
-    bytes of their text were encoded by the reference too.
+    bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8; None in
+    the record of an earlier release.
     """
 
     read: int
@@ -47,6 +48,7 @@ class PartitionRecord:
     quarantine: QuarantineSummary
     encoder: str | None = None
     compared: int = 0
+    text_bytes: int | None = None
 
 
 def partition_record_path(spill_name: str) -> str:

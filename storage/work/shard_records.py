@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.formats.work_files import find_work_record, write_work_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -19,7 +20,7 @@ class ShardRecord:
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `sampled` are
     documents to check, each the fields of a SampledDocument. `encoders` are the fast encoders that encoded
-    spills of the build.
+    spills of the build. `statistics` describe its documents; None in a record of an earlier release.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ShardRecord:
     bad_ends: int
     sampled: list[tuple[int, ...]]
     encoders: tuple[str, ...] = ()
+    statistics: DocumentStatistics | None = None
 
     def entry(self) -> ShardEntry:
         """Return the shard's row of the manifest."""
@@ -57,7 +59,7 @@ def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:
 
 
 def find_shard_record(store: Store, version: str, name: str, encoders: Collection[str]) -> ShardRecord | None:
-    """Return the record of a shard if it and the shard's two files are there, else None.
+    """Return the record of a shard if it is complete and the shard's two files are there, else None.
 
     Args:
         store: the dataset's store.
@@ -66,7 +68,7 @@ def find_shard_record(store: Store, version: str, name: str, encoders: Collectio
         encoders: the fast encoders whose ids the build may use; a shard that may hold others does not count.
     """
     record = find_work_record(store, shard_record_path(version, name), ShardRecord)
-    if record is None or not set(record.encoders).issubset(encoders):
+    if record is None or record.statistics is None or not set(record.encoders).issubset(encoders):
         return None
     path = version_path(version, name)
     is_complete = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")

@@ -19,7 +19,7 @@ class PartitionTally:
     """
 
     def __init__(self) -> None:
-        self.num_read = self._num_filtered = self._num_not_read = 0
+        self.num_read = self._num_filtered = self._num_not_read = self._text_bytes = 0
         self._unseen: tuple[str, ...] = ()
         self._reasons: Counter[str] = Counter()
         self._first = ""
@@ -33,6 +33,10 @@ class PartitionTally:
         for bad in rows.bad:
             self._reasons[bad.reason] += bad.num_rows
             self._first = self._first or str(bad)[:_MESSAGE_CHARS]
+
+    def add_text(self, num_bytes: int) -> None:
+        """Count the text of documents that were encoded, in bytes of UTF-8."""
+        self._text_bytes += num_bytes
 
     def record(self, spills: list[SpillCounts], list_bytes: int = 0, list_xxh3_128: str = "") -> PartitionRecord:
         """Return the record of the partition.
@@ -55,4 +59,5 @@ class PartitionTally:
                 reasons=dict(sorted(self._reasons.items())),
                 first=self._first,
             ),
+            text_bytes=self._text_bytes,
         )

@@ -37,7 +37,7 @@ from tokenloom.storage.verification.version_checks import (
 )
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders
-from tokenloom.storage.versions.published import fast_encoders, read_inputs, version_path
+from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
@@ -205,7 +205,8 @@ def open_version(reference: str) -> Subject:
 def _doubts(store: Store, manifest: Manifest) -> list[str]:
     """Return a warning for each fast encoder of the version that a later build found to give other ids."""
     distrusted = distrusted_encoders(store, manifest.tokenizer.fingerprint)
-    used = fast_encoders(store, manifest.version) or {}
+    build = find_build_record(store, manifest.version)
+    used = (build.encoders if build else None) or {}
     return [
         f"{encoder} encoded {counted(use.partitions, 'partition')}, and gave wrong ids in another build: see "
         "distrusted/. To be sure, delete the manifest.json of this version and build again from the same inputs"

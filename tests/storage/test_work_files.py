@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.canonical import canonical_json, sign
 from tokenloom.storage.formats.spill import SpillCounts, spill_path
+from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts, SourceCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
@@ -37,17 +39,36 @@ from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record,
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
-    [SpillEntry(SPILL, 0, 10, None, 0)],
+    [SpillEntry(SPILL, 0, 10, None, 0, 0)],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": SplitTotals(1, 5)},
     RowsRead(1, 0, 0, 0),
     {},
+    ["books"],
+    {"books": EncodedCounts(1, 5, 17)},
 )
 RECORD = PartitionRecord(
     3, 1, 0, ["id"], [SpillCounts(4, [1, 0], [5, 0])], QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row")
 )
 SHARD = ShardRecord(
-    "train/000000", "train", 3, 5, 1, "0" * 64, "1" * 64, "0" * 16, "f" * 16, {}, 0, 0, 0, 4, 0, [(1, 2), (3, 4)]
+    "train/000000",
+    "train",
+    3,
+    5,
+    1,
+    "0" * 64,
+    "1" * 64,
+    "0" * 16,
+    "f" * 16,
+    {},
+    0,
+    0,
+    0,
+    4,
+    0,
+    [(1, 2), (3, 4)],
+    (),
+    DocumentStatistics([0, 1], {"books": SourceCounts(1, 5)}),
 )
 
 
@@ -82,6 +103,13 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert find_partition_record(store, SPILL) == RECORD
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
     assert find_shard_record(store, VERSION, "train/000000", ()) == SHARD
+
+
+def test_the_record_of_a_shard_without_statistics_does_not_count(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write_shard(store)
+    write_shard_record(store, VERSION, replace(SHARD, statistics=None))
+    assert find_shard_record(store, VERSION, "train/000000", ()) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

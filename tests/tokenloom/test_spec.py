@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import MAX_SEED, BuildSpec, field_names
+from tokenloom.spec.checks import Checks
 
 SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
 
@@ -74,6 +75,7 @@ def test_a_default_never_changes_within_a_format_version() -> None:
         "shard_tokens": 100_000_000,
         "limit": None,
         "packs": [],
+        "checks": dict.fromkeys(Checks.model_fields),
         "runner": {"kind": "process", "workers": None},
         "credentials": [],
     }
@@ -96,10 +98,11 @@ def test_a_mapping_of_splits_is_the_same_as_a_list_in_its_order() -> None:
         spec(splits=[*listed[:2], *2 * [{"name": "a", "share": 0.05}]])
 
 
-def test_the_runner_and_credentials_are_not_in_the_identity() -> None:
+def test_the_runner_the_checks_and_credentials_are_not_in_the_identity() -> None:
     elsewhere = spec(
         runner={"kind": "dask", "address": "tcp://a:1", "workers": 3},
         credentials=[{"protocol": "s3", "block": "prod"}],
+        checks={"min_documents": 10, "max_token_drift": 0.5},
     )
     assert elsewhere.identity() == spec().identity()
     assert elsewhere.with_workers(5).runner.workers == 5
@@ -285,3 +288,30 @@ def test_allowed_keys_are_the_fields_of_the_models() -> None:
     assert "max_bytes" in field_names(("documents",))
     assert "ranks" in field_names(("tokenizer", "tiktoken"))
     assert field_names(("nowhere",)) == []
+
+
+# Checks
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    {
+        "min_documents": (0, -1, 1.5, "1"),
+        "min_tokens": (0, True),
+        "max_duplicate_share": (-0.1, 1.1, float("nan")),
+        "max_token_drift": (-0.1, float("inf"), float("nan")),
+        "max_length_drift": (-0.1, 1.01),
+        "max_drift": (0.1,),
+    }.items(),
+)
+def test_a_check_that_could_never_hold_or_fail_is_refused(name: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        assert f"checks.{name}" in refusal(checks={name: value})
+
+
+def test_only_the_checks_that_are_set_are_limits() -> None:
+    assert spec().checks.limits() == {}
+    assert spec(checks={"max_token_drift": 2, "min_tokens": 5}).checks.limits() == {
+        "min_tokens": 5,
+        "max_token_drift": 2.0,
+    }

@@ -21,7 +21,6 @@ from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.tasks import publish
 
 
 class Project:
@@ -266,9 +265,8 @@ def test_ls_says_when_by_whom_and_why_each_version_was_published(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([f"2026-11-{day:02}T10:11:12+00:00" for day in range(1, 29) for _ in range(2)])
-    for module in (tags, publish):
-        monkeypatch.setattr(module, "now_text", lambda: next(times))
-        monkeypatch.setattr(module, "user_name", lambda: "ada")
+    monkeypatch.setattr(tags, "now", lambda: next(times))
+    monkeypatch.setattr(tags, "user", lambda: "ada")
     first, second = project.build(), project.build()
     project.json("tag", f"{project.dataset}@{first}", "prod", "--reason", "why " * 40)
     untagged = project.build(0, seed=1)

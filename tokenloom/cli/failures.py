@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from tokenloom.cli.parser import UsageError
 from tokenloom.console import printable
-from tokenloom.errors import FormatError, SpecError, TokenloomError, one_line
+from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, one_line
 
 _INTERRUPTED = 130
 _USAGE = 2
@@ -34,7 +34,7 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
 
     Args:
         error: what the command raised.
-        as_json: print `{"error": {"type", "message", "exit_code"}}` on stdout too.
+        as_json: print `{"error": {"type", "message", "exit_code"}}` on stdout too, with the checks if one failed.
         debug: print the traceback on stderr first.
         is_resumable: whether the command, run again after an interruption, continues where it stopped.
     """
@@ -43,7 +43,9 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     message, code = _message(error, is_resumable), _exit_code(error)
     sys.stderr.write(f"{_prefix(error)}{message}{_suffix(error)}\n")
     if as_json:
-        value = {"type": type(error).__name__, "message": message, "exit_code": code}
+        value: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": code}
+        if isinstance(error, GateFailed):
+            value |= {"version": error.version, "gates": error.gates}
         sys.stdout.write(json.dumps({"error": value}, ensure_ascii=False) + "\n")
         sys.stdout.flush()
     return code

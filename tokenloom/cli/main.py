@@ -22,7 +22,7 @@ from tokenloom.cli.parser import make_parser
 if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
-_RESUMABLE = ("build", "demo")  # run again after an interruption, these continue where they stopped
+_RESUMABLE = ("build", "demo", "publish")  # run again after an interruption, these continue where they stopped
 _BUILDS = (*_RESUMABLE, "plan", "verify")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 

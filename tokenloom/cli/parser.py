@@ -27,6 +27,7 @@ _COMMANDS = (
     _Command(
         "tokenizer", "show a spec's tokenizer, what encodes with it and how fast", "tokenloom.cli.commands.tokenizer"
     ),
+    _Command("publish", "publish a version whose checks failed, with a reason", "tokenloom.cli.commands.publish"),
     _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),

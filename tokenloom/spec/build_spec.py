@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path
+from tokenloom.spec.checks import Checks
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
@@ -120,6 +121,9 @@ class BuildSpec(SpecModel):
     packs: list[Pack] = Field(
         [], title="Packs", description="Packings to count samples for, in any order; the counts go into the manifest"
     )
+    checks: Checks = Field(
+        Checks(), title="Checks", description="What a finished version must hold to be published; empty: no check"
+    )
     runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
     credentials: list[Credentials] = Field(
         [], title="Credentials", description="For object stores; default: from the environment"
@@ -193,7 +197,7 @@ class BuildSpec(SpecModel):
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without defaults and paths."""
         nested = {"sources", "tokenizer", "documents", "splits", "packs"}
-        identity = self.model_dump(exclude_defaults=True, exclude={"store", "runner", "credentials"} | nested)
+        identity = self.model_dump(exclude_defaults=True, exclude={"store", "checks", "runner", "credentials"} | nested)
         identity["sources"] = [
             {"name": name} | source.identity() | {"kind": source.kind}
             for name, source in zip(self.source_names(), self.sources, strict=True)

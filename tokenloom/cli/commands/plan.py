@@ -34,7 +34,7 @@ class PlanResult(Result):
     """The version that a build would make, and its inputs in total and by source.
 
     `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
-    that is not the fastest library, None if it is.
+    that is not the fastest library, None if it is. `checks` are the limits that the version must keep.
     """
 
     dataset: str
@@ -51,6 +51,7 @@ class PlanResult(Result):
     estimate: Estimate | None
     sources: list[PlannedSource]
     left_out: dict[str, Any]
+    checks: dict[str, float]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +99,7 @@ def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> Pl
         estimate=estimate,
         sources=sources,
         left_out=planned.left_out,
+        checks=planned.limits,
     )
 
 
@@ -130,6 +132,9 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, choi
     end = described_end(planned.tokenizer.eot_id, planned.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {end}")
     out.line(encoder_line(choice))
+    if planned.limits and not planned.published:
+        limits = ", ".join(f"{name} {limit:,}" for name, limit in planned.limits.items())
+        out.line(f"checks before it is published: {limits}")
     if estimate and not planned.published:
         _print_estimate(out, estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")

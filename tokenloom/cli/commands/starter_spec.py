@@ -34,4 +34,13 @@ splits: {train: 0.98, validation: 0.01, test: 0.01}         # by content: a docu
 seed: 0                             # of the order of the documents
 shard_tokens: 100_000_000
 packs: []                           # {packing: best_fit, seq_len: 2048}: count these samples during the build
+
+# What a finished version must hold to be published (docs/gates.md). None of these is set by default.
+# checks:
+#   min_documents: 1000
+#   min_tokens: 1_000_000
+#   max_duplicate_share: 0.1        # of the rows read; also max_quarantined_share, max_filtered_share
+#   max_token_drift: 0.2            # 20 % from the version that latest names; also max_document_drift
+#   max_bytes_per_token_drift: 0.05
+#   max_length_drift: 0.1           # distance of the histograms of document lengths, from 0 to 1
 """

@@ -1,0 +1,90 @@
+"""Candidates: complete versions whose gates failed, kept in work/ until they are published or collected.
+
+`manifest.json` has the bytes that publication will give the version; `candidate.json` is written after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.manifest import NAME, Manifest, encode_manifest, read_manifest
+from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.version_files import BuildRecord
+from tokenloom.storage.formats.work_files import reading_work_file
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.assignment import candidate_path
+
+_RECORD = "candidate.json"
+_FOLDER = "work/candidates"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRecord:
+    """What a build leaves of a version that it did not publish.
+
+    `build` becomes its build.json; `build.gates` are those that the build evaluated. `checks` are the limits that the
+    spec sets, by name. `tag` is the tag that names the version once it is published; `at` is ISO 8601 in UTC.
+    """
+
+    build: BuildRecord
+    checks: dict[str, float]
+    tag: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A candidate as it was read; `data` are the bytes of its manifest."""
+
+    record: CandidateRecord
+    manifest: Manifest
+    data: bytes
+
+
+def write_candidate(store: Store, manifest: Manifest, record: CandidateRecord) -> None:
+    """Keep a version that is complete except for its manifest."""
+    version = manifest.version
+    store.replace(candidate_path(version, NAME), encode_manifest(manifest))
+    store.replace(candidate_path(version, _RECORD), sign_record(record))
+
+
+def has_candidate(store: Store, version: str) -> bool:
+    """Return whether a candidate of `version` is kept."""
+    return store.exists(candidate_path(version, _RECORD))
+
+
+def read_candidate(store: Store, version: str) -> Candidate:
+    """Return the candidate of `version`; raises WorkError if it is missing or damaged."""
+    path, manifest_path = candidate_path(version, _RECORD), candidate_path(version, NAME)
+    with reading_work_file(store, path):
+        record = read_signed_record(store.read(path), store.place(path), CandidateRecord)
+    with reading_work_file(store, manifest_path):
+        data = store.read(manifest_path)
+        manifest = read_manifest(data, store.place(manifest_path))
+        if manifest.version != version:
+            raise FormatError(f"it is the manifest of {manifest.version}")
+    return Candidate(record, manifest, data)
+
+
+def find_candidates(store: Store) -> dict[str, CandidateRecord]:
+    """Return the records of all candidates, by version; damaged ones are left out."""
+    versions = [name for name in store.names(_FOLDER) if VERSION_PATTERN.match(name)]
+    paths = [candidate_path(version, _RECORD) for version in versions]
+    found = zip(versions, paths, store.read_all(paths), strict=True)
+    read = {version: _parsed(data, path) for version, path, data in found if data is not None}
+    return {version: record for version, record in read.items() if record}
+
+
+def _parsed(data: bytes, path: str) -> CandidateRecord | None:
+    try:
+        return read_signed_record(data, path, CandidateRecord)
+    except FormatError:
+        return None
+
+
+def remove_candidate(store: Store, version: str) -> None:
+    """Forget the candidate of a version, which is published."""
+    store.remove(candidate_path(version, _RECORD))
+    store.remove(candidate_path(version, NAME))

@@ -1,0 +1,216 @@
+"""Gates: compare a finished version with the limits of its spec's `checks`, and with the version before it.
+
+All comparisons are exact: a limit is the decimal fraction that the spec spells. A drift that can't be measured passes,
+and its result says why: the first version of a dataset has no other to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import zip_longest
+from shlex import quote
+
+from tokenloom.errors import GateFailed
+from tokenloom.storage.formats.manifest import Manifest, RowCounts
+from tokenloom.storage.formats.statistics import add_counts
+from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import find_build_record, is_published, load_manifest
+from tokenloom.wording import counted
+
+_MAX_DIGITS = 15
+NOT_COMPARED = "not compared"  # how the result of a drift begins that could not be measured
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What gates know of a version.
+
+    `text_bytes` and `text_tokens` are those of all encoded text, `lengths` the histogram of document lengths in all
+    splits; None where the version's build.json does not say it.
+    """
+
+    version: str
+    documents: int
+    tokens: int
+    rows: RowCounts
+    lengths: list[int] | None
+    text_bytes: int | None
+    text_tokens: int | None
+
+
+class _NotCompared(Exception):
+    """A drift can't be measured; the message says why."""
+
+
+def contents_of(manifest: Manifest, build: BuildRecord | None) -> Contents:
+    """Return what gates compare of a version, from its manifest and its build.json, if that can be read."""
+    splits = manifest.splits.values()
+    statistics = build.statistics if build else None
+    encoded = list(build.encoded.values()) if build and build.encoded else []
+    num_bytes = [counts.bytes for counts in encoded]
+    return Contents(
+        version=manifest.version,
+        documents=sum(split.documents for split in splits),
+        tokens=sum(split.tokens for split in splits),
+        rows=manifest.rows,
+        lengths=add_counts([split.lengths for split in statistics.values()]) if statistics else None,
+        text_bytes=None if not encoded or None in num_bytes else sum(count or 0 for count in num_bytes),
+        text_tokens=sum(counts.tokens for counts in encoded) if encoded else None,
+    )
+
+
+def tagged_contents(store: Store, tag: str) -> Contents | str:
+    """Return the contents of the version that `tag` names, or why there is nothing to compare with.
+
+    Raises FormatError if the tag's log or the manifest is damaged.
+    """
+    entry = tags.newest(store, tag)
+    if entry is None:
+        return f"{tag} names no version"
+    if not is_published(store, entry.version):
+        return f"{entry.version}, which {tag} names, is gone"
+    return contents_of(load_manifest(store, entry.version), find_build_record(store, entry.version))
+
+
+def evaluate_gates(store: Store, tag: str, limits: Mapping[str, float], found: Contents) -> list[GateResult]:
+    """Return the result of every gate that is set, in the order of the spec's fields.
+
+    Args:
+        store: the dataset's store.
+        tag: names the version that drift is measured from.
+        limits: by the name of the gate, see tokenloom.spec.checks.Checks.
+        found: the contents of the version to be published.
+
+    Raises FormatError if the tag's log or the manifest of the version it names is damaged.
+    """
+    reference = tagged_contents(store, tag) if limits.keys() & _DRIFTS.keys() else ""
+    return gate_results(limits, found, reference)
+
+
+def gate_results(limits: Mapping[str, float], found: Contents, reference: Contents | str) -> list[GateResult]:
+    """Return the result of every gate that is set.
+
+    Args:
+        limits: by the name of the gate.
+        found: the contents of the version to be published.
+        reference: the contents that drift is measured from, or why there are none.
+    """
+    results = [_minimum(name, limits[name], measure(found)) for name, measure in _MINIMA.items() if name in limits]
+    results += [_share(name, limits[name], count(found), found) for name, count in _SHARES.items() if name in limits]
+    results += [_drift(name, limits[name], found, reference) for name in _DRIFTS if name in limits]
+    return results
+
+
+def failed(results: Sequence[GateResult]) -> list[GateResult]:
+    """Return the gates that did not pass."""
+    return [result for result in results if not result.passed]
+
+
+def gate_failure(store: Store, version: str, results: Sequence[GateResult]) -> GateFailed:
+    """Return the error for a version that did not pass: each failed gate, and the next step."""
+    reference = f"{store.root}@{version}"
+    found = "; ".join(f"{gate.name}: expected {gate.expected}, found {gate.found}" for gate in failed(results))
+    message = (
+        f"{reference}: {len(failed(results))} of {counted(len(results), 'check')} failed, so nothing was published: "
+        f"{found}. Correct the data or `checks` and build again, or publish it as it is: "
+        f'`tokenloom publish {quote(reference)} --force --reason "..."`'
+    )
+    return GateFailed(message, version, [asdict(result) for result in results])
+
+
+def _minimum(name: str, limit: float, found: int) -> GateResult:
+    return GateResult(name, f">= {limit:,}", f"{found:,}", found >= limit)
+
+
+def _share(name: str, limit: float, num_rows: int, found: Contents) -> GateResult:
+    total = found.rows.read
+    return _at_most(name, limit, Fraction(num_rows, max(1, total)), f"{num_rows:,} of {counted(total, 'row')} read")
+
+
+def _drift(name: str, limit: float, found: Contents, reference: Contents | str) -> GateResult:
+    try:
+        if isinstance(reference, str):
+            raise _NotCompared(reference)
+        value, what = _DRIFTS[name](reference, found)
+    except _NotCompared as why:
+        return GateResult(name, f"<= {limit!r}", f"{NOT_COMPARED}: {why}", passed=True)
+    return _at_most(name, limit, value, f"{what} since {reference.version}")
+
+
+def _at_most(name: str, limit: float, value: Fraction, what: str) -> GateResult:
+    exact = Fraction(repr(limit))
+    return GateResult(name, f"<= {limit!r}", f"{_shown(value, exact)} ({what})", passed=value <= exact)
+
+
+def _shown(value: Fraction, limit: Fraction) -> str:
+    """Return a value with as few digits as show on which side of the limit it is, but at least four."""
+    for digits in range(4, _MAX_DIGITS):
+        text = f"{float(value):.{digits}g}"
+        if (Fraction(text) > limit) == (value > limit):
+            return text
+    return str(value)
+
+
+def _change(old: int | Fraction, new: int | Fraction) -> Fraction:
+    if not old:
+        raise _NotCompared("the version before holds none")
+    return abs(Fraction(new - old) / Fraction(old))
+
+
+def _token_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
+    return _change(old.tokens, new.tokens), f"{old.tokens:,} tokens -> {new.tokens:,}"
+
+
+def _document_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
+    return _change(old.documents, new.documents), f"{old.documents:,} documents -> {new.documents:,}"
+
+
+def _bytes_per_token_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
+    before, after = _bytes_per_token(old), _bytes_per_token(new)
+    return _change(before, after), f"{float(before):.4g} bytes per token -> {float(after):.4g}"
+
+
+def _bytes_per_token(contents: Contents) -> Fraction:
+    if not contents.text_bytes or not contents.text_tokens:
+        raise _NotCompared(f"the bytes of the text of {contents.version} are not known")
+    return Fraction(contents.text_bytes, contents.text_tokens)
+
+
+def _length_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
+    for contents in (old, new):
+        if contents.lengths is None or not sum(contents.lengths):
+            raise _NotCompared(f"the document lengths of {contents.version} are not known")
+    return length_distance(old.lengths or [], new.lengths or []), "distance of the histograms of lengths"
+
+
+def length_distance(old: Sequence[int], new: Sequence[int]) -> Fraction:
+    """Return the total variation distance of two histograms, in [0, 1]: the share of documents in other bins.
+
+    Half the sum of |p - q| over the bins, where p and q are the shares of the documents in a bin.
+
+    Example: [1, 1], [0, 2] -> 1/2
+    """
+    num_old, num_new = sum(old), sum(new)
+    pairs = zip_longest(old, new, fillvalue=0)
+    return Fraction(sum(abs(a * num_new - b * num_old) for a, b in pairs), 2 * num_old * num_new)
+
+
+_MINIMA: dict[str, Callable[[Contents], int]] = {
+    "min_documents": lambda found: found.documents,
+    "min_tokens": lambda found: found.tokens,
+}
+_SHARES: dict[str, Callable[[Contents], int]] = {
+    "max_duplicate_share": lambda found: found.rows.duplicates,
+    "max_quarantined_share": lambda found: found.rows.quarantined,
+    "max_filtered_share": lambda found: found.rows.filtered,
+}
+_DRIFTS: dict[str, Callable[[Contents, Contents], tuple[Fraction, str]]] = {
+    "max_token_drift": _token_drift,
+    "max_document_drift": _document_drift,
+    "max_bytes_per_token_drift": _bytes_per_token_drift,
+    "max_length_drift": _length_drift,
+}

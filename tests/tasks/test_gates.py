@@ -1,0 +1,77 @@
+"""Gates: exact at their limits, and honest about what could not be compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tokenloom.spec.checks import Checks
+from tokenloom.storage.formats.manifest import RowCounts
+from tokenloom.storage.formats.version_files import GateResult
+from tokenloom.tasks.gates import Contents, gate_results, length_distance
+
+OLD = Contents("0" * 16, 100, 1000, RowCounts(read=100, kept=100), [0] * 10 + [100], 900, 1000)
+NEW = Contents("1" * 16, 100, 1000, RowCounts(read=100, kept=100), [0] * 10 + [100], 900, 1000)
+COUNTS = st.lists(st.integers(0, 10**12), min_size=1, max_size=40).filter(any)
+
+
+def result(name: str, limit: float, found: Contents, reference: Contents | str = OLD) -> GateResult:
+    (gate,) = gate_results({name: limit}, found, reference)
+    return gate
+
+
+def test_every_check_of_the_spec_has_a_gate_in_its_order() -> None:
+    limits = dict.fromkeys(Checks.model_fields, 1.0)
+    assert [gate.name for gate in gate_results(limits, NEW, OLD)] == list(Checks.model_fields)
+
+
+@pytest.mark.parametrize("name", [name for name in Checks.model_fields if name.endswith("drift")])
+def test_two_versions_with_the_same_counts_have_no_drift(name: str) -> None:
+    assert result(name, 0.0, NEW).passed
+
+
+@given(old=st.integers(1, 10**15), new=st.integers(0, 10**15), limit=st.floats(0, 10, allow_nan=False))
+def test_a_drift_is_compared_exactly_and_shown_on_the_right_side(old: int, new: int, limit: float) -> None:
+    gate = result("max_token_drift", limit, replace(NEW, tokens=new), replace(OLD, tokens=old))
+    exact = Fraction(repr(limit))
+    assert gate.passed == (abs(new - old) <= exact * old)
+    assert (Fraction(gate.found.partition(" (")[0]) <= exact) == gate.passed
+
+
+@given(read=st.integers(1, 10**12), share=st.floats(0, 1), num_decimals=st.integers(1, 6))
+def test_a_share_at_the_limit_passes_and_one_row_more_fails(read: int, share: float, num_decimals: int) -> None:
+    limit = round(share, num_decimals)
+    most = int(Fraction(repr(limit)) * read)  # rounded down
+    assume(most < read)
+    for num_rows, passed in ((most, True), (most + 1, False)):
+        found = replace(NEW, rows=RowCounts(read=read, duplicates=num_rows))
+        assert result("max_duplicate_share", limit, found).passed == passed
+
+
+@given(COUNTS, COUNTS, st.integers(1, 1000))
+def test_the_distance_of_histograms_is_a_distance(old: list[int], new: list[int], factor: int) -> None:
+    distance = length_distance(old, new)
+    assert 0 <= distance <= 1
+    assert distance == length_distance(new, old)
+    assert length_distance(old, [factor * count for count in old]) == 0
+    assert length_distance([*old, *[0] * len(new)], [*[0] * len(old), *new]) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in Checks.model_fields if name.endswith("drift")])
+def test_a_drift_without_a_version_before_passes_and_says_so(name: str) -> None:
+    gate = result(name, 0.0, NEW, "latest names no version")
+    assert (gate.passed, gate.found) == (True, "not compared: latest names no version")
+
+
+def test_a_version_of_an_earlier_release_is_compared_as_far_as_its_manifest_goes() -> None:
+    old = replace(OLD, lengths=None, text_bytes=None, text_tokens=None)
+    assert not result("max_token_drift", 0.1, replace(NEW, tokens=1101), old).passed
+    assert not result("max_document_drift", 0.1, replace(NEW, documents=89), old).passed
+    for name, what in (("max_length_drift", "document lengths"), ("max_bytes_per_token_drift", "bytes of the text")):
+        gate = result(name, 0.0, NEW, old)
+        assert gate.passed
+        assert gate.found.startswith(f"not compared: the {what} of {OLD.version}")

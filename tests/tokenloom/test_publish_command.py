@@ -1,0 +1,105 @@
+"""`tokenloom publish`: what it lists, publishes and refuses, in words and as JSON; and the checks of plan and build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders.datasets import make_spec, write_jsonl
+from tokenloom.cli.main import main
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    """A spec whose 50 documents are too few."""
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
+    value = spec.model_dump(mode="json", exclude_defaults=True) | {"checks": {"min_documents": 1000}}
+    value["sources"][0]["kind"] = "jsonl"
+    value["tokenizer"]["kind"] = "byte"
+    path = tmp_path / "data.yaml"
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    capsys.readouterr()
+    code = main([str(part) for part in command])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, dict[str, Any]]:
+    code, out, _ = run(capsys, *command, "--json")
+    return code, json.loads(out)
+
+
+def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
+    spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = spec_file.parent / "store" / "data"
+    build = ("build", spec_file, "--direct", "--workers", 0)
+    code, out, err = run(capsys, *build)
+    assert (code, out) == (3, "")
+    assert "1 of 1 check failed, so nothing was published: min_documents: expected >= 1,000, found 50. " in err
+    code, value = run_json(capsys, *build)
+    gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False}
+    version = value["error"]["version"]
+    assert (code, value["error"]["type"], value["error"]["gates"]) == (3, "GateFailed", [gate])
+    assert f'`tokenloom publish {dataset}@{version} --force --reason "..."`' in err
+
+    code, value = run_json(capsys, "publish", dataset)
+    (waiting,) = value["candidates"]
+    assert (code, waiting["version"], waiting["documents"], waiting["gates"]) == (0, version, 50, [gate])
+    assert run(capsys, "publish", f"{dataset}@{version}")[0] == 3
+    code, value = run_json(capsys, "publish", f"{dataset}@{version}", "--force", "--reason", "a small corpus")
+    assert (code, value["published"], value["forced"], value["tag_moved"]) == (0, True, True, True)
+    assert (value["reference"], value["reason"], value["gates"]) == (f"{dataset}@{version}", "a small corpus", [gate])
+
+    code, out, _ = run(capsys, "publish", f"{dataset}@{version}")
+    assert (code, out) == (0, f"already published: {dataset}@{version}\n")
+    assert run(capsys, "publish", dataset)[1] == f"{dataset}: no version waits for publication\n"
+    assert run_json(capsys, "publish", dataset)[1] == {"dataset": "data", "candidates": []}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["@{version}", "--force"], "give both"),
+        (["@{version}", "--reason", "why"], "give both"),
+        (["@{version}", "--force", "--reason", " "], "give both"),
+        (["@{version}", "--force", "--reason", "build"], "marks the moves of builds"),
+        (["", "--force", "--reason", "why"], "name the version"),
+        (["@latest"], "name a version of 16 hexadecimal digits"),
+        (["@{version:.8}"], "name a version of 16 hexadecimal digits"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_usage_errors(
+    command: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference, *options = command
+    (tmp_path / "data").mkdir()
+    code, _, err = run(capsys, "publish", f"{tmp_path}/data{reference}".format(version="0123456789abcdef"), *options)
+    assert code == 2
+    assert message in err
+
+
+def test_a_dataset_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "publish", tmp_path / "nothing")
+    assert code == 1
+    assert "no dataset 'nothing'" in err
+
+
+def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("--set", "checks.min_documents=50", "--set", "checks.max_token_drift=0.5")
+    assert "checks before it is published: min_documents 1,000\n" in run(capsys, "plan", spec_file)[1]
+    assert run_json(capsys, "plan", spec_file, *settings)[1]["checks"] == {"min_documents": 50, "max_token_drift": 0.5}
+    assert run_json(capsys, "plan", spec_file, "--limit", 5)[1]["checks"] == {}
+    _, out, _ = run(capsys, "build", spec_file, "--direct", "--workers", 0, *settings)
+    assert "; 2 checks passed; " in out
+    assert "max_token_drift: not compared: latest names no version\n" in out

@@ -1,0 +1,39 @@
+"""The gates of a spec: what a finished version must hold to be published. They are no part of its identity."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from tokenloom.spec.base import SpecModel
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Change = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_OF_ROWS = "Of the rows read; 0.1 is 10 %"
+_CHANGE = "Largest relative change from the version that latest names; 0.2 is 20 %"
+
+
+def _gate(title: str, description: str, **limits: Any) -> Any:
+    return Field(None, title=title, description=description, **limits)
+
+
+class Checks(SpecModel):
+    """What a finished version must hold; a version that fails a check is kept, but not published."""
+
+    min_documents: int | None = _gate("Minimum documents", "In all splits together", ge=1)
+    min_tokens: int | None = _gate("Minimum tokens", "In all splits together", ge=1)
+    max_duplicate_share: _Share | None = _gate("Maximum share of duplicates", _OF_ROWS)
+    max_quarantined_share: _Share | None = _gate("Maximum share of quarantined rows", _OF_ROWS)
+    max_filtered_share: _Share | None = _gate("Maximum share of filtered rows", _OF_ROWS)
+    max_token_drift: _Change | None = _gate("Maximum drift of tokens", _CHANGE)
+    max_document_drift: _Change | None = _gate("Maximum drift of documents", _CHANGE)
+    max_bytes_per_token_drift: _Change | None = _gate("Maximum drift of bytes per token", _CHANGE)
+    max_length_drift: _Share | None = _gate(
+        "Maximum drift of document lengths",
+        "Total variation distance of the histogram of lengths, from 0 to 1, to the version that latest names",
+    )
+
+    def limits(self) -> dict[str, float]:
+        """Return the checks that are set, and their limits."""
+        return self.model_dump(exclude_none=True)
