@@ -26,7 +26,7 @@ _TOKENS_START = 4096
 def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
     """Write a version with shards of random documents; return its reference."""
     rng = np.random.default_rng(0)
-    shards = _make_folder(folder)
+    shards = make_folder(folder)
     entries = []
     for index in range(num_shards):
         offsets = random_offsets(rng, shard_tokens / 960)
@@ -48,17 +48,17 @@ def write_sparse_store(
 
     All shards have documents of these lengths, each from another one on, so that no two have the same offsets.
     """
-    shards = _make_folder(folder)
+    shards = make_folder(folder)
     num_tokens = int(offsets[-1])
     samples = {f"best_fit/{seq_len}": num_samples("best_fit", seq_len, num_tokens, offsets)}
     lengths = np.diff(offsets)
     entries = []
     for index in range(num_shards):
         rolled = np.append(offsets[:1], np.cumsum(np.roll(lengths, -index)))
-        header = _sparse_header(index, rolled)
+        header = sparse_header(index, rolled)
         path = shards / f"{index:06d}.tok"
         if files:
-            _write_sparse_shard(path, header, rolled)
+            write_sparse_shard(path, header, rolled)
         entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
         entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes, "samples": samples}
         entries.append(entry | {"first_key": "0" * 16, "last_key": "f" * 16})
@@ -77,26 +77,27 @@ def header_info(index: int) -> dict[str, Any]:
     return names | {"shard_index": index, "seed": 0, "vocab_size": VOCAB, "eot_id": 0}
 
 
-def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
-    """Write the manifest of the shards and the tag `latest`; return the reference of the dataset."""
+def publish(folder: Path, entries: list[dict[str, Any]], files: dict[str, str] | None = None) -> str:
+    """Write the manifest of the shards and of other files, and the tag `latest`; return the dataset's reference."""
     counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
     tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
     manifest: dict[str, Any] = {"format_version": 1, "dataset": "data", "version": _VERSION, "tokenizer": tokenizer}
-    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
+    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": files or {}}
     manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
     (folder / "data/versions" / _VERSION / "manifest.json").write_bytes(sign(manifest))
     move(LocalStore(str((folder / "data").absolute())), "latest", _VERSION, 0, "made")
     return f"{folder}/data"
 
 
-def _make_folder(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """Create the folder of the version's shards."""
     shards = folder / "data/versions" / _VERSION / "train"
     shards.mkdir(parents=True)
     return shards
 
 
-def _sparse_header(index: int, offsets: NDArray[np.uint64]) -> ShardHeader:
+def sparse_header(index: int, offsets: NDArray[np.uint64]) -> ShardHeader:
+    """Return the header of a sparse shard with these document offsets."""
     checksum = xxhash.xxh3_128_digest(offsets.tobytes())
     num_tokens = int(offsets[-1])
     offsets_start = -(-(_TOKENS_START + 2 * num_tokens) // 8) * 8
@@ -104,7 +105,8 @@ def _sparse_header(index: int, offsets: NDArray[np.uint64]) -> ShardHeader:
     return ShardHeader(2, num_tokens, len(offsets) - 1, *places, bytes(16), checksum, header_info(index))
 
 
-def _write_sparse_shard(path: Path, header: ShardHeader, offsets: NDArray[np.uint64]) -> None:
+def write_sparse_shard(path: Path, header: ShardHeader, offsets: NDArray[np.uint64]) -> None:
+    """Write a shard whose tokens are zeros and take no disk space."""
     with path.open("xb") as file:
         file.write(shard_format.pack_header(header))
         file.truncate(header.file_bytes)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tokenloom.errors import FormatError, SpecError
-from tokenloom.storage.formats.manifest import BUILD, Manifest
-from tokenloom.storage.formats.version_files import decode_build
+from tokenloom.errors import FormatError
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
-from tokenloom.storage.versions.published import version_path
+from tokenloom.tasks.recorded_spec import check_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
@@ -53,7 +50,7 @@ def run_verification(
     progress.report(progress.StepStarted("open", 0))
     subject: Subject = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
-        _check_spec(spec, subject.manifest, "--spec")
+        check_spec(spec, subject.manifest, "--spec")
     jobs = subject.jobs(deep, write_blocks)
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)
@@ -118,26 +115,15 @@ def _next_step(file: str) -> str:
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
-def _check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
-    """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
-    mine: dict[str, Any] = spec.identity()
-    built: dict[str, Any] = dict(manifest.spec)
-    for identity in (mine, built):
-        documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
-        identity |= {"documents": documents} if documents else {}
-    mine = json.loads(json.dumps(mine))
-    if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
-        raise SpecError(f"{name}: the version was built from another spec: {', '.join(differing)} differ")
-
-
 def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
     """Return the documents to encode again, and the reasons why some can't be."""
     from tokenloom.tasks.verification.verify_sources import deep_jobs
 
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
+    assert subject.manifest is not None  # as there are inputs
     try:
-        spec = spec or _recorded_spec(subject)
+        spec = spec or recorded_spec(subject.store, subject.manifest)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if is_transient(error):
             raise
@@ -146,20 +132,3 @@ def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | No
         return deep_jobs(subject, [document for report in checked for document in report.proposed], spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
         return [], [f"no document was encoded again: {error}"]
-
-
-def _recorded_spec(subject: Subject) -> BuildSpec:
-    """Return the spec in build.json, whose secrets are redacted. Errors of reading and checking it are not translated.
-
-    Anyone who can write to the store can write that file. It may therefore name sources, but no code to run here.
-    """
-    from tokenloom.spec.build_spec import BuildSpec
-
-    assert subject.manifest is not None
-    path = version_path(subject.manifest.version, BUILD)
-    build = decode_build(subject.store.read(path), subject.store.place(path))
-    spec = BuildSpec.model_validate(build.spec)
-    _check_spec(spec, subject.manifest, BUILD)
-    if spec.documents.transform:
-        raise SpecError("documents.transform is code, which runs only if --spec names it")
-    return spec

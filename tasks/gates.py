@@ -162,11 +162,11 @@ def _change(old: int | Fraction, new: int | Fraction) -> Fraction:
 
 
 def _token_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
-    return _change(old.tokens, new.tokens), f"{old.tokens:,} tokens -> {new.tokens:,}"
+    return _change(old.tokens, new.tokens), f"{counted(old.tokens, 'token')} -> {new.tokens:,}"
 
 
 def _document_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
-    return _change(old.documents, new.documents), f"{old.documents:,} documents -> {new.documents:,}"
+    return _change(old.documents, new.documents), f"{counted(old.documents, 'document')} -> {new.documents:,}"
 
 
 def _bytes_per_token_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:

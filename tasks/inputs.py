@@ -124,10 +124,31 @@ def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[st
     return found, problems
 
 
-def _inputs_of(listing: _Listing, memory: FingerprintMemory) -> list[InputFile]:
+def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFile | None:
+    """Return one input file, None if its source has no such file; fingerprints no other file, and writes nothing.
+
+    Args:
+        spec: with absolute paths.
+        store: where fingerprints may be remembered.
+        source: the name of its source.
+        path: relative to the root of the source.
+
+    Raises InputError if the source can't be listed.
+    """
+    for listing in _listings(spec):
+        if listing.source == source:
+            found = _inputs_of(listing, FingerprintMemory(store), path)
+            return next((file for file in found if file.path == path), None)
+    return None
+
+
+def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | None = None) -> list[InputFile]:
+    """Return the input files of a source, or only the one with a path, unless its rows depend on the others."""
     source, options = listing.source, listing.options
     with of_source(source):
         found = listing.files()
+        if only_path is not None and not any("stream" in file.options for file in found):
+            found = [file for file in found if file.path == only_path]
         known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
     stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
     stream: dict[str, str] = {}

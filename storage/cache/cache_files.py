@@ -21,7 +21,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,6 +31,7 @@ from tokenloom.storage.cache.partial_file import (
     COMPLETE,
     DAMAGED,
     PartialFile,
+    close_unused,
     create_partial,
     is_in_use,
     map_path,
@@ -43,8 +44,8 @@ FORMAT_VERSION = 1
 MARKER = "tokenloom-cache.json"
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
 _SHARD = re.compile(r"([0-9a-f]{64})\.tok\Z")
-_BLOCKWISE = re.compile(r"[0-9a-f]{64}\.part\Z")
-_PARTIAL = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
+_PARTIAL = re.compile(r"[0-9a-f]{64}\.part\Z")
+_DOWNLOAD = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
 _FOLDERS = ("shards", "partial", "locks")
 POLL_SECONDS = 0.02  # between attempts to take a lock
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -136,8 +137,8 @@ class CacheFiles:
     def used(self) -> int:
         """Return the bytes of all complete files and running downloads."""
         # Downloads first, and by inode: a download that completes between the two listings is counted once.
-        states = [found for found, _, _ in self._partials()]
-        states += [found for found, _ in self._blockwise()]
+        states = [found for found, _, _ in self._downloads()]
+        states += [found for found, _ in self._partials()]
         states += [found for found, _ in self._shards()]
         return sum({state.st_ino: state.st_size for state in states}.values())
 
@@ -207,15 +208,18 @@ class CacheFiles:
         with self._room_lock():
             self.num_evicted += sum(self.remove(sha256) for _, sha256 in list(self._shards()))
 
-    def _room_lock(self) -> AbstractContextManager[object]:
-        return FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS)
+    @contextmanager
+    def _room_lock(self) -> Iterator[None]:
+        with FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS):
+            close_unused(self.folder / "partial")
+            yield
 
     def _make_room(self, num_bytes: int) -> bool:
         """Remove the least recently used files until `num_bytes` more fit into the limit; return whether they fit."""
         if self.limit_bytes is None:
             return True
         excess = self.used() + num_bytes - self.limit_bytes
-        for found, path in list(self._blockwise()):
+        for found, path in list(self._partials()):
             if excess > 0 and not is_in_use(path):
                 map_path(path).unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
@@ -230,7 +234,7 @@ class CacheFiles:
 
     def _remove_leftovers(self, own: str) -> None:
         """Remove downloads of ended processes: the shard's lock is free, or the caller holds it."""
-        for _, sha256, path in list(self._partials()):
+        for _, sha256, path in list(self._downloads()):
             if sha256 == own:
                 path.unlink(missing_ok=True)
                 continue
@@ -242,15 +246,15 @@ class CacheFiles:
             if match := _SHARD.match(name):
                 yield found, match[1]
 
-    def _blockwise(self) -> Iterator[tuple[os.stat_result, Path]]:
+    def _partials(self) -> Iterator[tuple[os.stat_result, Path]]:
         """Yield the status and path of each file that is downloaded by blocks."""
         for found, name in _files(self.folder / "partial"):
-            if _BLOCKWISE.match(name):
+            if _PARTIAL.match(name):
                 yield found, self.folder / "partial" / name
 
-    def _partials(self) -> Iterator[tuple[os.stat_result, str, Path]]:
+    def _downloads(self) -> Iterator[tuple[os.stat_result, str, Path]]:
         for found, name in _files(self.folder / "partial"):
-            if match := _PARTIAL.match(name):
+            if match := _DOWNLOAD.match(name):
                 yield found, match[1], self.folder / "partial" / name
 
 

@@ -37,7 +37,7 @@ class CacheProcess:
         self.queue: dict[str, ShardRequest] = {}
         self.running: set[str] = set()  # those that a thread has taken from the queue
         self.num_threads = 0
-        self.partials: dict[str, PartialShard] = {}  # by SHA-256
+        self.partials: dict[str, PartialShard] = {}  # by SHA-256, the most recently used one last
         self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
         self.logged: set[tuple[str, str]] = set()
 
@@ -57,6 +57,21 @@ class CacheProcess:
             )
             self.running.add(request.sha256)
             return request
+
+    def partial(self, sha256: str) -> PartialShard | None:
+        """Return a shard that this process reads by blocks, as the most recently used one; forget those that ended."""
+        with self.lock:
+            for name, shard in list(self.partials.items()):
+                if shard.has_ended:
+                    self.partials.pop(name, None)
+            if (found := self.partials.pop(sha256, None)) is not None:
+                self.partials[sha256] = found
+            return found
+
+    def forget_oldest(self, num_kept: int) -> None:
+        """Forget the shards that are read by blocks, but for the most recently used ones; those in use stay open."""
+        for name in list(self.partials)[: max(0, len(self.partials) - num_kept)]:
+            self.partials.pop(name, None)
 
     def read_whole(self, request: ShardRequest, error: Exception) -> None:
         """Note that a shard has no usable `.blocks` file, and say so in the log once for each folder and reason."""
@@ -157,7 +172,7 @@ class Download:
             self._download_verified()
 
     def _download_verified(self) -> None:
-        place = self._request.store.place(self._request.path)
+        place = self._request.place
         for _ in range(_MAX_DOWNLOADS):
             partial = self._reserved()
             try:
@@ -201,8 +216,7 @@ class Download:
         return "" if digest.hexdigest() == self._request.sha256 else "its SHA-256 is not the one listed"
 
     def _blocks(self) -> Iterator[memoryview]:
-        store, path = self._request.store, self._request.path
         try:
-            yield from store.blocks(path)
+            yield from self._request.store.blocks(self._request.path)
         except FileNotFoundError as error:
-            raise StoreError(f"{store.place(path)}: missing from a published version; restore it") from error
+            raise StoreError(f"{self._request.place}: missing from a published version; restore it") from error

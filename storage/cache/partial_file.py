@@ -16,6 +16,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
+import sys
 import threading
 import weakref
 from collections.abc import Iterable
@@ -25,6 +27,7 @@ from tokenloom.storage.formats.blocks import ShardBlocks
 
 FILLING, COMPLETE, DAMAGED = range(3)  # of the first byte
 _ABSENT, _HERE, _UNPROVEN = range(3)  # of a block's byte
+_DESCRIPTORS = 3  # of a partial file: its own, its map's, and the one that a memory map keeps
 
 _opened: dict[Path, PartialFile] = {}  # those of this process; guarded by the cache's lock for room
 _inherited: list[object] = []  # never closed: see above
@@ -44,13 +47,26 @@ def map_path(path: Path) -> Path:
     return path.with_suffix(".map")
 
 
+def max_partial_files() -> int:
+    """Return how many partial files a process may use: they take at most a quarter of its file descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**20 if limit == resource.RLIM_INFINITY else max(1, limit // (4 * _DESCRIPTORS))
+
+
+def close_unused(folder: Path) -> None:
+    """Close the partial files in a folder that no shard uses any more; the caller holds the cache's lock for room."""
+    for path in [each for each in list(_opened) if each.parent == folder]:
+        if sys.getrefcount(_opened[path]) == 2:  # _opened and the argument of getrefcount
+            del _opened[path]
+
+
 def create_partial(path: Path, blocks: ShardBlocks) -> None:
     """Create the partial file of a shard and its map; the caller holds the cache's lock for room."""
     with path.open("wb") as file:
         file.write(blocks.header)
         file.truncate(blocks.num_bytes)
     with map_path(path).open("wb") as file:
-        file.truncate(1 + blocks.num_blocks)
+        file.write(bytes(1 + blocks.num_blocks))  # no hole: on a full disk, a write to its memory would be a signal
 
 
 def open_partial(path: Path, blocks: ShardBlocks) -> PartialFile | None:

@@ -41,11 +41,6 @@ class Requests:
             except BaseException as error:  # noqa: BLE001  (`wait` raises it)
                 self._errors.append(error)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a call has not ended yet."""
-        return any(thread.is_alive() for thread in self._threads)
-
     def wait(self) -> None:
         """Wait for all calls; raise the first error, after which no further call begins."""
         for thread in self._threads:

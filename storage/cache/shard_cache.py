@@ -18,6 +18,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
 from tokenloom.storage.cache.download import CacheProcess, Caller, Download, NoRoom, RoomWait
+from tokenloom.storage.cache.partial_file import max_partial_files
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores.time_limit import is_ending
@@ -104,13 +105,21 @@ class ShardCache:
         """Return whether this process can read single blocks of a shard."""
         return request.sha256 in self._process().partials
 
+    def max_partial(self, num_bytes: int) -> int:
+        """Return how many shards of `num_bytes` a reader may use whose rest is never downloaded, at least 1.
+
+        Only closing them frees their space, so they take at most a quarter of the limit.
+        """
+        room = 2**63 if self.limit_bytes is None else self.limit_bytes // 4
+        return max(1, min(max_partial_files(), room // max(1, num_bytes)))
+
     def _partial(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> PartialShard | None:
         """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
-        found = process.partials.get(request.sha256)
-        if found is not None and not (found.is_complete or found.is_damaged):
+        if (found := process.partial(request.sha256)) is not None:
             return found
-        process.partials.pop(request.sha256, None)
         if not request.by_blocks or request.sha256 in process.whole:
+            return None
+        if not request.only_blocks and len(process.partials) >= max_partial_files():
             return None
         try:
             blocks = read_blocks(request)
@@ -121,8 +130,13 @@ class ShardCache:
         while (file := process.files.partial(blocks)) is None:
             if process.holds(request):
                 return None
+            if request.only_blocks:  # nobody completes those that were begun ahead of use
+                process.forget_oldest(0)
             room.wait()
-        return process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
+        partial = process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
+        if request.only_blocks:
+            process.forget_oldest(max_partial_files())
+        return partial
 
     def ahead(self, requests: Iterable[ShardRequest]) -> None:
         """Start to download files in the given order on `io_threads` threads; return at once.

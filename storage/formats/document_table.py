@@ -7,7 +7,7 @@ tables and names their columns.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,6 @@ class DocumentTable:
         self.num_rows, self._place = num_rows, store.place(path)
         self._file = StoreFile(store, path, block_bytes)
         self._reader = open_table(self._file, self._place)
-        self._keys = open_table(self._file, self._place, pa.ipc.IpcReadOptions(included_fields=[_KEY]))
         if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
             raise self._not_of_its_shard()
         self._batch = lru_cache(2)(self._read_batch)
@@ -114,6 +113,10 @@ class DocumentTable:
         if low == self._reader.num_record_batches:
             return self.num_rows
         return low * BATCH_ROWS + int(np.searchsorted(self._batch_keys(low), np.uint64(key)))
+
+    @cached_property
+    def _keys(self) -> pa.ipc.RecordBatchFileReader:
+        return open_table(self._file, self._place, pa.ipc.IpcReadOptions(included_fields=[_KEY]))
 
     def _batch_keys(self, index: int) -> UInt64s:
         batch = read_batch(self._keys, index, self._place)

@@ -12,7 +12,7 @@ import numpy as np
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard import checked_offsets, read_header
+from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import num_samples, sample_key
@@ -61,7 +61,12 @@ def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: 
 
 
 def read_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> UInt64s:
-    """Return the document offsets of a shard, (num_documents + 1,), read without its tokens.
+    """Return the document offsets of a shard, (num_documents + 1,); see read_header_and_offsets."""
+    return read_header_and_offsets(store, manifest, shard)[1]
+
+
+def read_header_and_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> tuple[ShardHeader, UInt64s]:
+    """Return the header of a shard and its document offsets, (num_documents + 1,), read without its tokens.
 
     Args:
         store: the dataset's folder.
@@ -80,4 +85,4 @@ def read_offsets(store: Store, manifest: Manifest, shard: ShardEntry) -> UInt64s
         data = store.read_range(path, header.offsets_start, header.file_bytes)
     except FileNotFoundError as error:
         raise StoreError(f"{place}: the shard is missing; restore it") from error
-    return checked_offsets(data, header, place)
+    return header, checked_offsets(data, header, place)

@@ -50,6 +50,16 @@ def sample_counts(
     return counted_once(store, manifest, split, packing, seq_len, cache_folder)
 
 
+def has_counts(manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path) -> bool:
+    """Return whether sample_counts needs no shard; see there for arguments."""
+    key = sample_key(packing, seq_len)
+    if packing == "concat" or all(key in row["samples"] for row in manifest.splits[split].shards.rows):
+        return True
+    from tokenloom.storage.packing.counts_file import CountsFile  # most readers need only "concat"
+
+    return CountsFile(cache_folder, manifest, split, packing, seq_len).read() is not None
+
+
 def _listed(store: Store, manifest: Manifest, shards: Shards, key: str) -> Int64s:
     """Return the samples of each shard as the manifest gives them; every sample has a token that no other has."""
     counts = [row["samples"][key] for row in shards.rows]

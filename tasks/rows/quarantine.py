@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import IO, Any
 
@@ -88,12 +88,28 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
 def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     """Return how many rows the list of a version names, by source and reason; raises FormatError if it is damaged."""
     counts: dict[str, Counter[str]] = {}
-    try:
+    with _naming_damage(store, path):
         for row in map(json.loads, _lines(store, path)):
             counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+    return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
+
+
+def quarantine_reason(store: Store, path: str, source: str, input_path: str, row: int) -> str | None:
+    """Return why the list of a version names a row, None if it does not; raises FormatError if it is damaged."""
+    with _naming_damage(store, path):
+        for line in map(json.loads, _lines(store, path)):
+            is_here = (line["source"], line["path"]) == (source, input_path)
+            if is_here and line["row"] <= row < line["row"] + line["num_rows"]:
+                return str(line["reason"])
+    return None
+
+
+@contextmanager
+def _naming_damage(store: Store, path: str) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise FormatError(f"{store.place(path)}: it is damaged; `tokenloom verify` says what to do") from error
-    return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
 def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator[dict[str, Any]]:

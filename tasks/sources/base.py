@@ -176,9 +176,11 @@ def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[
 
 
 def locate_groups(rows: Sequence[int], groups: Sequence[Group]) -> list[FileRange]:
-    """Return the groups that hold `rows`, each as a range of its own."""
+    """Return the groups that hold `rows`, each as a range of its own; none holds a row beyond the last."""
     ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
     found = np.unique(np.searchsorted(ends, np.array(rows, np.int64), side="right")).tolist()
     return [
-        FileRange(i, i + 1, first_row=int(ends[i]) - groups[i].num_rows, first_byte=groups[i].first_byte) for i in found
+        FileRange(i, i + 1, first_row=int(ends[i]) - groups[i].num_rows, first_byte=groups[i].first_byte)
+        for i in found
+        if i < len(groups)
     ]

@@ -79,6 +79,18 @@ def test_startup_times_each_command_in_processes_of_its_own(
     assert figures["ratio of the last two"] == [reader / numpy]
 
 
+@full_only
+def test_trace_where_finds_what_it_looks_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "trace.json"
+    _run(
+        monkeypatch, "trace_where.py", "--rounds", "1", "--shards", "70", "--documents", "30000", "--json", str(output)
+    )
+    figures = json.loads(output.read_text())["figures"]
+    assert len(capsys.readouterr().out.splitlines()) == len(figures) + 2
+
+
 @pytest.mark.parametrize("order", ["key", "content"])
 def test_diff_finds_the_counts_it_made(
     order: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

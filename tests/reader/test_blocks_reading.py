@@ -39,8 +39,10 @@ from tests.reader.test_remote_reading import (
 from tests.servers.faulty_proxy import FaultyProxy
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.storage.cache import partial_shard
+from tokenloom.reader.shards import shard_files
+from tokenloom.storage.cache import partial_file, partial_shard, shard_cache
 from tokenloom.storage.cache.cache_files import CacheFiles
+from tokenloom.storage.cache.partial_shard import read_blocks
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import blocks_name, decode_blocks, encode_blocks
@@ -100,6 +102,24 @@ def write_in_memory(name: str, data: bytes) -> None:
 def partials(cache: ShardCache) -> list[Path]:
     """Return the files of shards that are not complete."""
     return [path for path in (cache.folder / "partial").iterdir() if path.name[:64].isalnum()]
+
+
+def run_forked(work: Callable[[], object]) -> None:
+    """Run a function in a forked process, which leaves the tests at its end."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def num_opened(cache: ShardCache) -> int:
+    """Return how many shards of a cache this process reads by blocks."""
+    return sum(path.parent.parent == cache.folder for path in partial_file._opened)
 
 
 # ---- the same batches
@@ -181,18 +201,14 @@ def test_a_forked_process_reads_shards_that_its_parent_has_partly_read(in_memory
     local, data = TokenDataset(in_memory.reference, seq_len=_T), in_memory.open(cache)
     ends = np.cumsum(data.counts).tolist()
     assert data[0]["input_ids"].tolist() == local[0]["input_ids"].tolist()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            same = [np.array_equal(data[i]["input_ids"], local[i]["input_ids"]) for i in range(ends[1])]
-            code = 0 if all(same) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def read() -> None:
+        for index in range(ends[1]):
+            assert data[index]["input_ids"].tolist() == local[index]["input_ids"].tolist()
+
+    run_forked(read)
     before = cache.stats()["bytes_downloaded"]
-    for index in range(ends[1]):
-        assert data[index]["input_ids"].tolist() == local[index]["input_ids"].tolist()
+    read()
     assert cache.stats()["bytes_downloaded"] == before  # the child has left its blocks
 
 
@@ -276,6 +292,63 @@ def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
     assert cache.stats()["evictions"] > 0
 
 
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_access_by_range_reads_a_split_that_is_larger_than_the_cache(
+    packing: str, in_memory: Published, tmp_path: Path
+) -> None:
+    limit = int(2.5 * max(path.stat().st_size for path in in_memory.shards))
+    cache = ShardCache(tmp_path / "cache", limit)
+    found, used = [], CacheFiles(cache.folder, limit).used
+    for batch in loader_of(in_memory.open(cache, packing=packing, access="range"), order="sequential"):
+        found.append(batch)
+        assert used() <= limit
+    assert_all_same(found, epoch(TokenDataset(in_memory.reference, seq_len=_T, packing=packing), order="sequential"))
+    assert cached(cache) == []
+
+
+@pytest.mark.parametrize("access", ["mmap", "range"])
+def test_few_file_descriptors_allow_few_shards_by_blocks_at_a_time(
+    access: str, in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_cache, "max_partial_files", lambda: 2)
+    monkeypatch.setattr(shard_files, "_NUM_REQUESTS", 1)
+    found, data = [], in_memory.open(cache, access=access)
+    for batch in loader_of(data, order="full", prefetch=0):
+        found.append(batch)
+        assert len(cache._process().partials) <= 4  # two threads may each be about to add one
+        assert len(data.shards) <= (2 if access == "range" else _NUM_SHARDS)
+    assert_all_same(found, epoch(TokenDataset(in_memory.reference, seq_len=_T), order="full"))
+    wait_until(lambda: len(cached(cache)) == (_NUM_SHARDS if access == "mmap" else 0))
+
+
+@pytest.mark.usefixtures("nothing_ahead")
+def test_shards_that_another_process_completed_are_closed(in_memory: Published, cache: ShardCache) -> None:
+    data = in_memory.open(cache)
+    firsts = (np.cumsum(data.counts) - data.counts).tolist()
+    samples = [data[first] for first in firsts[:-1]]
+    assert num_opened(cache) == len(samples)
+
+    def complete() -> None:
+        other = ShardCache(cache.folder)
+        for index in range(len(samples)):
+            other.fetch(data.files._request(index))
+
+    run_forked(complete)
+    samples.append(data[firsts[-1]])
+    assert len(cache._process().partials) == 1
+    with CacheFiles(cache.folder, None)._room_lock():
+        assert num_opened(cache) == 1
+    local = TokenDataset(in_memory.reference, seq_len=_T)
+    assert [sample["input_ids"].tolist() for sample in samples] == [local[i]["input_ids"].tolist() for i in firsts]
+
+
+def test_a_full_disk_has_room_for_the_map_of_a_partial_file(in_memory: Published, cache: ShardCache) -> None:
+    blocks = read_blocks(in_memory.open(cache).files._request(0))
+    partial_file.create_partial(cache.folder.parent / "shard.part", blocks)
+    with (cache.folder.parent / "shard.map").open("rb") as file:  # a write to a hole would be a signal
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 + blocks.num_blocks
+
+
 # ---- kills
 
 
@@ -304,15 +377,7 @@ def test_a_killed_process_leaves_blocks_that_the_next_one_verifies_and_keeps(
 
 @pytest.mark.usefixtures("nothing_ahead")
 def test_a_file_that_nobody_uses_is_removed_to_make_room(in_memory: Published, tmp_path: Path) -> None:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            in_memory.open(ShardCache(tmp_path / "cache"))[0]
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    run_forked(lambda: in_memory.open(ShardCache(tmp_path / "cache"))[0])
     largest = max(path.stat().st_size for path in in_memory.shards)
     cache = ShardCache(tmp_path / "cache", largest)
     (left,) = [path for path in partials(cache) if path.suffix == ".part"]
@@ -396,24 +461,37 @@ def test_a_header_that_lies_is_not_used(in_memory: Published, cache: ShardCache)
         assert_all_same(epoch(in_memory.open(ShardCache(cache.folder))), in_memory.local())
 
 
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
-@pytest.mark.parametrize("prefetch", [0, 4])
-def test_a_shard_whose_sha256_is_wrong_is_an_error_that_names_the_samples_read_from_it(
-    prefetch: int, packing: str, in_memory: Published, cache: ShardCache
-) -> None:
-    name = in_memory.name(0)
-    shard = bytearray(in_memory.shards[0].read_bytes())
-    shard[5000] ^= 1  # a token
+def damage_a_token(published: Published) -> str:
+    """Change a token of the first shard, and its `.blocks` file with it; return what the error says."""
+    name, shard = published.name(0), bytearray(published.shards[0].read_bytes())
+    shard[5000] ^= 1
     write_in_memory(name, bytes(shard))
     starts = range(0, len(shard), _BLOCK_BYTES)
-    lie(in_memory, 0, checksums=b"".join(xxhash.xxh3_128_digest(shard[i : i + _BLOCK_BYTES]) for i in starts))
-    with pytest.raises(FormatError, match=rf"{re.escape(name)}: its SHA-256 is not the one listed") as caught:
-        for _ in range(50):  # the check ends some time after the last block
-            epoch(in_memory.open(cache, packing=packing), prefetch=prefetch, order="sequential", num_epochs=None)
-    listed = re.search(r"read from it before may be wrong: ([\d, ]+)", str(caught.value))
-    assert "restore both files" in str(caught.value)
-    if listed is not None:
-        numbers = [int(number) for number in listed[1].split(", ")]
-        assert numbers == sorted(set(numbers))
-        assert numbers[-1] < TokenDataset(in_memory.reference, seq_len=_T, packing=packing).counts[0]
+    lie(published, 0, checksums=b"".join(xxhash.xxh3_128_digest(shard[i : i + _BLOCK_BYTES]) for i in starts))
+    return rf"{re.escape(name)}: its SHA-256 is not the one listed.*restore both files"
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_shard_whose_sha256_is_wrong_is_an_error(
+    prefetch: int, packing: str, in_memory: Published, cache: ShardCache
+) -> None:
+    message = damage_a_token(in_memory)
+    with pytest.raises(FormatError, match=message):  # the check ends some time after the last block
+        epoch(in_memory.open(cache, packing=packing), prefetch=prefetch, order="sequential", num_epochs=None)
     assert not (cache.folder / "shards" / f"{in_memory.open(cache).files.entries[0].sha256}.tok").exists()
+
+
+@pytest.mark.usefixtures("nothing_ahead")
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_the_error_of_a_wrong_sha256_names_the_samples_that_were_read(
+    packing: str, in_memory: Published, cache: ShardCache
+) -> None:
+    message = damage_a_token(in_memory)
+    data = in_memory.open(cache, packing=packing)
+    for index in (2, 0, 2):
+        data[index]
+    with pytest.raises(FormatError, match=message):
+        cache.fetch(data.files._request(0))
+    with pytest.raises(FormatError, match=message + "; 2 samples of the split .* may be wrong: 0, 2$"):
+        data[1]

@@ -119,6 +119,11 @@ def positive(text: str) -> int:
     return value
 
 
+def count(text: str) -> int:
+    """Return an integer of at least 0."""
+    return count_up_to(2**62)(text)
+
+
 def utf8(text: str) -> str:
     """Return a text whose bytes on the command line were UTF-8."""
     try:

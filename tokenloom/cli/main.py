@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
 _RESUMABLE = ("build", "demo", "publish")  # run again after an interruption, these continue where they stopped
-_BUILDS = (*_RESUMABLE, "plan", "verify")
+_WITHOUT_PANDAS = (*_RESUMABLE, "plan", "verify", "trace", "where")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
@@ -61,8 +61,8 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
         with naming_missing_packages():
             arguments = make_parser().parse_args(argv)
             as_json, debug, is_resumable = arguments.json, arguments.debug, arguments.command in _RESUMABLE
-            if is_program and arguments.command in _BUILDS:
-                _prepare_build(arguments)
+            if is_program and arguments.command in _WITHOUT_PANDAS:
+                _prepare(arguments)
             return _run(arguments)
     except BrokenPipeError:
         raise
@@ -70,7 +70,7 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
         return report(error, as_json=as_json, debug=debug, is_resumable=is_resumable)
 
 
-def _prepare_build(arguments: argparse.Namespace) -> None:
+def _prepare(arguments: argparse.Namespace) -> None:
     if arguments.command == "build" and arguments.workers != 0:
         from tokenloom.tasks.preload import import_steps
         from tokenloom.tasks.running.fork_server import start_early

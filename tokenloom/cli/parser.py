@@ -31,6 +31,8 @@ _COMMANDS = (
     _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
     _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
     _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
+    _Command("trace", "show the documents in a batch or a sample", "tokenloom.cli.commands.trace"),
+    _Command("where", "find a document, and the training steps that see it", "tokenloom.cli.commands.where"),
     _Command("diff", "compare two versions document by document", "tokenloom.cli.commands.diff"),
     _Command("tag", "let a tag name a version", "tokenloom.cli.commands.tag"),
     _Command("rollback", "let a tag name the version again that it named before", "tokenloom.cli.commands.rollback"),

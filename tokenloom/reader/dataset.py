@@ -12,13 +12,13 @@ import numpy as np
 
 from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.reader.arrays import Int32s, Integers
-from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
+from tokenloom.reader.arrays import Int32s
 from tokenloom.reader.sample_source import SampleSource
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
+from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.plans import PACKINGS
@@ -124,7 +124,6 @@ class TokenDataset(SplitSamples, SampleSource):
             dtype=token_dtype(tokenizer.vocab_size),
         )
         super().__init__(files, packing, form, options)
-        self._tokenizer: Decoder | None = None
         if not len(self):
             warnings.warn(self._why_empty(), stacklevel=2)
 
@@ -159,12 +158,17 @@ class TokenDataset(SplitSamples, SampleSource):
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples at `indices`; torch's DataLoader calls this for a batch."""
+        found = self._checked(indices)
+        part = WindowPart(self.shards, np.arange(len(found)), self.locate(found))
+        batch = _arrays(RowWindow([part], len(found), self.format))
+        return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
+
+    def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
+        """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
         requested = np.array([operator.index(index) for index in indices], dtype=np.int64)
         if outside := requested[(requested < -len(self)) | (requested >= len(self))].tolist():
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(len(self), 'sample')}")
-        part = WindowPart(self.shards, np.arange(len(requested)), self.locate(requested % max(1, len(self))))
-        batch = _arrays(RowWindow([part], len(requested), self.format))
-        return [{name: values[i] for name, values in batch.items()} for i in range(len(requested))]
+        return requested % max(1, len(self))
 
     def stream(self, order: str, seed: int, lanes: int | None) -> DatasetStream:
         """See SampleSource."""
@@ -172,23 +176,27 @@ class TokenDataset(SplitSamples, SampleSource):
 
         return DatasetStream(self, order, seed, lanes)
 
+    def trace(self, index: SupportsIndex, chars: int = DEFAULT_CHARS) -> Trace:
+        """Return the documents of a sample, as JSON; docs/trace.md describes the fields.
+
+        Args:
+            index: in [-len, len).
+            chars: the text of each document is cut to this many characters; 0 for no text, and then no tokenizer.
+
+        Raises:
+            IndexError: there is no such sample.
+            StoreError: a shard or its document table can't be read.
+            FormatError: one of them is damaged.
+        """
+        from tokenloom.reader.tracing.samples import trace_samples  # training does not need it
+
+        return {"samples": trace_samples(self, self._checked([index]), checked_int("chars", chars))}
+
     def iterable(self, **options: Unpack[StreamOptions]) -> SampleStream:
         """Return a torch IterableDataset over the stream of samples; SampleStream documents the options."""
         from tokenloom.reader.iterable import SampleStream
 
         return SampleStream(self, **options)
-
-    def decode(self, ids: Sequence[int] | Integers) -> str:
-        """Return the text of ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
-
-        Raises TokenizerError if the package is not installed, or an id is outside of the vocabulary.
-        """
-        if self._tokenizer is None:
-            self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
-        return decode(self._tokenizer, np.asarray(ids))
-
-    def __getstate__(self) -> dict[str, object]:
-        return super().__getstate__() | {"_tokenizer": None}  # loaded again on first use
 
 
 def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from tokenloom.reader.resume import open_source
 from tokenloom.reader.sample_source import SampleSource, make_stream
 from tokenloom.reader.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams import OrderOptions
+from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 
 _CHUNK_BATCHES = 16
 _CHUNK_BYTES = 2**23
@@ -246,6 +247,26 @@ class TokenLoader:
         loader = cls(source, batch_size, **options, **order)
         loader.load_state_dict(state)
         return loader
+
+    def trace(self, step: int, chars: int = DEFAULT_CHARS) -> Trace:
+        """Return the documents of this rank's batch in a step, as JSON; docs/trace.md describes the fields.
+
+        Steps count from 0 at the start of the stream, with this loader's batch size and number of ranks, wherever the
+        loader is now. A padded batch has fewer samples.
+
+        Args:
+            step: at least 0.
+            chars: the text of each document is cut to this many characters; 0 for no text, and then no tokenizer.
+
+        Raises:
+            IndexError: the step is past the last epoch.
+            StoreError: a shard or its document table can't be read.
+            FormatError: one of them is damaged.
+        """
+        from tokenloom.reader.tracing.batches import step_position, trace_batch  # training does not need it
+
+        position = step_position(self.steps, checked_int("step", step))
+        return {"samples": trace_batch(self.stream, self.steps, position, checked_int("chars", chars))}
 
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far, and what limits it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -41,6 +41,15 @@ class StreamOptions(OrderOptions, total=False):
     mesh: Mesh | None
     drop_last: bool
     num_epochs: int | None
+
+
+class Turns(NamedTuple):
+    """Some positions of a stream that one dataset takes."""
+
+    member: str | None  # of a mixture; None in the stream of a dataset
+    stream: DatasetStream
+    places: Int64s  # (n,) which of the positions these are
+    positions: Int64s  # (n,) in the dataset's own stream
 
 
 class Stream(ABC):
@@ -81,6 +90,17 @@ class Stream(ABC):
         """Return everything that determines the sample at a position, as JSON."""
 
     @abstractmethod
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """Yield who takes (n,) positions, one dataset at a time."""
+
+    @abstractmethod
+    def positions(self, member: str | None, own: Int64s) -> Int64s:
+        """Return the positions of this stream at (n,) positions of a member's own: the inverse of `turns`.
+
+        A position is -1 if the stream never gets so far.
+        """
+
+    @abstractmethod
     def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """Return the rows of the samples at (n,) positions, padded to `num_rows`."""
 
@@ -118,6 +138,14 @@ class DatasetStream(Stream):
             "lanes": self.order.lanes if self.order.name == "block" else None,
             "seed": self.order.seed,
         }
+
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """See Stream."""
+        yield Turns(None, self, np.arange(len(positions)), positions)
+
+    def positions(self, member: str | None, own: Int64s) -> Int64s:
+        """See Stream."""
+        return own
 
     def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """See Stream."""
@@ -165,16 +193,23 @@ class MixtureStream(Stream):
 
     def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """See Stream."""
+        parts = [turns.stream.part(turns.positions, turns.places) for turns in self.turns(positions)]
+        return RowWindow(parts, num_rows, self.format)
+
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """See Stream."""
         members, ordinals = self.schedule.turns(positions)
-        parts = []
-        for index, member in enumerate(self.members.values()):
+        for index, (name, member) in enumerate(self.members.items()):
             places = np.flatnonzero(members == index)
             if len(places):
-                parts.append(member.part(ordinals[places], places))
-        return RowWindow(parts, num_rows, self.format)
+                yield Turns(name, member, places, ordinals[places])
+
+    def positions(self, member: str | None, own: Int64s) -> Int64s:
+        """See Stream."""
+        assert member is not None  # every sample of a mixture has one
+        return self.schedule.positions(list(self.members).index(member), own)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """See Stream."""
-        members, ordinals = self.schedule.turns(positions)
-        for index, member in enumerate(self.members.values()):
-            yield from member.shards_of(ordinals[members == index])
+        for turns in self.turns(positions):
+            yield from turns.stream.shards_of(turns.positions)

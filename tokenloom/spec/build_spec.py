@@ -20,6 +20,7 @@ from tokenloom.spec.checks import Checks
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
+from tokenloom.storage.formats.keys import DEFAULT_SHARES
 from tokenloom.storage.formats.names import VERSION_PATTERN
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
@@ -104,7 +105,7 @@ class BuildSpec(SpecModel):
     tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids; required")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
-        [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
+        [Split(name=name, share=share) for name, share in DEFAULT_SHARES],
         title="Splits",
         description="Shares must add up to 1; train takes the rest. YAML also accepts {train: 0.98, ...}",
     )

@@ -26,7 +26,7 @@ _Shared: TypeAlias = tuple[Tokens | Int32s | Int64s, list[int]]
 
 
 @dataclass(frozen=True)
-class _Made:
+class _NarrowBatch:
     """A batch that is not widened yet: its arrays on the device, valid once they are copied."""
 
     copied: torch.cuda.Event
@@ -54,7 +54,7 @@ class CudaFeed:
         self._device = torch.device(device.type, index)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def make(self, window: RowWindow, first: int, num_batches: int) -> list[_Made]:
+    def make(self, window: RowWindow, first: int, num_batches: int) -> list[_NarrowBatch]:
         """See Feed."""
         with self._times.phase("gather"):
             tokens = window.tokens(first, first + num_batches * self._batch_size)
@@ -69,7 +69,9 @@ class CudaFeed:
         with self._times.phase("copy"):
             copied, parts = self._copy(shared)
         return [
-            _Made(copied, {name: part[i] for name, part in parts.items()}, max_seqlens[i] if max_seqlens else None)
+            _NarrowBatch(
+                copied, {name: part[i] for name, part in parts.items()}, max_seqlens[i] if max_seqlens else None
+            )
             for i in range(num_batches)
         ]
 
@@ -105,7 +107,7 @@ class CudaFeed:
                 parts[name] = torch.split(host.to(self._device, non_blocking=True), sizes)
             return self._stream.record_event(), parts
 
-    def finish(self, made: _Made) -> Batch:
+    def finish(self, made: _NarrowBatch) -> Batch:
         """Widen one batch on the consumer's stream; see Feed."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(made.copied)
@@ -114,7 +116,7 @@ class CudaFeed:
         self._stream.wait_stream(stream)  # later copies may be given the memory of this batch's arrays
         return batch
 
-    def _widen(self, made: _Made) -> Batch:
+    def _widen(self, made: _NarrowBatch) -> Batch:
         arrays, own = made.arrays, torch.contiguous_format
         inputs = arrays["tokens"][:, :-1]
         labels = arrays["tokens"][:, 1:] if self._form.labels == "shifted" else inputs

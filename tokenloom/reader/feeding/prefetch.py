@@ -88,9 +88,8 @@ class Prefetcher(Generic[Item]):
         else:  # for a consumer that computes, short and frequent waits are better than long and rare ones
             items = self._make(max(1, self._ahead // 8) if computes else self._ahead)
         room = self._ahead - self._num_requested
-        if (
-            computes and now >= self._rests_until and 2 * room >= self._ahead
-        ):  # so that the thread makes several at a time
+        makes_several = 2 * room >= self._ahead  # each handover costs both sides the lock
+        if computes and now >= self._rests_until and makes_several:
             self._num_requested = self._ahead
             self._room.put(room)
         self._num_taken, self._returned_at = len(items), time.perf_counter()

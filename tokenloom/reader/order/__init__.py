@@ -9,8 +9,8 @@ steps         which positions a rank takes
 from __future__ import annotations
 
 from tokenloom.reader.order.epochs import MAX_SAMPLES, ORDER_VERSION, ORDERS, Order, epoch_keys
-from tokenloom.reader.order.permutation import permute
+from tokenloom.reader.order.permutation import permute, unpermute
 from tokenloom.reader.order.schedule import Schedule
 from tokenloom.reader.order.steps import Steps
 
-__all__ = ["MAX_SAMPLES", "ORDERS", "ORDER_VERSION", "Order", "Schedule", "Steps", "epoch_keys", "permute"]
+__all__ = ["MAX_SAMPLES", "ORDERS", "ORDER_VERSION", "Order", "Schedule", "Steps", "epoch_keys", "permute", "unpermute"]

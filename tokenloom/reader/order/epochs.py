@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.reader.order.permutation import permute
+from tokenloom.reader.order.permutation import permute, unpermute
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.keys import Purpose, mix64
 
@@ -89,9 +89,11 @@ class Order:
         if self.name == "sequential":
             return places
         if self.name == "full":
-            key = epoch_keys(Purpose.SAMPLE_ORDER, self.seed, epoch, np.full(1, 2**64 - 1, dtype=np.uint64))[0]
-            return permute(places, self.num_samples, key)
+            return permute(places, self.num_samples, self._full_key(epoch))
         return self._block(self._layout(epoch), places)
+
+    def _full_key(self, epoch: int) -> UInt64s:
+        return epoch_keys(Purpose.SAMPLE_ORDER, self.seed, epoch, np.full(1, 2**64 - 1, dtype=np.uint64))  # (1,)
 
     def _block(self, layout: EpochLayout, places: Int64s) -> Int64s:
         run = self.num_samples // self.lanes  # samples in a lane
@@ -102,3 +104,23 @@ class Order:
         count = self._counts[shard]
         local = line - (layout.ends[place] - count)
         return self._firsts[shard] + permute(local, count, layout.keys[shard])
+
+    def positions(self, samples: Int64s, epoch: int) -> Int64s:
+        """Return the positions of the stream at which (n,) samples are in an epoch: the inverse of `samples`."""
+        return epoch * self.num_samples + self._epoch_places(epoch, samples)
+
+    def _epoch_places(self, epoch: int, samples: Int64s) -> Int64s:
+        if self.name == "sequential":
+            return samples
+        if self.name == "full":
+            return unpermute(samples, self.num_samples, self._full_key(epoch))
+        return self._unblock(self._layout(epoch), samples)
+
+    def _unblock(self, layout: EpochLayout, samples: Int64s) -> Int64s:
+        shard = np.searchsorted(self._firsts + self._counts, samples, side="right")
+        count = self._counts[shard]
+        local = unpermute(samples - self._firsts[shard], count, layout.keys[shard])
+        line = layout.ends[np.argsort(layout.shards)[shard]] - count + local
+        run = self.num_samples // self.lanes  # samples in a lane
+        in_lane, lane = line % max(1, run), line // max(1, run)
+        return np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)

@@ -81,6 +81,11 @@ class _Stage:
         members = self.table[places].astype(np.int64)
         return members, self.before[members] + periods * np.array(self.weights)[members] + self._ordinals[places]
 
+    def positions(self, member: int, ordinals: Int64s) -> Int64s:
+        periods, turns = np.divmod(ordinals - self.before[member], self.weights[member])
+        found: Int64s = self.start + periods * len(self.table) + np.flatnonzero(self.table == member)[turns]
+        return found
+
     def counts_before(self, position: int) -> Int64s:
         periods, place = divmod(position - self.start, len(self.table))
         counts: Int64s = self.before + periods * np.array(self.weights)
@@ -113,6 +118,20 @@ class Schedule:
             there = stage_of == index
             members[there], ordinals[there] = self.stages[index].turns(positions[there])
         return members, ordinals
+
+    def positions(self, member: int, ordinals: Int64s) -> Int64s:
+        """Return the positions at which a member takes (n,) positions of its own stream: the inverse of `turns`.
+
+        A position is -1 if the member never gets so far, because its last weight is 0.
+        """
+        firsts = np.array([stage.before[member] for stage in self.stages])  # does not decrease
+        stage_of = np.searchsorted(firsts, ordinals, side="right") - 1
+        found = np.full_like(ordinals, -1)
+        for index in np.unique(stage_of).tolist():
+            if self.stages[index].weights[member]:
+                there = stage_of == index
+                found[there] = self.stages[index].positions(member, ordinals[there])
+        return found
 
     def to_json(self) -> list[list[int | list[int]]]:
         """Return [[from_sample, weights], ...], the weights as integers."""

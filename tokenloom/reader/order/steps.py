@@ -60,6 +60,16 @@ class Steps:
         found = first + self.ranks.world_size * np.arange(num_steps * self.batch_size, dtype=np.int64)
         return found if self.end is None else found[found < self.end]
 
+    def places(self, positions: Int64s, start: int = 0) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the steps, counted from `start`, the ranks and the rows of the batch that take (n,) positions.
+
+        It is the inverse of `positions`, for all ranks; each position is at least `start`.
+        """
+        world_size = self.ranks.world_size
+        ranks = positions % world_size
+        steps, rows = np.divmod((positions - start - (ranks - start) % world_size) // world_size, self.batch_size)
+        return steps, ranks, rows
+
 
 def stream_end(num_samples: int | None, num_epochs: int | None) -> int | None:
     """Return the end of a stream's positions, None if it is endless; raise ValueError if it has no epochs to count."""

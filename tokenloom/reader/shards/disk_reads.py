@@ -22,13 +22,13 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def block_bytes(path: Path, active_bytes: int) -> int:
-    """Return the size of the blocks in which the files of a folder are read, a power of two.
+    """Return the size of the blocks in which files on a disk are read, a power of two.
 
     It is a page, so that only the rows are read, if the active shards take more than half of the memory: then most of a
     block would be evicted before it is used.
 
     Args:
-        path: of a file on the disk.
+        path: of a file or folder on the disk.
         active_bytes: size of the files that an order uses at the same time.
     """
     if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():

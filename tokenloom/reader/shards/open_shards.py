@@ -84,7 +84,7 @@ class OpenShard:
         """Return the samples that were read while some bytes were missing, (n,), as numbers in the shard."""
         assert self.partial is not None
         row_offsets, starts, _ = self.plan.pieces(np.arange(len(self.plan)))
-        is_served = np.isin(starts, np.array(self.partial.served, np.int64) // self.header.token_bytes)
+        is_served = np.isin(starts, np.array([*self.partial.served], np.int64) // self.header.token_bytes)
         return np.unique(np.repeat(np.arange(len(self.plan)), np.diff(row_offsets))[is_served])
 
     def claim_block(self, block: int) -> bool:
@@ -134,10 +134,11 @@ class OpenShards:
         open_one: opens the shard of an index.
         max_open: how many shards may stay open, at least 1. Each may hold two file descriptors; all of them hold at
             most two thirds of those that the process may have.
+        only_blocks: whether shards are never downloaded as a whole, so that nothing is checked once one is closed.
     """
 
-    def __init__(self, open_one: Callable[[int], OpenShard], max_open: int) -> None:
-        self._open_one = open_one
+    def __init__(self, open_one: Callable[[int], OpenShard], max_open: int, *, only_blocks: bool = False) -> None:
+        self._open_one, self._only_blocks = open_one, only_blocks
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_open = max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files // 3))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
@@ -175,7 +176,9 @@ class OpenShards:
         """Open the shards of pieces, (shard, start, end), and download what is missing of their bytes at once."""
         self._notice_fork()
         self.check_downloads()
-        wanted = []
+        wanted, pieces = [], list(pieces)
+        if self._only_blocks and len({index for index, _, _ in pieces}) > self._max_open:
+            return  # each is opened and downloaded when it is copied
         for index, start, end in pieces:
             shard = self._open.get(index) or self[index]
             if shard.partial:
@@ -290,3 +293,5 @@ class OpenShards:
             index = next(iter(self._open))
             self._open.pop(index, None)
             self.bytes.pop(index, None)
+            if self._only_blocks:
+                self._partial.pop(index, None)

@@ -32,7 +32,7 @@ class PartialBytes:
 
     def __init__(self, shard: PartialShard, tokens_start: int, whole: TokenBytes) -> None:
         self.shard, self._start, self._whole = shard, tokens_start, whole
-        self.served: list[int] = []  # the first byte of each piece that was read
+        self.served: set[int] = set()  # the first byte of each piece that was read
 
     def missing(self, start: int, end: int) -> list[int]:
         """Return the blocks of the bytes [start, end) that are missing."""
@@ -45,7 +45,7 @@ class PartialBytes:
 
     def __getitem__(self, part: slice[int, int, None]) -> memoryview | bytes:
         self.ensure(part.start, part.stop)
-        self.served.append(part.start)
+        self.served.add(part.start)
         return self._whole[part]
 
 

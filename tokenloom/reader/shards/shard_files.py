@@ -53,7 +53,7 @@ class ShardFiles:
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
         self.lease = lease
-        self._by_blocks, self._only_blocks = by_blocks, only_blocks
+        self._by_blocks, self.only_blocks = by_blocks, only_blocks
         self.cache = (cache or _default_cache()) if self.is_remote else None
 
     @property
@@ -107,6 +107,12 @@ class ShardFiles:
         self._check(index, path, shard.header)
         return shard
 
+    def max_open(self, wanted: int) -> int:
+        """Return how many shards may stay open, at most `wanted`; fewer if the cache is to hold only blocks of them."""
+        if self.cache is None or not self.only_blocks:
+            return wanted
+        return min(wanted, self.cache.max_partial(max((entry.bytes for entry in self.entries), default=0)))
+
     def fetch_ahead(self, indices: list[int]) -> list[int]:
         """Begin to download shards of a remote store, in this order; return those that fit into half of the cache."""
         assert self.cache is not None  # called for remote stores only
@@ -118,8 +124,9 @@ class ShardFiles:
             if room < 0:
                 break
             requests.append(request)
-        if not self._only_blocks:
-            self.cache.ahead(requests)
+        if self.only_blocks:
+            return indices[: self.max_open(len(requests))]
+        self.cache.ahead(requests)
         return indices[: len(requests)]
 
     def begin(self, indices: list[int], *, waits: bool, with_offsets: bool) -> list[int]:
@@ -155,7 +162,7 @@ class ShardFiles:
         if (path := self.store.local(request.path)) is not None:
             return path
         assert self.cache is not None  # a remote store has a cache
-        if self._only_blocks and not self.cache.holds(request):
+        if self.only_blocks and not self.cache.holds(request):
             raise StoreError(
                 f'{request.place}: access="range" needs its file .blocks, which is missing or damaged; write it with '
                 "`tokenloom verify --write-blocks`, or read with another access"
@@ -170,7 +177,7 @@ class ShardFiles:
             entry.sha256,
             entry.bytes,
             self._by_blocks,
-            self._only_blocks,
+            self.only_blocks,
         )
 
     def _check(self, index: int, path: Path, header: ShardHeader) -> None:

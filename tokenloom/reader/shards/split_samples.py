@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tokenloom.errors import FormatError
+from tokenloom.reader.arrays import Integers
+from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
@@ -60,6 +62,7 @@ class SplitSamples:
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._options = options
         self.shards = self._open_shards()
+        self._tokenizer: Decoder | None = None
 
     @property
     def manifest(self) -> Json:
@@ -89,6 +92,10 @@ class SplitSamples:
     def shards_of(self, indices: Int64s) -> Int64s:
         """Return the shard of each of (n,) samples."""
         return np.searchsorted(self._ends, indices, side="right")
+
+    def first_sample(self, shard: int) -> int:
+        """Return the index of the first sample of a shard."""
+        return int(self._ends[shard] - self.counts[shard])
 
     def locate(self, indices: Int64s) -> RowPieces:
         """Return where the tokens of (n,) samples are; each index is in [0, len)."""
@@ -120,11 +127,24 @@ class SplitSamples:
             if len(shard.plan) == self.counts[index]:
                 return shard.plan
             self.shards.drop(index)
-        raise FormatError(
-            f"{shard.path}: the shard has {counted(len(shard.plan), 'sample')} of "
-            f"{sample_key(self.packing, self.seq_len)}, but {self.counts[index]:,} were counted: the shard or the "
-            f"manifest was replaced; restore it, or remove {default_cache_folder()}/counts"
+        raise self.wrong_count(index, len(shard.plan), str(shard.path))
+
+    def wrong_count(self, index: int, num_samples: int, place: str) -> FormatError:
+        """Return the error for a shard at `place` that has another number of samples than were counted."""
+        return FormatError(
+            f"{place}: the shard has {counted(num_samples, 'sample')} of {sample_key(self.packing, self.seq_len)}, "
+            f"but {self.counts[index]:,} were counted: the shard or the manifest was replaced; restore it, or remove "
+            f"{default_cache_folder()}/counts"
         )
+
+    def decode(self, ids: Sequence[int] | Integers) -> str:
+        """Return the text of ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
+
+        Raises TokenizerError if the package is not installed, or an id is outside of the vocabulary.
+        """
+        if self._tokenizer is None:
+            self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
+        return decode(self._tokenizer, np.asarray(ids))
 
     def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, *, waits: bool) -> None:
         """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
@@ -155,9 +175,7 @@ class SplitSamples:
     def _open_shards(self) -> OpenShards:
         # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
         files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
-        needs_offsets = packing != "concat" or self.format.needs_marks
-
-        firsts = self._ends - self.counts
+        needs_offsets, firsts = self._needs_offsets, self._ends - self.counts
 
         def open_path(index: int, path: Path, blocks: PartialShard | None) -> OpenShard:
             shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks, int(firsts[index]))
@@ -165,12 +183,16 @@ class SplitSamples:
                 _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
             return shard
 
-        return OpenShards(lambda index: files.open(index, partial(open_path, index)), options.max_open_shards)
+        return OpenShards(
+            lambda index: files.open(index, partial(open_path, index)),
+            files.max_open(options.max_open_shards),
+            only_blocks=files.only_blocks,
+        )
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
         del state["shards"]
-        return state
+        return state | {"_tokenizer": None}  # loaded again on first use
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__ |= state

@@ -1,0 +1,43 @@
+"""The spec of a published version, as its build.json records it, or as the user gives it again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tokenloom.errors import SpecError
+from tokenloom.storage.formats.manifest import BUILD, Manifest
+from tokenloom.storage.formats.version_files import decode_build
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+
+if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
+    from tokenloom.spec.build_spec import BuildSpec
+
+
+def check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
+    """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
+    mine: dict[str, Any] = spec.identity()
+    built: dict[str, Any] = dict(manifest.spec)
+    for identity in (mine, built):
+        documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
+        identity |= {"documents": documents} if documents else {}
+    mine = json.loads(json.dumps(mine))
+    if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
+        raise SpecError(f"{name}: the version was built from another spec: {', '.join(differing)} differ")
+
+
+def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
+    """Return the spec in build.json, whose secrets are redacted. Errors of reading and checking it are not translated.
+
+    Anyone who can write to the store can write that file. It may therefore name sources, but no code to run here.
+    """
+    from tokenloom.spec.build_spec import BuildSpec
+
+    path = version_path(manifest.version, BUILD)
+    build = decode_build(store.read(path), store.place(path))
+    spec = BuildSpec.model_validate(build.spec)
+    check_spec(spec, manifest, BUILD)
+    if spec.documents.transform:
+        raise SpecError("documents.transform is code, which runs only if --spec names it")
+    return spec

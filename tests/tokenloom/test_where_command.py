@@ -1,0 +1,496 @@
+"""`tokenloom where`: each answer, by content, text, and path and row; and `tokenloom trace`, its inverse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
+from tokenloom.cli.main import main
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.mixture import Mixture
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.sources import base
+
+Run = Callable[..., dict[str, Any]]
+_TEXTS = [f"text number {i}, " + "again and " * (i % 9) for i in range(60)]
+_EXCLUDED = "this text was removed"
+_LOADER = ("--seq-len", "16", "--batch-size", "2", "--world-size", "3", "--seed", "5")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A version, its spec and the folder of its sources."""
+
+    reference: str
+    spec: BuildSpec
+    folder: Path
+
+    @property
+    def version_folder(self) -> Path:
+        store, _, version = self.reference.partition("@")
+        return Path(store) / "versions" / version
+
+
+def _content(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def _offsets(path: Path) -> list[int]:
+    """Return the byte offset of each line."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [sum(map(len, lines[:i])) for i in range(len(lines))]
+
+
+def _write_sources(folder: Path) -> list[dict[str, Any]]:
+    """Write a parquet file with a filter, and JSON lines with duplicates, an id, a bad row and an excluded text."""
+    folder.mkdir()
+    write_parquet(folder / "news.parquet", _TEXTS, group_rows=25)
+    rows = [{"text": text, "key": f"k{i}"} for i, text in enumerate([*_TEXTS[:3], "only here", "x", _EXCLUDED])]
+    lines = [*map(json.dumps, rows), '{"text": 7, "key": "bad"}', json.dumps({"text": "last", "key": "k9"})]
+    (folder / "lines.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "exclude.txt").write_text(json.dumps(_EXCLUDED) + "\n")
+    return [
+        {"kind": "parquet", "path": str(folder / "*.parquet"), "name": "news", "filter": "number != 4"},
+        {"kind": "jsonl", "path": str(folder / "lines.jsonl"), "name": "lines", "id": "key"},
+    ]
+
+
+def _build(folder: Path, **documents: Any) -> Built:
+    sources = _write_sources(folder / "in")
+    rules = {"min_chars": 2, "on_error": "skip", "exclude": str(folder / "in" / "exclude.txt")} | documents
+    spec = make_spec(folder / "store", sources, documents=rules, shard_tokens=900, splits={"train": 0.7, "test": 0.3})
+    return Built(f"{spec.store}/data@{build(spec).version}", spec, folder / "in")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return _build(tmp_path_factory.mktemp("where"))
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A version that keeps duplicates."""
+    return _build(tmp_path_factory.mktemp("copies"), deduplicate=False)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command; return its JSON."""
+
+    def run_json(*arguments: object, code: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main([*map(str, arguments), "--json"]) == code
+        value: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return value
+
+    return run_json
+
+
+@pytest.fixture
+def moved(built: Built, tmp_path: Path) -> Built:
+    """A copy of the store and of its sources, which a test may change."""
+    shutil.copytree(built.folder, tmp_path / "in")
+    shutil.copytree(built.folder.parent / "store", tmp_path / "store")
+    return Built(f"{tmp_path}/store/{built.reference.rpartition('/')[2]}", built.spec, tmp_path / "in")
+
+
+def _by_row(run: Run, built: Built, path: str, row: int, *options: object) -> dict[str, Any]:
+    return run("where", built.reference, "--path", path, "--row", row, *options)
+
+
+# ---- what is found
+
+
+def test_every_row_of_a_source_is_found_where_its_text_lies(built: Built, run: Run) -> None:
+    for row, text in enumerate(_TEXTS):
+        if row == 4:  # filtered
+            continue
+        found = _by_row(run, built, "news.parquet", row)
+        assert (found["status"], found["reference"]) == ("found", built.reference)
+        (document,) = found["documents"]
+        expected = {"source": "news", "path": "news.parquet", "row": row, "content": _content(text), "id": None}
+        assert document == document | expected | {"num_tokens": len(text.encode()) + 1}
+        assert run("where", built.reference, "--content", _content(text).upper())["documents"] == [document]
+    assert {each["row"] for each in _all_by_scan(run, built)} == set(range(60)) - {4}
+
+
+def _all_by_scan(run: Run, built: Built) -> list[dict[str, Any]]:
+    """Return the documents of news.parquet with a spec that is not there, which makes each lookup a scan."""
+    build_json = built.version_folder / "build.json"
+    kept = build_json.read_bytes()
+    build_json.unlink()
+    try:
+        found = [_by_row(run, built, "news.parquet", row) for row in range(60)]
+    finally:
+        build_json.write_bytes(kept)
+    return [document for each in found for document in each["documents"]]
+
+
+def test_rows_of_lines_are_byte_offsets_and_their_ids_are_shown(built: Built, run: Run) -> None:
+    offset = _offsets(built.folder / "lines.jsonl")[3]
+    (document,) = _by_row(run, built, "lines.jsonl", offset)["documents"]
+    assert (document["content"], document["id"]) == (_content("only here"), "k3")
+    found = _by_row(run, built, "lines.jsonl", 3)
+    assert found["status"] == "no_such_row"
+    assert found["reason"].endswith("has no row 3; rows of this kind are byte offsets of lines")
+
+
+def test_a_text_is_found_though_an_editor_added_a_line_end_and_says_what_was_hashed(
+    built: Built, run: Run, tmp_path: Path
+) -> None:
+    for data in (b"only here", b"only here\n", b"\xef\xbb\xbfonly here\r\n", b" only here\n\n"):
+        (tmp_path / "text").write_bytes(data)
+        found = run("where", built.reference, "--text", tmp_path / "text")
+        assert (found["status"], found["documents"][0]["content"]) == ("found", _content("only here"))
+        assert found["hashed"][0] == {
+            "what": "the whole file",
+            "bytes": len(data),
+            "content": xxhash.xxh3_128_hexdigest(data),
+        }
+    (tmp_path / "text").write_text("nowhere\n")
+    found = run("where", built.reference, "--text", tmp_path / "text")
+    assert (found["status"], found["documents"]) == ("not_found", [])
+    assert [each["content"] for each in found["hashed"]] == [_content("nowhere\n"), _content("nowhere")]
+    (tmp_path / "text").write_text("x")
+    assert run("where", built.reference, "--text", tmp_path / "text")["status"] == "filtered"
+    (tmp_path / "text").write_bytes(b"caf\xe9")
+    error = run("where", built.reference, "--text", tmp_path / "text", code=1)["error"]
+    assert "not UTF-8 at byte 3" in error["message"]
+
+
+def test_kept_copies_are_all_found_by_content_and_each_by_its_row(copies: Built, run: Run) -> None:
+    found = run("where", copies.reference, "--content", _content(_TEXTS[1]))["documents"]
+    offset = _offsets(copies.folder / "lines.jsonl")[1]
+    assert {(each["path"], each["row"]) for each in found} == {("news.parquet", 1), ("lines.jsonl", offset)}
+    for path, row in (("news.parquet", 1), ("lines.jsonl", offset)):
+        (document,) = _by_row(run, copies, path, row)["documents"]
+        assert (document["path"], document["row"]) == (path, row)
+        assert document in found
+
+
+# ---- why a row is in no shard
+
+
+def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) -> None:
+    offsets = _offsets(built.folder / "lines.jsonl")
+    duplicate = _by_row(run, built, "lines.jsonl", offsets[2])
+    assert duplicate["status"] == "duplicate"
+    assert duplicate["reason"] == "its text was kept from news: news.parquet, row 2"
+    assert duplicate["documents"] == _by_row(run, built, "news.parquet", 2)["documents"]
+    assert duplicate["hashed"][0]["content"] == _content(_TEXTS[2])
+    answers = {
+        ("news.parquet", 4): ("filtered", "the filter of the source news leaves it out"),
+        ("lines.jsonl", offsets[4]): ("filtered", "it has 1 character, and documents.min_chars is 2"),
+        ("lines.jsonl", offsets[5]): ("excluded", f"documents.exclude lists it: {built.folder}/exclude.txt"),
+        ("lines.jsonl", offsets[6]): (
+            "quarantined",
+            f"quarantine.jsonl lists it as not_text: {base.REASONS['not_text']}",
+        ),
+        ("news.parquet", 60): ("no_such_row", "news.parquet has no row 60"),
+        ("news.parquet", 10**12): ("no_such_row", f"news.parquet has no row {10**12}"),
+    }
+    for (path, row), (status, reason) in answers.items():
+        found = _by_row(run, built, path, row)
+        assert (found["status"], found["reason"], found["documents"]) == (status, reason, [])
+    assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "no_such_row"
+
+
+def test_a_path_that_is_no_input_is_answered_with_one_that_is_close(built: Built, run: Run) -> None:
+    for path in ("new.parquet", f"{built.folder}/news.parquet"):
+        found = _by_row(run, built, path, 0)
+        assert found["status"] == "not_an_input"
+        assert found["reason"].endswith("Did you mean news.parquet?")
+    reason = _by_row(run, built, "news.parquet", 0, "--source", "line")["reason"]
+    assert reason == "no source is named 'line'. Did you mean lines? Sources: news, lines"
+
+
+def test_a_path_of_two_sources_needs_the_name_of_one(tmp_path: Path, run: Run) -> None:
+    sources = []
+    for name in ("a", "b"):
+        path = write_jsonl(tmp_path / name / "in.jsonl", [f"of {name}", "of both"])
+        sources.append({"kind": "jsonl", "path": str(path), "name": name})
+    spec = make_spec(tmp_path / "store", sources)
+    reference = f"{spec.store}/data@{build(spec).version}"
+    error = run("where", reference, "--path", "in.jsonl", "--row", 0, code=1)["error"]["message"]
+    assert "several sources have this path: a, b; give one with --source" in error
+    found = run("where", reference, "--path", "in.jsonl", "--row", 0, "--source", "b")
+    assert found["documents"][0]["content"] == _content("of b")
+
+
+def test_an_excluded_content_is_answered_as_such(built: Built, run: Run) -> None:
+    found = run("where", built.reference, "--content", _content(_EXCLUDED))
+    assert (found["status"], found["documents"]) == ("excluded", [])
+    assert run("where", built.reference, "--content", "0" * 32)["status"] == "not_found"
+
+
+# ---- sources that can't be read
+
+
+def test_rows_of_a_source_that_is_gone_or_has_changed_are_found_in_the_tables(moved: Built, run: Run) -> None:
+    spec = moved.folder.parent / "moved.yaml"
+    value = json.loads(moved.spec.model_dump_json(exclude={"runner", "credentials"}))
+    spec.write_text(
+        json.dumps(value).replace(str(moved.spec.sources[0].pattern().rpartition("/")[0]), str(moved.folder))
+    )
+    assert _by_row(run, moved, "news.parquet", 7, "--spec", spec)["hashed"]  # the row was read
+    write_parquet(moved.folder / "news.parquet", ["another", *_TEXTS[1:]])
+    found = _by_row(run, moved, "news.parquet", 7, "--spec", spec)
+    assert (found["status"], found["documents"][0]["content"]) == ("found", _content(_TEXTS[7]))
+    assert not found["hashed"]
+    unknown = _by_row(run, moved, "news.parquet", 4, "--spec", spec)
+    assert unknown["status"] == "not_found"
+    assert "can't be read:" in unknown["reason"] and "it has changed since the build" in unknown["reason"]
+    (moved.folder / "news.parquet").unlink()
+    assert "no file matches" in _by_row(run, moved, "news.parquet", 4, "--spec", spec)["reason"]
+    value["seed"] = 9
+    spec.write_text(json.dumps(value))
+    error = run("where", moved.reference, "--path", "news.parquet", "--row", 4, "--spec", spec, code=2)["error"]
+    assert "the version was built from another spec: seed differ" in error["message"]
+
+
+def test_a_version_without_build_json_answers_from_its_tables(moved: Built, run: Run) -> None:
+    (moved.version_folder / "build.json").unlink()
+    assert _by_row(run, moved, "news.parquet", 7)["documents"][0]["content"] == _content(_TEXTS[7])
+    found = _by_row(run, moved, "news.parquet", 4)
+    assert found["status"] == "not_found"
+    assert "build.json does not say where it is" in found["reason"] and "--spec names a spec" in found["reason"]
+    assert run("where", moved.reference, "--content", _content(_TEXTS[7]))["status"] == "found"
+
+
+def test_a_damaged_document_table_is_an_error_and_not_a_missing_document(moved: Built, run: Run) -> None:
+    (document,) = run("where", moved.reference, "--content", _content(_TEXTS[7]))["documents"]
+    table = moved.version_folder / document["shard"].replace(".tok", ".docs")
+    table.write_bytes(table.read_bytes()[:-40])
+    error = run("where", moved.reference, "--content", _content(_TEXTS[7]), code=1)["error"]
+    assert str(table) in error["message"]
+
+
+def test_a_transform_runs_only_if_the_user_names_the_spec(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "upper_case.py").write_text("def upper(text):\n    return text.upper() if text != 'drop' else None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in.jsonl", ["one", "drop"]))}
+    transform = {"function": "upper_case:upper", "version": "1"}
+    spec = make_spec(tmp_path / "store", [source], documents={"transform": transform})
+    reference = f"{spec.store}/data@{build(spec).version}"
+    path = tmp_path / "spec.yaml"
+    path.write_text(spec.model_dump_json(exclude={"runner", "credentials"}))
+    (tmp_path / "text").write_text("one")
+    assert "give --spec" in run("where", reference, "--text", tmp_path / "text", code=2)["error"]["message"]
+    found = run("where", reference, "--text", tmp_path / "text", "--spec", path)
+    assert found["documents"][0]["content"] == _content("ONE")
+    dropped = run("where", reference, "--path", "in.jsonl", "--row", _offsets(tmp_path / "in.jsonl")[1], "--spec", path)
+    assert (dropped["status"], dropped["reason"]) == ("filtered", "documents.transform leaves it out")
+
+
+# ---- steps
+
+
+def _store_of(built: Built) -> str:
+    return built.reference.partition("@")[0].rpartition("/")[0]
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_trace_shows_the_document_in_each_step_that_where_names(built: Built, run: Run, packing: str) -> None:
+    loader = (*_LOADER, "--packing", packing)
+    options = ("--epoch", "1", "--epochs", "2")
+    for row in (0, 7, 33):
+        found = run("where", built.reference, "--content", _content(_TEXTS[row]), *loader, *options)
+        split = found["documents"][0]["split"]
+        assert {step["epoch"] for step in found["steps"]} == {1, 2}
+        for step in found["steps"]:
+            place = ("--step", step["step"], "--rank", step["rank"], "--split", split)
+            samples = run("trace", built.reference, *place, *loader)["samples"]
+            sample = samples[step["index"]]
+            assert sample["sample"] == step["sample"]
+            assert _content(_TEXTS[row]) in {document["content"] for document in sample["documents"]}
+            alone = run(
+                "trace", built.reference, "--sample", step["sample"], "--split", split, *loader[:2], *loader[-2:]
+            )
+            assert alone["samples"][0]["documents"] == sample["documents"]
+
+
+def test_trace_of_all_ranks_is_that_of_each(built: Built, run: Run) -> None:
+    together = run("trace", built.reference, "--step", 2, *_LOADER)["samples"]
+    apart = [run("trace", built.reference, "--step", 2, "--rank", rank, *_LOADER)["samples"] for rank in range(3)]
+    assert together == [sample for samples in apart for sample in samples]
+
+
+def test_a_state_says_what_to_trace_and_what_a_checkpoint_has_seen(built: Built, run: Run, tmp_path: Path) -> None:
+    data = TokenDataset(built.reference, seq_len=16, packing="document_padded")
+    loader = TokenLoader(data, 2, seed=3)
+    for _ in range(5):
+        next(loader)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    state = ("--state", tmp_path / "state.json", "--batch-size", 2)
+    dataset = built.reference.partition("@")[0]
+    assert run("trace", dataset, *state, "--step", "+0")["samples"] == loader.trace(5)["samples"]
+    assert run("trace", "--store", _store_of(built), *state, "--step", 4)["samples"] == loader.trace(4)["samples"]
+    for step, seen in ((4, True), (5, False)):
+        content = loader.trace(step)["samples"][1]["documents"][0]["content"]
+        steps = run("where", built.reference, "--content", content, *state)["steps"]
+        (here,) = [each for each in steps if (each["step"], each["index"]) == (step, 1)]
+        assert here["seen"] is seen
+
+
+def test_a_state_of_a_mixture_names_its_members(built: Built, copies: Built, run: Run, tmp_path: Path) -> None:
+    members = {
+        "a": (TokenDataset(built.reference, seq_len=16), 1),
+        "b": (TokenDataset(copies.reference, seq_len=16), 2),
+    }
+    loader = TokenLoader(Mixture(members), 4)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    state = ("--state", tmp_path / "state.json", "--batch-size", 4)
+    stores = ("--store", f"a={_store_of(built)}", "--store", _store_of(copies))
+    found = run("trace", *state, *stores, "--step", "+3")
+    assert (found["reference"], found["samples"]) == (None, loader.trace(3)["samples"])
+    sample = found["samples"][1]
+    reference = {"a": built, "b": copies}[sample["member"]].reference
+    content = sample["documents"][0]["content"]
+    steps = run("where", reference, "--content", content, *state, *stores)["steps"]
+    assert (3, 0, 1, sample["member"]) in {
+        (each["step"], each["rank"], each["index"], each["member"]) for each in steps
+    }
+
+
+def test_a_state_of_another_split_sees_nothing_and_says_so(
+    built: Built, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loader = TokenLoader(TokenDataset(built.reference, split="test", seq_len=16), 2)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    content = next(
+        _content(text)
+        for text in _TEXTS[5:]
+        if run("where", built.reference, "--content", _content(text))["documents"][0]["split"] == "train"
+    )
+    arguments = ["where", built.reference, "--content", content, "--state", str(tmp_path / "state.json")]
+    assert run(*arguments, "--batch-size", 2)["steps"] == []
+    assert main([*arguments, "--batch-size", "2"]) == 0
+    assert "the state reads test of " in capsys.readouterr().out
+
+
+def test_a_remote_store_gives_the_same_answers(
+    built: Built, copies: Built, run: Run, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    for name, local in (("built", built), ("copies", copies)):
+        upload(s3_url, Path(local.reference.partition("@")[0]), f"{name}/data")
+        remote = f"s3://{BUCKET}/{name}/data@{local.reference.rpartition('@')[2]}"
+        for what in (("--content", _content(_TEXTS[7])), ("--path", "news.parquet", "--row", "7")):
+            arguments = (*what, *_LOADER, "--packing", "best_fit")
+            expected = run("where", local.reference, *arguments) | {"reference": remote}
+            assert run("where", remote, *arguments) == expected
+        step = ("--step", "3", *_LOADER, "--split", "test")
+        assert run("trace", remote, *step)["samples"] == run("trace", local.reference, *step)["samples"]
+    assert not [path for path in tmp_path.rglob("*.tok") if path.stat().st_size > 0]
+
+
+# ---- what is refused, and what people see
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("where", "--content", "abc"), "a content is 32 hexadecimal digits, not 3 characters"),
+        (("where", "--path", "news.parquet"), "--path and --row belong together"),
+        (("where", "--content", "0" * 32, "--source", "news"), "--source: it belongs to --path; omit it"),
+        (("where", "--content", "0" * 32, "--seq-len", "8"), "--batch-size is required to name steps"),
+        (("where", "--content", "CONTENT", "--batch-size", "8"), "--seq-len is required"),
+        (("where", "--content", "CONTENT", *_LOADER, "--epoch", str(2**61)), "past the last position of a stream"),
+        (("trace", "--step", "1", *_LOADER, "--rank", "3"), "rank 3 of 3 (arguments): a rank is in [0, world_size)"),
+        (("trace", "--step", "999", *_LOADER, "--num-epochs", "2"), "step 999 is past the last epoch"),
+        (("trace", "--step", "+1", *_LOADER), "--step +1: a step after a state needs --state"),
+        (("trace", "--step", "1", *_LOADER, "--order", "fully"), "order must be one of block, full, sequential"),
+        (("trace", "--step", "1", *_LOADER, "--packing", "tight"), "packing: one of concat"),
+        (("trace", "--step", "1", "--seq-len", "16"), "--batch-size is required"),
+        (("trace", "--sample", "99999", "--seq-len", "16"), "--sample 99999: the split has "),
+        (
+            ("trace", "--sample", "1", *_LOADER),
+            "--seed: --sample counts the samples of the split itself; omit it",
+        ),
+        (("trace", "--sample", "1"), "--sample needs --seq-len"),
+        (("trace", "--step", "1", *_LOADER, "--store", "s"), "--store: only --state needs it"),
+    ],
+)
+def test_arguments_that_are_missing_or_out_of_range_are_usage_errors(
+    built: Built, run: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    command, *rest = (_content(_TEXTS[1]) if each == "CONTENT" else each for each in arguments)
+    assert message in run(command, built.reference, *rest, code=2)["error"]["message"]
+
+
+def test_an_unknown_split_names_those_there_are(built: Built, run: Run) -> None:
+    error = run("trace", built.reference, "--sample", 1, "--seq-len", 16, "--split", "valid", code=1)["error"]
+    assert "no split 'valid'; it has: test, train" in error["message"]
+
+
+def test_states_that_do_not_fit_are_usage_errors(built: Built, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    state: dict[str, Any] = dict(TokenLoader(TokenDataset(built.reference, seq_len=16), 2).state_dict())
+    arguments = ("trace", built.reference, "--state", path, "--step", "+0", "--batch-size", 2)
+    assert "state.json: No such file" in run(*arguments, code=2)["error"]["message"]
+    path.write_bytes(b"\x80\x02 torch")
+    assert "write json.dumps(loader.state_dict()) into it" in run(*arguments, code=2)["error"]["message"]
+    path.write_text("{}")
+    assert "not a loader state" in run(*arguments, code=2)["error"]["message"]
+    path.write_text(json.dumps(state))
+    assert "--seed: --state determines it; omit it" in run(*arguments, "--seed", 1, code=2)["error"]["message"]
+    without = ("trace", *arguments[2:])
+    assert "--store: give the store of the dataset, or REF" in run(*without, code=2)["error"]["message"]
+    path.write_text(json.dumps(state | {"stream": state["stream"] | {"order_version": 2}}))
+    assert "order_version is 2 in the state, 1 in the loader" in run(*arguments, code=2)["error"]["message"]
+    path.write_text(json.dumps(state | {"stream": state["stream"] | {"version": "0" * 16}}))
+    assert "it is of data@0000000000000000, and REF names data@" in run(*arguments, code=2)["error"]["message"]
+
+
+def test_counting_samples_first_is_announced_with_what_spares_it(
+    built: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["trace", built.reference, "--sample", "1", "--seq-len", "24", "--packing", "best_fit"]
+    assert main(arguments) == 0
+    error = capsys.readouterr().err
+    assert "counting the samples of train for best_fit/24 first, because the manifest does not list them" in error
+    assert "`tokenloom pack REF --seq-len 24 --packing best_fit` counts them ahead of time" in error
+    assert main(arguments) == 0
+    assert "counting" not in capsys.readouterr().err  # kept
+
+
+def test_people_see_text_rows_and_steps(built: Built, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["where", built.reference, "--content", _content(_TEXTS[7]), *_LOADER]) == 0
+    shown = capsys.readouterr().out
+    assert f"news: news.parquet, row 7, content {_content(_TEXTS[7])}" in shown
+    assert "epoch  step  rank  index  position  sample" in shown
+    assert main(["trace", built.reference, "--step", "0", "--rank", "1", *_LOADER, "--chars", "9"]) == 0
+    shown = capsys.readouterr().out
+    assert "step 0 of rank 1 of 3, 2 samples" in shown and "row " in shown
+    (tmp_path / "text").write_text("nowhere")
+    assert main(["where", built.reference, "--text", str(tmp_path / "text")]) == 0
+    assert "hashed    the whole file: 7 bytes, content" in capsys.readouterr().out
+
+
+def test_a_null_text_is_filtered_and_its_split_may_have_no_shard(tmp_path: Path, run: Run) -> None:
+    pq.write_table(pa.table({"text": pa.array(["one", None], pa.string())}), tmp_path / "in.parquet")
+    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(tmp_path / "in.parquet")}])
+    reference = f"{spec.store}/data@{build(spec).version}"
+    found = run("where", reference, "--path", "in.parquet", "--row", 1)
+    assert (found["status"], found["reason"]) == ("filtered", "it has no text")
+    for content in ("0" * 32, "f" * 32, _content("two"), _content("three")):
+        assert run("where", reference, "--content", content)["status"] == "not_found"

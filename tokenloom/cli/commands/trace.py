@@ -1,0 +1,165 @@
+"""`tokenloom trace`: show the documents in a batch or a sample, with their source rows."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tokenloom.cli.argument_types import count, positive
+from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments, take_loader_arguments
+from tokenloom.cli.opened_stream import OpenedStream, as_usage_errors, make_steps, open_dataset, open_loaded
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.console import printable
+from tokenloom.errors import SpecError, one_line
+from tokenloom.reader.tracing.records import DEFAULT_CHARS, TracedDocument, TracedSample
+from tokenloom.wording import counted
+
+_STEP = re.compile(r"\+?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class TraceResult(Result):
+    """Samples with their documents; `reference` is None for a mixture, whose samples name their datasets."""
+
+    reference: str | None
+    samples: list[TracedSample]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "reference", metavar="REF", nargs="?", help="STORE/DATASET@TAG_OR_VERSION (default: @latest); see --store"
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--step",
+        type=_step,
+        metavar="N",
+        help="a training step, from 0, counted from the start of the stream; +N, with --state: counted from the state, "
+        "so +0 is the step that comes next",
+    )
+    what.add_argument(
+        "--sample",
+        type=count,
+        metavar="G",
+        help="a sample of the split in natural order, as dataset[G], not of an order",
+    )
+    parser.add_argument("--rank", type=count, metavar="R", help="in [0, world size) (default: all ranks)")
+    parser.add_argument("--num-epochs", type=positive, metavar="N", help="of the loader (default: endless)")
+    parser.add_argument(
+        "--chars",
+        type=count,
+        default=DEFAULT_CHARS,
+        metavar="N",
+        help=f"characters of each document's text, 0 for none (default: {DEFAULT_CHARS})",
+    )
+    add_loader_arguments(parser, with_split=True)
+
+
+def run(
+    reference: str | None,
+    step: str | None,
+    sample: int | None,
+    rank: int | None,
+    num_epochs: int | None,
+    chars: int,
+    out: Output,
+    **loader: Any,
+) -> TraceResult:
+    """Show the documents in a batch or a sample.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION; None if a state and a store are given.
+        step: a step counted from the start of the stream or, after a "+", from the state.
+        sample: a sample of the split, if no step is given.
+        rank: whose batch; None for those of all ranks.
+        num_epochs: of the loader; None if it is endless.
+        chars: characters of each document's text; 0 for none.
+        out: prints the result.
+        loader: the fields of LoaderArguments.
+
+    Raises:
+        SpecError: an argument is missing or out of range.
+        StoreError: there is no such version or split, or a shard is missing.
+        FormatError: a shard or its document table is damaged.
+    """
+    arguments = take_loader_arguments(loader)
+    if sample is not None:
+        _refuse_step_arguments(arguments, rank, num_epochs)
+        data = open_dataset(*_of_sample(reference, arguments))
+        if sample >= len(data):
+            raise SpecError(f"--sample {sample}: the split has {counted(len(data), 'sample')}, from 0")
+        samples = data.trace(sample, chars)["samples"]
+        found: str | None = data.reference
+        title = f"{found}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})"
+    else:
+        assert step is not None  # the parser requires one of them
+        opened = open_loaded(reference, arguments)
+        samples = _trace_step(opened, arguments, step, rank, num_epochs, chars)
+        first = next(iter(opened.datasets.values()))
+        found = first.reference if None in opened.datasets else None
+        place = f"{found}, split {first.split}" if found else f"mixture of {', '.join(map(str, opened.datasets))}"
+        whose = f"rank {rank}" if rank is not None else "all ranks"
+        title = f"{place}: step {step} of {whose} of {arguments.world_size or 1}, {counted(len(samples), 'sample')}"
+    _print(out, title, samples)
+    return TraceResult(found, samples)
+
+
+def _trace_step(
+    opened: OpenedStream, arguments: LoaderArguments, step: str, rank: int | None, num_epochs: int | None, chars: int
+) -> list[TracedSample]:
+    from tokenloom.reader.tracing.batches import step_position, trace_all_ranks, trace_batch
+
+    if step.startswith("+") and arguments.state is None:
+        raise SpecError(f"--step {step}: a step after a state needs --state")
+    start = opened.taken if step.startswith("+") else 0
+    steps = make_steps(arguments, rank, opened.stream.num_samples, num_epochs)
+    with as_usage_errors():
+        position = step_position(steps, int(step), start)
+    return (trace_all_ranks if rank is None else trace_batch)(opened.stream, steps, position, chars)
+
+
+def _of_sample(reference: str | None, arguments: LoaderArguments) -> tuple[str, str, int, str]:
+    """Return the reference, split, seq_len and packing of a sample."""
+    if reference is None or arguments.seq_len is None:
+        raise SpecError(f"--sample needs {'REF' if reference is None else '--seq-len'}")
+    return reference, arguments.split or "train", arguments.seq_len, arguments.packing or "concat"
+
+
+def _refuse_step_arguments(arguments: LoaderArguments, rank: int | None, num_epochs: int | None) -> None:
+    """Raise SpecError for an argument that does not say which sample of a split is meant."""
+    given = vars(arguments) | {"rank": rank, "num_epochs": num_epochs}
+    for name, value in given.items():
+        if name not in ("split", "seq_len", "packing") and value not in (None, []):
+            raise SpecError(f"--{name.replace('_', '-')}: --sample counts the samples of the split itself; omit it")
+
+
+def _step(text: str) -> str:
+    """Return a step: an integer of at least 0, or one after a plus sign."""
+    if not _STEP.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an integer of at least 0 nor one after a +")
+    return text
+
+
+def _print(out: Output, title: str, samples: list[TracedSample]) -> None:
+    out.line(printable(title))
+    for sample in samples:
+        origin = [f"rank {sample['rank']}"] if "rank" in sample else []
+        origin += [f"of {sample['member']}"] if "member" in sample else []
+        place = f"sample {sample['sample']:,}, number {sample['index']:,} of {sample['shard']}"
+        out.line(printable(", ".join(["--- " + place, *origin])))
+        for document in sample["documents"]:
+            out.line(printable(_described(document)))
+            if document["text"]:
+                out.line(f"      {printable(one_line(document['text']))}")
+
+
+def _described(document: TracedDocument) -> str:
+    start, end, begin = document["start"], document["end"], document["document_start"]
+    part = f"tokens {begin:,} to {begin + end - start:,} of {document['num_tokens']:,}"
+    identifier = f", id {document['id']}" if document.get("id") is not None else ""
+    place = f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
+    return f"  {start:>6,} to {end:>6,}  {place}, {part}, content {document['content']}"

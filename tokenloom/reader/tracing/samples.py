@@ -1,0 +1,110 @@
+"""Samples to documents: where the tokens of samples come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from tokenloom.errors import FormatError
+from tokenloom.reader.shards.split_samples import SplitSamples
+from tokenloom.reader.tracing.records import TracedDocument, TracedSample
+from tokenloom.reader.tracing.shard_reading import ShardReading
+from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.versions.published import read_inputs
+
+_READERS = 8  # shards of a remote store that are read at the same time
+_TOKENS_OF_CHAR = 4  # tokens decoded for a character of text, at most
+
+
+def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[TracedSample]:
+    """Return (n,) samples of a split with their documents.
+
+    Args:
+        data: the split.
+        samples: their natural indices, each in [0, len).
+        chars: the text of each document is cut to this many characters; 0 for no text.
+
+    Raises:
+        StoreError: a shard or its document table is missing or can't be read.
+        FormatError: one of them is damaged.
+        TokenizerError: the tokenizer that makes the text can't be loaded.
+    """
+    inputs = read_inputs(data.files.store, data.files.manifest)
+    shards = data.shards_of(samples)
+    if chars and len(samples):
+        data.decode([])  # loads the tokenizer before threads ask for it
+
+    def trace_shard(shard: int) -> Iterator[tuple[int, TracedSample]]:
+        places = np.flatnonzero(shards == shard)
+        return zip(places.tolist(), _ShardTracer(data, shard, inputs, chars).trace(samples[places]), strict=True)
+
+    with ThreadPoolExecutor(_READERS if data.files.is_remote else 1) as readers:
+        traced = [pair for pairs in readers.map(trace_shard, sorted(set(shards.tolist()))) for pair in pairs]
+    return [sample for _, sample in sorted(traced, key=lambda pair: pair[0])]
+
+
+class _ShardTracer:
+    """Traces samples of one shard."""
+
+    def __init__(self, data: SplitSamples, shard: int, inputs: Sequence[InputEntry], chars: int) -> None:
+        self._data, self._inputs, self._chars = data, inputs, chars
+        self._shard = ShardReading(data, shard)
+        self._first = data.first_sample(shard)
+
+    def trace(self, samples: Int64s) -> list[TracedSample]:
+        """Return the samples, (n,), with their documents."""
+        row_offsets, starts, lengths = self._shard.plan().pieces(samples - self._first)
+        traced: list[TracedSample] = []
+        with self._shard.table() as table:
+            for row, sample in enumerate(samples.tolist()):
+                pieces = slice(row_offsets[row], row_offsets[row + 1])
+                traced.append(
+                    {
+                        "sample": sample,
+                        "split": self._data.split,
+                        "shard": self._shard.entry.name,
+                        "index": sample - self._first,
+                        "documents": list(self._documents(table, starts[pieces], lengths[pieces])),
+                    }
+                )
+        return traced
+
+    def _documents(self, table: DocumentTable, starts: Int64s, lengths: Int64s) -> Iterator[TracedDocument]:
+        """Yield the documents of the pieces of a sample, in order."""
+        piece_start = 0
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            found = self._shard.documents(table, start, start + length)
+            for i in np.flatnonzero(found.num_tokens).tolist():
+                yield self._document(found, i, start, start + length, piece_start)
+            piece_start += length
+
+    def _document(self, found: DocumentColumns, i: int, start: int, end: int, piece_start: int) -> TracedDocument:
+        """Return document i of those found, as far as it is in tokens [start, end) of the shard."""
+        first, num_tokens, number = int(found.start[i]), int(found.num_tokens[i]), int(found.input[i])
+        if number >= len(self._inputs):
+            name = f"{self._data.reference}: {self._shard.entry.docs_name}"
+            raise FormatError(f"{name}: its documents name inputs that do not exist; restore it")
+        begin, stop = max(start, first), min(end, first + num_tokens)
+        traced: TracedDocument = {
+            "start": begin - start + piece_start,
+            "end": stop - start + piece_start,
+            "document_start": begin - first,
+            "num_tokens": num_tokens,
+            "source": self._inputs[number].source,
+            "path": self._inputs[number].path,
+            "row": int(found.row[i]),
+            "content": found.content[i].astype(">u8").tobytes().hex(),
+            "text": self._text(begin, min(stop, first + num_tokens - 1)) if self._chars else None,
+        }
+        if found.ids is not None:
+            traced["id"] = found.ids[i].as_py()
+        return traced
+
+    def _text(self, start: int, end: int) -> str:
+        """Return the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
+        end = min(end, start + _TOKENS_OF_CHAR * self._chars)
+        return self._data.decode(self._shard.tokens(start, end))[: self._chars] if start < end else ""

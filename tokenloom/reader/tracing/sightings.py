@@ -1,0 +1,107 @@
+"""The inverse of a trace: the tokens of documents to samples, to positions of a stream, to steps of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenloom.reader.order.steps import Steps
+from tokenloom.reader.shards.split_samples import SplitSamples
+from tokenloom.reader.streams import DatasetStream, MixtureStream, Stream
+from tokenloom.reader.tracing.batches import MAX_POSITION
+from tokenloom.reader.tracing.records import Sighting
+from tokenloom.reader.tracing.shard_reading import ShardReading
+from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.packing.plans import num_concat_samples
+
+
+class ShardTokens(NamedTuple):
+    """Tokens [start, end) of a shard of a split."""
+
+    shard: int
+    start: int
+    end: int
+
+
+def find_sightings(
+    stream: Stream, version: str, split: str, tokens: Sequence[ShardTokens], steps: Steps, epochs: range
+) -> list[Sighting]:
+    """Return when ranks take samples with one of some tokens, in the order of the stream, each sample once.
+
+    Args:
+        stream: of a dataset or a mixture.
+        version: whose tokens these are; other members of a mixture are ignored.
+        split: the split of the tokens.
+        tokens: ranges of tokens, such as those of documents.
+        steps: which positions the ranks take; the rank of `steps` does not matter.
+        epochs: of the dataset, or of each member's own stream, as check_epochs allows.
+    """
+    found: list[Sighting] = []
+    for member, own in _members(stream):
+        files = own.dataset.files
+        if (files.manifest.version, files.split) == (version, split):
+            samples = samples_with(own.dataset, tokens)
+            for epoch in epochs:
+                found += _sightings(stream, member, own, samples, steps, epoch)
+    return sorted(found, key=lambda sighting: sighting["position"])
+
+
+def check_epochs(stream: Stream, epochs: range) -> None:
+    """Raise IndexError if the epochs of a dataset or a member end past the last position of a stream."""
+    for _, own in _members(stream):
+        if epochs.stop * own.order.num_samples > MAX_POSITION:
+            raise IndexError(f"epoch {epochs.stop - 1:,} is past the last position of a stream, 2**62")
+
+
+def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
+    """Return the samples that have at least one of some tokens, sorted, each once, (n,)."""
+    found = [np.zeros(0, dtype=np.int64)]
+    for shard in sorted({each.shard for each in tokens}):
+        ranges = np.array([each[1:] for each in tokens if each.shard == shard], dtype=np.int64)  # (k, 2)
+        found += [data.first_sample(shard) + local for local in _shard_samples(data, shard, ranges)]
+    return np.unique(np.concatenate(found))
+
+
+def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
+    """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
+    if data.packing == "concat":
+        num_samples = int(num_concat_samples(data.files.entries[shard].tokens, data.seq_len))
+        for start, end in ranges.tolist():
+            first = max(0, -(-start // data.seq_len) - 1)  # whose last token may be the first of the range
+            yield np.arange(first, min((end - 1) // data.seq_len + 1, num_samples))
+        return
+    plan = ShardReading(data, shard).plan()
+    row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
+    row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
+    for start, end in ranges.tolist():
+        yield row_of_piece[(starts < end) & (starts + lengths > start)]
+
+
+def _members(stream: Stream) -> Iterator[tuple[str | None, DatasetStream]]:
+    if isinstance(stream, MixtureStream):
+        yield from stream.members.items()
+    elif isinstance(stream, DatasetStream):
+        yield None, stream
+
+
+def _sightings(
+    stream: Stream, member: str | None, own: DatasetStream, samples: Int64s, steps: Steps, epoch: int
+) -> Iterator[Sighting]:
+    positions = stream.positions(member, own.order.positions(samples, epoch))
+    is_taken = positions >= 0
+    if steps.end is not None:
+        is_taken &= positions < steps.end
+    taken, positions = samples[is_taken], positions[is_taken]
+    columns = (taken, positions, *steps.places(positions))
+    for sample, position, step, rank, index in zip(*(column.tolist() for column in columns), strict=True):
+        sighting: Sighting = {
+            "epoch": epoch,
+            "step": step,
+            "rank": rank,
+            "index": index,
+            "position": position,
+            "sample": sample,
+        }
+        yield sighting if member is None else {**sighting, "member": member}
