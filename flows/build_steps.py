@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.flows.version_report import with_report
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
@@ -70,7 +72,29 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     start = time.monotonic()
     plan = _prepare(spec, run_one)
     if plan.published:
+        return finish_published(plan, start)
+    with building(plan.store, plan.version) as lease:
+        return _build(plan, num_workers, run_one, run_each, start, lease)
+
+
+def finish_published(plan: BuildPlan, start: float) -> BuildResult:
+    """Return the result of a build that found its version published, and move its tag; see finish_build."""
+    with _using(plan):
         return with_report(plan, finish_build(plan, start))
+
+
+def _using(plan: BuildPlan) -> AbstractContextManager[object]:
+    """Hold a lease on a published version during the block, which un-retires it, unless the build's tag names it."""
+    entry = tags.newest(plan.store, plan.tag)
+    if entry is not None and entry.version == plan.version:
+        return nullcontext()
+    return leasing(plan.store, plan.version, TAG, TAG_SECONDS)
+
+
+def _build(
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, start: float, lease: Lease
+) -> BuildResult:
+    """Build and publish a version on which this build holds a lease."""
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
@@ -80,7 +104,7 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     _report_messages(probe_warnings(plan))
     while True:
         try:
-            plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded)
+            plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded, lease)
             return with_report(plan, finish_build(plan, start, published, encoded))
         except WorkError as error:
             repairs[error.spill_name] += 1
@@ -150,7 +174,7 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
 
 
 def _encode_and_publish(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str]
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str], lease: Lease
 ) -> tuple[BuildPlan, bool]:
     """Return the plan as executed, and whether this build published it; add the names of new spills to `encoded`."""
     seconds: dict[str, float] = {}
@@ -173,6 +197,7 @@ def _encode_and_publish(
             num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
     with _step("publish", seconds):
+        lease.renew()  # it may have ended if this machine was suspended
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, published
 

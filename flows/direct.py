@@ -76,14 +76,14 @@ def find_published(spec: BuildSpec) -> BuildResult | None:
     """
     if _keys_that_need_prefect(spec):
         return None
+    from tokenloom.flows.build_steps import finish_published
     from tokenloom.flows.source_lines import add_source_line
     from tokenloom.tasks.plan import plan_build
-    from tokenloom.tasks.publish import finish_build
 
     start = time.monotonic()
     with add_source_line(spec):
         plan = run_one_directly("plan", lambda: plan_build(spec))
-        return finish_build(plan, start) if plan.published else None
+        return finish_published(plan, start) if plan.published else None
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:

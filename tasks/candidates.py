@@ -19,6 +19,7 @@ from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
+from tokenloom.storage.versions.leases import building
 from tokenloom.storage.versions.published import is_published, missing_file, version_path
 from tokenloom.storage.work.candidates import (
     Candidate,
@@ -72,6 +73,11 @@ def publish_candidate(store: Store, version: str, forced_because: str | None = N
     check_reason(forced_because or _REASON)
     if not has_candidate(store, version):
         return _published_before(store, version)
+    with building(store, version):  # no collector deletes it while it is read and published
+        return _publish(store, version, forced_because)
+
+
+def _publish(store: Store, version: str, forced_because: str | None) -> Publication:
     with _naming_next_step():
         candidate = read_candidate(store, version)
     if is_published(store, version):

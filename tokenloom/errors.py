@@ -7,6 +7,7 @@
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
     │   └── EncoderMismatch             a fast encoder does not give the ids of the reference library
     ├── StoreError      (OSError)       the store can't be read or written
+    │   └── VersionDeleted              `tokenloom gc` has deleted the version, or is deleting it
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
     ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build recreates it, at most twice
     │   └── DistrustedEncoder           it holds ids of a fast encoder that must not be used any more
@@ -84,6 +85,10 @@ class EncoderMismatch(TokenizerError):
 
 class StoreError(TokenloomError, OSError):
     """The store can't be read or written. The message names the path and the system's reason."""
+
+
+class VersionDeleted(StoreError):
+    """`tokenloom gc` has deleted the version, or is deleting it."""
 
 
 class FormatError(TokenloomError, ValueError):

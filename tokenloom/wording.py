@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,34 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, left = divmod(minutes, 60)
     return f"{hours:,} h {left} min" if hours else f"{minutes} min {rest} s"
+
+
+def shown_age(seconds: float) -> str:
+    """Return an age or a limit in its largest units: "45 s", "12 min", "3 h", "2 days 5 h"."""
+    seconds = max(0.0, seconds)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours = round(seconds / 3600)
+    if hours < 48:
+        return f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days:,} days {hours} h" if hours else f"{days:,} days"
+
+
+def seconds_of(text: str) -> float:
+    """Return a time as seconds: "24h" -> 86400.0; units are s, m, h and d, and 0 needs none.
+
+    Raises ValueError for another form.
+    """
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhd])", text)
+    if match:
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    if text == "0":
+        return 0.0
+    raise ValueError(f"{text!r} is not a time: write a number and s, m, h or d, such as 24h, 30m or 7d")
 
 
 def about(seconds: float) -> str:

@@ -44,7 +44,11 @@ def completed(result: dict[str, Any]) -> State[dict[str, Any]]:
     Args:
         result: see BuildResult.to_json.
     """
-    message = outcome(result)
+    return completed_with(outcome(result), result)
+
+
+def completed_with(message: str, result: dict[str, Any]) -> State[dict[str, Any]]:
+    """Return the final state of a successful run, with its message and result, and log the message as its last line."""
     get_run_logger().info("%s", message)
     log_filter.ended.add(str(this_run.get_id()))
     return Completed(message=message, data=result)

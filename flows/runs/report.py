@@ -19,6 +19,8 @@ from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.retention.collect import Collected
+from tokenloom.tasks.retention.collect import outcome_line as collection_line
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
@@ -178,6 +180,18 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
     lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MAX_ROWS])]
     create_markdown_artifact(
         "\n".join(lines), key=f"{artifact_key(dataset)}-verification", description=result["reference"]
+    )
+
+
+def show_collection(found: Collected) -> None:
+    """Write what became of each version, and which leftovers were deleted, as a table artifact."""
+    rows = [{"version": version, "outcome": outcome, "why": printable(why)} for version, outcome, why in found.rows()]
+    rows += [
+        {"version": "", "outcome": "deleted", "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
+        for each in found.leftovers
+    ]
+    create_table_artifact(
+        _first(rows), key=f"{artifact_key(found.dataset)}-collection", description=collection_line(found)
     )
 
 

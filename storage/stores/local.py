@@ -7,11 +7,12 @@ files (spills and their records) are not synced: their checksums show damage, an
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -20,7 +21,7 @@ from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
 from tokenloom.storage.stores.local_files import check_folder, check_regular, make_folder, sync, sync_folder
-from tokenloom.storage.stores.store import TMP, Store
+from tokenloom.storage.stores.store import TMP, Store, StoredFile
 
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
 _STALE_SECONDS = 24 * 3600
@@ -112,6 +113,33 @@ class LocalStore(Store):
                         found[entry.name] = entry.stat().st_size
         return dict(sorted(found.items()))
 
+    def modified(self, path: str) -> float | None:
+        """Return when the file at `path` was written, by the clock of its file system; None if it does not exist."""
+        try:
+            with translate_read_errors(self.local(path)):
+                status = self.local(path).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_mtime if stat.S_ISREG(status.st_mode) else None
+
+    def files_below(self, folder: str) -> dict[str, StoredFile]:
+        """Return all files in `folder` and below, by path, sorted; a link is a file of its own."""
+        found: dict[str, StoredFile] = {}
+        pending = [folder]
+        while pending:
+            at = pending.pop()
+            place = self.local(at)
+            with suppress(FileNotFoundError), translate_read_errors(place), os.scandir(place) as entries:
+                for entry in entries:
+                    path = f"{at}/{entry.name}".lstrip("/")
+                    with suppress(FileNotFoundError):  # deleted since the folder was listed
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(path)
+                        else:
+                            status = entry.stat(follow_symlinks=False)
+                            found[path] = StoredFile(status.st_size, status.st_mtime)
+        return dict(sorted(found.items()))
+
     # ---- reading
 
     def read(self, path: str) -> bytes:
@@ -198,6 +226,20 @@ class LocalStore(Store):
             self._check_inside(final.parent)
             final.unlink(missing_ok=True)
 
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Delete the files at `paths`; files that do not exist are ignored."""
+        for path in paths:
+            self.remove(path)
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """Delete `folder` and the folders below it, as far as they hold no file."""
+        final = self.local(folder)
+        with translate_write_errors(final):
+            self._check_inside(final)
+            for place, _, _ in os.walk(final, topdown=False):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    _remove_if_empty(place)
+
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
         before = time.time() - _STALE_SECONDS
@@ -239,6 +281,14 @@ def _fill(file: io.FileIO, buffer: memoryview) -> int:
     while filled < len(buffer) and (num_bytes := file.readinto(buffer[filled:])):
         filled += num_bytes
     return filled
+
+
+def _remove_if_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _retry_if_deleted(write: Callable[[], None]) -> None:

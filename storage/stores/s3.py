@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from tokenloom.storage.stores.urls import bucket_and_key
 
 PART_BYTES = 32 * 2**20
 _MAX_PARTS = 10_000  # a limit of S3
+_MAX_REMOVED = 1000  # in one request; a limit of S3
 _PARTS_AT_ONCE = 4
 _logger = logging.getLogger("tokenloom")
 
 
 def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: bool) -> list[dict[str, Any]]:
-    """Return {"name", "type", "size", "ETag"} of the objects whose keys begin with `prefix`, as fsspec does.
+    """Return {"name", "type", "size", "ETag", "LastModified"} of the objects whose keys begin with `prefix`.
 
     Args:
         calls: the requests to the store.
@@ -52,7 +54,21 @@ def _folder(bucket: str, prefix: str) -> dict[str, Any]:
 
 
 def _file(bucket: str, item: dict[str, Any]) -> dict[str, Any]:
-    return {"name": f"{bucket}/{item['Key']}", "type": "file", "size": item["Size"], "ETag": item["ETag"]}
+    shown = {"size": item["Size"], "ETag": item["ETag"], "LastModified": item["LastModified"]}
+    return {"name": f"{bucket}/{item['Key']}", "type": "file", **shown}
+
+
+def remove_s3(calls: RemoteCalls, place: str, urls: Sequence[str]) -> None:
+    """Delete objects of one bucket, a thousand in a request; objects that do not exist are ignored.
+
+    Raises StoreError, which names an object, if the store refuses to delete it.
+    """
+    bucket = bucket_and_key(place)[0]
+    for start in range(0, len(urls), _MAX_REMOVED):
+        keys = [{"Key": bucket_and_key(url)[1]} for url in urls[start : start + _MAX_REMOVED]]
+        answer = _write(calls, place, "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+        if failed := answer.get("Errors"):
+            raise StoreError(f"s3://{bucket}/{failed[0]['Key']}: can't be deleted ({failed[0].get('Message')})")
 
 
 def put_file(calls: RemoteCalls, place: str, path: str) -> str:

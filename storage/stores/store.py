@@ -10,10 +10,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a store; `modified` is when it was written, in seconds since 1970, by the store's clock."""
+
+    num_bytes: int
+    modified: float
 
 
 class Store(ABC):
@@ -73,6 +82,20 @@ class Store(ABC):
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
 
+    @abstractmethod
+    def modified(self, path: str) -> float | None:
+        """Return when the file at `path` was written, in seconds since 1970, by the store's clock; None if missing.
+
+        Object stores may round it down to a second. Raises StoreError if the store does not say.
+        """
+
+    @abstractmethod
+    def files_below(self, folder: str) -> dict[str, StoredFile]:
+        """Return all files in `folder` and in the folders below it, by path in the store, sorted; follows no link.
+
+        Empty if the folder does not exist. Raises StoreError if the store does not say when a file was written.
+        """
+
     # ---- reading
 
     @abstractmethod
@@ -130,6 +153,14 @@ class Store(ABC):
     @abstractmethod
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
+
+    @abstractmethod
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Delete the files at `paths`, in any order; files that do not exist are ignored."""
+
+    @abstractmethod
+    def remove_empty_folders(self, folder: str) -> None:
+        """Delete `folder` and the folders below it, as far as they hold no file."""
 
     @abstractmethod
     def remove_stale_temporaries(self) -> None:

@@ -14,6 +14,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message, raise_unless_damage
 from tokenloom.storage.verification.shard_checks import ShardClaim
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.numbered_entries import entry_numbers
 from tokenloom.storage.versions.published import is_published, version_path
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import counted
@@ -110,7 +111,7 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
     published = cache(partial(is_published, store))
     for tag in store.names("tags"):
         paths = [f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")]
-        numbers = tags.entry_numbers(path.rpartition("/")[2] for path in paths)
+        numbers = entry_numbers(path.rpartition("/")[2] for path in paths)
         others = set(paths).difference(tags.entry_path(tag, number) for number in numbers)
         warnings += [f"{path}: not an entry of the log" for path in sorted(others)]
         entries, problems = _read_log(store, tag, numbers)

@@ -11,6 +11,7 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.retirement import refuse_deleted
 
 if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
@@ -34,11 +35,15 @@ def published_versions(store: Store) -> list[str]:
 
 
 def load_manifest(store: Store, version: str) -> Manifest:
-    """Return the manifest of a version; raises StoreError if it is missing, FormatError if it is damaged."""
+    """Return the manifest of a version; raises StoreError if it is missing, FormatError if it is damaged.
+
+    If `tokenloom gc` deleted it, the StoreError is a VersionDeleted.
+    """
     path = version_path(version, NAME)
     try:
         manifest = read_manifest(store.read(path), store.place(path))
     except FileNotFoundError as error:
+        refuse_deleted(store, version)
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     if manifest.version != version:
         raise FormatError(f"{store.place(path)}: it is the manifest of {manifest.version}, not of {version}")

@@ -11,6 +11,7 @@ from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
+from tokenloom.storage.versions.retirement import warn_if_retired
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
@@ -45,6 +46,14 @@ def parse_reference(text: str) -> Reference:
     return Reference(store, dataset, name)
 
 
+def parse_dataset(text: str) -> Store:
+    """Return the folder of the dataset that STORE/DATASET names; raises StoreError if the text is not such a name."""
+    reference = parse_reference(text)
+    if "@" in text.rpartition("/")[2]:
+        raise StoreError(f"{reference}: name the dataset alone: {reference.store}/{reference.dataset}")
+    return dataset_store(reference.store, reference.dataset)
+
+
 def dataset_store(store: str, dataset: str) -> Store:
     """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
 
@@ -61,17 +70,33 @@ def dataset_store(store: str, dataset: str) -> Store:
 def resolve(reference: Reference) -> tuple[Store, Manifest]:
     """Return the dataset's store and the manifest of the version that `reference` names.
 
+    Warns (UserWarning) if it names a version that is retired.
+
     Raises:
         StoreError: there is no such dataset, tag or version.
         FormatError: tag log or manifest are damaged.
     """
+    store, version = find_version(reference)
+    manifest = load_manifest(store, version)
+    if version == reference.name:  # a tag names no retired version
+        warn_if_retired(store, version)
+    return store, manifest
+
+
+def find_version(reference: Reference) -> tuple[Store, str]:
+    """Return the dataset's store and the version that `reference` names, which may be missing.
+
+    Raises:
+        StoreError: there is no such dataset or tag.
+        FormatError: the tag's log is damaged.
+    """
     store = dataset_store(reference.store, reference.dataset)
     if VERSION_PATTERN.match(reference.name):
-        return store, load_manifest(store, reference.name)
+        return store, reference.name
     entry = tags.newest(store, reference.name)
     if entry is None:
         raise StoreError(why_missing(store, reference))
-    return store, load_manifest(store, entry.version)
+    return store, entry.version
 
 
 def why_missing(store: Store, reference: Reference) -> str:

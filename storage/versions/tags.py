@@ -5,10 +5,6 @@ A tag is moved by the exclusive create of number + 1, so one of two movers gets 
 
 from __future__ import annotations
 
-import datetime
-import os
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
@@ -16,8 +12,11 @@ from tokenloom.storage.formats.canonical import read_signed, sign_record
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, leasing
+from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers
+from tokenloom.storage.versions.numbered_entries import now as now
+from tokenloom.storage.versions.numbered_entries import user as user
 
-_ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 LATEST, TRYOUT = "latest", "tryout"  # the tags that builds and try-outs move
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
@@ -38,11 +37,6 @@ class TagEntry(TagRecord):
     """One move of a tag; `number` counts from 1."""
 
     number: int
-
-
-def entry_numbers(names: Iterable[str]) -> list[int]:
-    """Return the sorted numbers of the entries among the names in a tag's folder."""
-    return sorted(int(name[:8]) for name in names if _ENTRY.match(name))
 
 
 def newest_number(store: Store, tag: str) -> int:
@@ -91,15 +85,27 @@ def log(store: Store, tag: str) -> list[TagEntry]:
 
 
 def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
-    """Move `tag` to `version`, if its newest entry is still number `seen_number`.
+    """Move `tag` to `version`, if its newest entry is still number `seen_number`; un-retire the version.
 
-    Raises FileExistsError if it has moved since.
+    Raises:
+        FileExistsError: the tag has moved since.
+        VersionDeleted: the version is deleted, or is being deleted.
     """
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     record = TagRecord(version, previous, now(), user(), reason)
-    store.create(entry_path(tag, number), sign_record(record))
+    with leasing(store, version, TAG, TAG_SECONDS):  # until the entry is visible, no collector deletes the version
+        store.create(entry_path(tag, number), sign_record(record))
     return read_entry(store, tag, number)
+
+
+def tagged_versions(store: Store) -> dict[str, list[str]]:
+    """Return the tags of each version that the newest entry of a tag names; raises FormatError if one is damaged."""
+    found: dict[str, list[str]] = {}
+    for tag in store.names("tags"):
+        if entry := newest(store, tag):
+            found.setdefault(entry.version, []).append(tag)
+    return found
 
 
 def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str | None:
@@ -126,21 +132,6 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     return None
 
 
-def now() -> str:
-    """Return this machine's time, ISO 8601 in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def user() -> str:
-    """Return the name of the user who runs this process."""
-    import getpass  # a reader does not need it
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user often has no name
-        return f"uid {os.getuid()}"
-
-
 def entry_path(tag: str, number: int) -> str:
     """Return the path of entry `number` of a tag's log, relative to the dataset's folder."""
-    return f"tags/{tag}/{number:08d}.json"
+    return f"tags/{tag}/{entry_name(number)}"

@@ -21,7 +21,7 @@ from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publish import BuildResult
 
 
-def make_spec(store: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
+def make_spec(store: Path | str, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
     """Return a spec of dataset `data` with the byte tokenizer, unless `fields` say otherwise."""
     required = {"dataset": "data", "store": str(store), "sources": list(sources), "tokenizer": {"kind": "byte"}}
     return BuildSpec.model_validate(required | fields)

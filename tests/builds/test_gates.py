@@ -162,7 +162,8 @@ def test_a_publication_that_is_interrupted_at_any_write_can_be_repeated(folder: 
         record = decode_build(store.read(version_path(version, BUILD)), BUILD)
         assert (record.forced, find_candidates(store)) == (REASON, {})
         num_writes += 1
-    assert num_writes == 5  # build.json, manifest, tag, and the candidate's two files
+    # build.json, manifest, tag, the candidate's two files; two leases, each written and deleted
+    assert num_writes == 9
 
 
 def interrupted(call: Callable[[], object], num_writes: int) -> bool:

@@ -14,6 +14,7 @@ from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import s3
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store_clock import store_time
 from tokenloom.storage.stores.store_file import StoreFile
 
 MIB = 2**20
@@ -156,6 +157,38 @@ class StoreConformance:
         for use in (store.read, store.exists, store.names, store.remove, lambda name: store.create(name, b"")):
             with pytest.raises(StoreError, match="would leave the store"):
                 use(name)
+
+    def test_files_below_a_folder_are_listed_with_length_and_time(self, store: Store) -> None:
+        assert store.files_below("a") == {}
+        for path in ("a/b/c/deep", "a/top", "a2/other", "z"):
+            store.replace(path, path.encode())
+        found = store.files_below("a")
+        assert {path: file.num_bytes for path, file in found.items()} == {"a/b/c/deep": 10, "a/top": 5}
+        everything = store.files_below("")
+        assert [path for path in everything if not path.startswith("work")] == ["a/b/c/deep", "a/top", "a2/other", "z"]
+        assert {path: file.modified for path, file in found.items()} == {path: store.modified(path) for path in found}
+        assert (store.modified("a"), store.modified("a/none")) == (None, None)
+
+    def test_the_stores_clock_runs_forward(self, store: Store) -> None:
+        first = store_time(store)
+        store.replace("a/file", b"data")
+        written = store.modified("a/file")
+        assert written is not None
+        assert first <= written <= store_time(store)
+        assert store.files_below("work/tmp").keys() <= {"work/tmp/exclusive"}
+
+    def test_files_and_the_folders_they_leave_empty_are_removed(self, store: Store) -> None:
+        paths = [f"v/{number % 3}/{number}" for number in range(count(12, 1100))]
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda path: store.replace(path, b"data", durable=False), [*paths, "v/other", "w/file"]))
+        store.remove_files([*paths, "v/none", "none/none"])
+        store.remove_empty_folders("v")
+        assert list(store.files_below("v")) == ["v/other"]
+        store.remove_files(["v/other"])
+        store.remove_empty_folders("v")
+        store.remove_empty_folders("v")
+        assert not store.exists("v")
+        assert store.read("w/file") == b"data"
 
     # ---- reading
 

@@ -154,14 +154,16 @@ def assert_failed_with(run: FlowRun, message: str) -> None:
     assert state is not None and (state.is_failed(), state.name) == (True, "Failed")
 
 
-def test_the_deployments_exist_and_the_nightly_schedule_is_inactive(up: Up) -> None:
+def test_the_deployments_exist_and_the_nightly_schedules_are_inactive(up: Up) -> None:
     with get_client(sync_client=True) as client:
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
+        collect = client.read_deployment_by_name("collect-garbage/collect-garbage")
     assert (build.entrypoint, build.pull_steps) == ("tokenloom.flows.build_dataset.build_dataset", [])
     assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1  # until it is set
-    (schedule,) = nightly.schedules
-    assert (schedule.active, schedule.schedule.cron, schedule.schedule.timezone) == (False, "0 2 * * *", "UTC")  # type: ignore[union-attr]
+    for deployment, cron in ((nightly, "0 2 * * *"), (collect, "0 4 * * *")):
+        (schedule,) = deployment.schedules
+        assert (schedule.active, schedule.schedule.cron, schedule.schedule.timezone) == (False, cron, "UTC")  # type: ignore[union-attr]
 
 
 def test_a_build_on_the_command_line_finds_the_server(up: Up) -> None:

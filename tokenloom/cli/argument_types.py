@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from tokenloom.wording import seconds_of
+
+_MAX_DAYS = 36_500
+
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a version."""
@@ -44,6 +48,55 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="worker processes (default: one per core; 0: no worker processes)",
     )
     parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what `tokenloom gc` keeps."""
+    parser.add_argument(
+        "--keep-last",
+        type=count_up_to(10**6),
+        metavar="N",
+        help="keep the N versions that were published last",
+    )
+    parser.add_argument(
+        "--keep-days",
+        type=days,
+        metavar="DAYS",
+        help="keep versions that were published less than DAYS days ago",
+    )
+    parser.add_argument(
+        "--grace",
+        type=duration,
+        default=duration("24h"),
+        metavar="TIME",
+        help="how long a version stays retired before a run deletes it: 24h, 30m, 7d (default: 24h)",
+    )
+    parser.add_argument(
+        "--keep-work",
+        type=duration,
+        default=duration("7d"),
+        metavar="TIME",
+        help="how long unpublished candidates stay, and spills that no version uses (default: 7d)",
+    )
+
+
+def duration(text: str) -> float:
+    """Return a time such as 24h, 30m, 7d, 45s or 0 in seconds."""
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def days(text: str) -> float:
+    """Return a number of days, at least 0, which may be a fraction."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from error
+    if not 0 <= value <= _MAX_DAYS:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, {_MAX_DAYS}]")
+    return value
 
 
 def count_up_to(maximum: int) -> Callable[[str], int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
+from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int32s
 from tokenloom.reader.sample_source import SampleSource
@@ -21,8 +22,9 @@ from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.plans import PACKINGS
-from tokenloom.storage.versions.published import check_split
-from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.leases import READER, READER_SECONDS, Lease
+from tokenloom.storage.versions.published import check_split, load_manifest
+from tokenloom.storage.versions.references import find_version, parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class DatasetOptions(TypedDict, total=False):
     verify: str
     access: str
     cache: ShardCache | None
+    lease: bool
 
 
 class TokenDataset(SplitSamples, SampleSource):
@@ -71,10 +74,14 @@ class TokenDataset(SplitSamples, SampleSource):
             shards in a remote store, only the blocks of the samples that are read are downloaded. It makes more
             requests, and needs the `.blocks` files.
         cache: holds the shards of a remote store; None for `ShardCache.default()`.
+        lease: keep `tokenloom gc` from deleting the version while it is read: hold a lease on it, which lasts a day
+            and is renewed while samples are read. The store must be writable. `dataset.lease.release()` ends it; else
+            it ends with the dataset.
 
     Raises:
         ValueError: an argument is out of range.
-        StoreError: the dataset, version or split does not exist.
+        StoreError: the dataset, version or split does not exist; with `lease`, the store can't be written. If gc
+            deleted the version, the StoreError is a VersionDeleted.
         FormatError: the manifest is damaged; or, on first use, a shard.
     """
 
@@ -92,6 +99,7 @@ class TokenDataset(SplitSamples, SampleSource):
         verify: str = "open",
         access: str = "mmap",
         cache: ShardCache | None = None,
+        lease: bool = False,
     ) -> None:
         checked_choice("packing", packing, PACKINGS)
         checked_choice("labels", labels, LABELS)
@@ -104,7 +112,7 @@ class TokenDataset(SplitSamples, SampleSource):
         )
         if (options.verify, options.access) == ("full", "range"):
             raise ValueError('verify="full" reads whole shards, which access="range" never downloads: choose one')
-        files = _open_split(reference, split, cache, options)
+        files = _open_split(reference, split, cache, options, lease=lease)
         tokenizer = files.manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
@@ -131,6 +139,11 @@ class TokenDataset(SplitSamples, SampleSource):
             f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} a sample takes at least "
             f"{needed:,} tokens of one {what}, and no {what} has that many; use a smaller seq_len{step}"
         )
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease on the version; None without `lease=True`."""
+        return self.files.lease
 
     def __repr__(self) -> str:
         how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
@@ -194,14 +207,30 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
 
 
 def _open_split(
-    reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions
+    reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions, *, lease: bool
 ) -> ShardFiles:
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
-    store, manifest = resolve(parse_reference(reference))
+    held = None
+    if lease:  # before the manifest is read: from then on, gc deletes nothing
+        held = _lease(reference)
+        store, manifest = held.store, load_manifest(held.store, held.version)
+    else:
+        store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
     by_blocks, only_blocks = options.verify == "open", options.access == "range"
-    return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks)
+    return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks, lease=held)
+
+
+def _lease(reference: str) -> Lease:
+    """Return a lease on the version that a reference names; raise StoreError if the store can't be written."""
+    store, version = find_version(parse_reference(reference))
+    try:
+        return Lease(store, version, READER, READER_SECONDS)
+    except VersionDeleted:
+        raise
+    except (StoreError, WorkError) as error:
+        raise StoreError(f"{reference}: lease=True writes a file into the store: {error}") from error
 
 
 def _arrays(window: RowWindow) -> Sample:

@@ -20,7 +20,12 @@ from tokenloom.automations import install_crash_automation, install_crash_report
 from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import POOL, page_of
 
-NAMES = ("build-dataset/build-dataset", "rebuild-dataset/rebuild-nightly", "verify-dataset/verify-dataset")
+NAMES = (
+    "build-dataset/build-dataset",
+    "rebuild-dataset/rebuild-nightly",
+    "verify-dataset/verify-dataset",
+    "collect-garbage/collect-garbage",
+)
 _OLD = "build-dataset/rebuild-nightly"  # created by releases whose schedules contained a whole spec
 _OLD_SCHEDULE = CronSchedule(cron="0 2 * * *", timezone="UTC")  # those releases made it inactive
 _FILE = Path(__file__).parents[1] / "prefect.yaml"

@@ -39,7 +39,7 @@ def run(out: Output) -> DeployResult:
 
     heartbeat = heartbeat_seconds(url)
     kept = deploy_all(url, heartbeat)
-    out.line(f"deployed build-dataset, rebuild-nightly and verify-dataset to {url}, work pool {POOL}")
+    out.line(f"deployed build-dataset, rebuild-nightly, verify-dataset and collect-garbage to {url}, work pool {POOL}")
     print_kept(out, kept)
     out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
     out.line(f"next: prefect worker start --pool {POOL}")

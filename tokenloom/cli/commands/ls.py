@@ -17,6 +17,7 @@ from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.numbered_entries import entry_numbers
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import TagEntry
@@ -142,7 +143,7 @@ def _readable_log(store: Store, tag: str) -> tuple[list[TagEntry], bool]:
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
     entries = []
-    for number in tags.entry_numbers(store.names(f"tags/{tag}")):
+    for number in entry_numbers(store.names(f"tags/{tag}")):
         with suppress(FormatError, StoreError):
             entries.append(tags.read_entry(store, tag, number))
     return entries, False

@@ -58,6 +58,7 @@ def _print(out: Output, home: Path, services: Services) -> None:
     out.line(f"build           {services.pages['build-dataset']}")
     out.line(f"schedule        {services.pages['rebuild-nightly']}")
     out.line(f"verify          {services.pages['verify-dataset']}")
+    out.line(f"collect         {services.pages['collect-garbage']}")
     print_kept(out, services.kept)
     out.line(f"data and logs   {home}")
     out.line(f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")

@@ -15,10 +15,12 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
+from tokenloom.storage.versions.retirement import refuse_deleted
 
 if TYPE_CHECKING:
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
+    from tokenloom.storage.versions.leases import Lease
 
 _NUM_REQUESTS = 16  # for `.blocks` files, at a time
 
@@ -33,6 +35,7 @@ class ShardFiles:
         cache: the cache of a remote store; None for the default one.
         by_blocks: whether shards of a remote store may be read before all of their bytes are here.
         only_blocks: whether they are never downloaded as a whole.
+        lease: the lease on the version; it is renewed while shards are read.
     """
 
     def __init__(
@@ -44,10 +47,12 @@ class ShardFiles:
         *,
         by_blocks: bool = True,
         only_blocks: bool = False,
+        lease: Lease | None = None,
     ) -> None:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
+        self.lease = lease
         self._by_blocks, self.only_blocks = by_blocks, only_blocks
         self.cache = (cache or _default_cache()) if self.is_remote else None
 
@@ -62,9 +67,16 @@ class ShardFiles:
         A copy in the cache that is damaged or has been removed is downloaded again, once, as a whole.
 
         Raises:
-            StoreError: the shard is missing, or can't be read or downloaded.
+            StoreError: the shard is missing, or can't be read or downloaded; if gc deleted the version, VersionDeleted.
             FormatError: the shard is damaged, or is not the one that the manifest lists.
         """
+        try:
+            return self._open_or_restore(index, open_path)
+        except (StoreError, FormatError):
+            refuse_deleted(self.store, self._version)
+            raise
+
+    def _open_or_restore(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
         blocks = self.cache.begin(self._request(index)) if self.cache is not None else None
         try:
             return self._open(index, blocks.path if blocks else self.path(index), open_path, blocks)

@@ -1,0 +1,55 @@
+"""The Prefect flow `collect-garbage`, which retires and deletes the versions of a dataset that nobody keeps."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from prefect import flow
+from pydantic import Field
+
+from tokenloom.errors import SpecError
+from tokenloom.flows.build_dataset import absolute_path
+from tokenloom.flows.runners import run_one
+from tokenloom.flows.runs import report
+from tokenloom.flows.runs.hooks import VERIFY_HOOKS, completed_with
+from tokenloom.storage.versions.references import parse_dataset
+from tokenloom.tasks.retention.collect import Collected, collect, outcome_line
+from tokenloom.tasks.retention.policy import Policy
+from tokenloom.wording import seconds_of
+
+
+@flow(name="collect-garbage", **VERIFY_HOOKS)
+def collect_garbage(
+    dataset: Annotated[str, Field(min_length=1)],
+    keep_last: Annotated[int, Field(ge=0)] = 3,
+    keep_days: Annotated[float, Field(ge=0)] = 30,
+    grace: str = "24h",
+    keep_work: str = "7d",
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Retire versions that no rule, tag or lease keeps; delete those that an earlier run retired, and leftovers.
+
+    Args:
+        dataset: Required: STORE/DATASET, such as s3://corpora/store/news. A relative path needs TOKENLOOM_HOME.
+        keep_last: Keep this many of the versions that were published last.
+        keep_days: Keep versions that were published less than this many days ago.
+        grace: How long a version stays retired before a run deletes it: 24h, 30m, 7d.
+        keep_work: How long unpublished candidates stay, and spills that no version uses.
+        dry_run: Change nothing; show what a run would do.
+
+    Returns:
+        The JSON object of `tokenloom gc --json`: deleted, retired, kept, bytes and more.
+    """
+    store = parse_dataset(absolute_path("dataset", dataset.strip().rstrip("/")))
+    policy = Policy(keep_last, keep_days, _seconds("grace", grace), _seconds("keep_work", keep_work))
+    found: Collected = run_one("collect", lambda: collect(store, policy, dry_run=dry_run))
+    report.name_run(found.dataset, "collected")
+    report.show_collection(found)
+    return completed_with(outcome_line(found), found.to_json())  # type: ignore[return-value]  # Prefect returns its data
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return seconds_of(text.strip())
+    except ValueError as error:
+        raise SpecError(f"{name}: {error}") from error

@@ -1,0 +1,152 @@
+"""Collect a dataset: retire versions that no rule keeps, delete those that were retired before, and leftovers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tokenloom.errors import StoreError
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store_clock import store_time
+from tokenloom.storage.versions.retirement import KEPT, RETIRED, change_state
+from tokenloom.tasks.retention.deletion import Used, delete_version
+from tokenloom.tasks.retention.leftovers import Leftovers, find_leftovers
+from tokenloom.tasks.retention.policy import Action, Decision, Policy, decide
+from tokenloom.tasks.retention.survey import survey, version_files
+from tokenloom.wording import shown_bytes
+
+_FILES_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A version that a collection kept, and why."""
+
+    version: str
+    why: str
+
+
+@dataclass
+class Collected:
+    """What a collection did, or with `dry_run` would do; `bytes` is what it freed."""
+
+    dataset: str
+    dry_run: bool
+    deleted: list[str] = field(default_factory=list)
+    retired: list[str] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    leftovers: list[Leftovers] = field(default_factory=list)
+    bytes: int = 0
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return (version, what became of it, why) of each version, for tables."""
+        gone = [(version, "deleted", "retired before") for version in self.deleted]
+        begun = [(version, "retired", "no rule keeps it; a run after the grace deletes it") for version in self.retired]
+        return [*gone, *begun, *((each.version, "kept", each.why) for each in self.kept)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `gc --json` prints."""
+        return {
+            "dataset": self.dataset,
+            "dry_run": self.dry_run,
+            "deleted": self.deleted,
+            "retired": self.retired,
+            "kept": [asdict(each) for each in self.kept],
+            "leftovers": [
+                {"kind": each.kind, "files": len(each.paths), "bytes": each.bytes} for each in self.leftovers
+            ],
+            "bytes": self.bytes,
+        }
+
+
+def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected:
+    """Retire and delete versions of a dataset, and delete its leftovers.
+
+    Args:
+        store: the dataset's store.
+        policy: what to keep.
+        dry_run: change nothing, and return what a run would do.
+
+    Raises:
+        StoreError: there is no such dataset, the store can't be read or written, or it does not create exclusively.
+        FormatError: the newest entry of a tag or of a version's log is damaged; nothing was deleted.
+    """
+    if not {"versions", "tags", "work"} & set(store.names("")):
+        raise StoreError(f"{store.root}: no such dataset; name STORE/DATASET")
+    if not dry_run and not store.creates_exclusively():
+        raise StoreError(
+            f"{store.root}: this store lets two writers create the same name, so nothing can be deleted safely while "
+            "others write; `--dry-run` shows what to delete by hand (docs/stores.md)"
+        )
+    now = _now(store, dry_run=dry_run)
+    decisions = decide(survey(store, now), policy, now)
+    collected = Collected(str(store.root).rpartition("/")[2], dry_run)
+    for decision in decisions:
+        _apply(store, decision, now, collected)
+    stay = {each.status.version for each in decisions} - set(collected.deleted)
+    _remove_leftovers(store, find_leftovers(store, policy, now, stay), collected)
+    return collected
+
+
+def outcome_line(collected: Collected) -> str:
+    """Return what a collection did in one line."""
+    verb = "would free" if collected.dry_run else "freed"
+    return (
+        f"{collected.dataset}: {verb} {shown_bytes(collected.bytes)}; {len(collected.deleted):,} deleted, "
+        f"{len(collected.retired):,} retired, {len(collected.kept):,} kept"
+    )
+
+
+def _now(store: Store, *, dry_run: bool) -> float:
+    try:
+        return store_time(store)
+    except StoreError:
+        if not dry_run:
+            raise
+        return time.time()  # a user who may only read sees nearly the same
+
+
+def _apply(store: Store, decision: Decision, now: float, collected: Collected) -> None:
+    """Do what was decided about a version, unless somebody uses it by now."""
+    version, action = decision.status.version, decision.action
+    try:
+        if action == Action.DELETE:
+            collected.bytes += _delete(store, decision, now, dry_run=collected.dry_run)
+            collected.deleted.append(version)
+            return
+        if action == Action.RETIRE:
+            _change(store, decision, RETIRED, dry_run=collected.dry_run)
+            collected.retired.append(version)
+            return
+        if action == Action.UN_RETIRE:
+            _change(store, decision, KEPT, dry_run=collected.dry_run)
+        collected.kept.append(Kept(version, decision.why))
+    except Used as error:
+        collected.kept.append(Kept(version, str(error)))
+
+
+def _delete(store: Store, decision: Decision, now: float, *, dry_run: bool) -> int:
+    if dry_run:
+        return sum(file.num_bytes for file in version_files(store, decision.status.version).values())
+    return delete_version(store, decision.status, now)
+
+
+def _change(store: Store, decision: Decision, state: str, *, dry_run: bool) -> None:
+    if dry_run:
+        return
+    status = decision.status
+    try:
+        change_state(store, status.version, status.entry_number, state, f"gc: {decision.why}")
+    except FileExistsError as error:
+        raise Used("used again, or another gc changed it") from error
+
+
+def _remove_leftovers(store: Store, found: list[Leftovers], collected: Collected) -> None:
+    collected.leftovers += found
+    collected.bytes += sum(each.bytes for each in found)
+    if collected.dry_run:
+        return
+    for each in found:
+        for start in range(0, len(each.paths), _FILES_AT_ONCE):
+            store.remove_files(each.paths[start : start + _FILES_AT_ONCE])

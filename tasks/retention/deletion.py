@@ -1,0 +1,98 @@
+"""Delete a retired version: look again who uses it, claim it, then delete its manifest, then the rest.
+
+docs/retention.md states the protocol. A claim is an entry of the version's log. Files are deleted only while it is
+young, as a build may write the same files again once it is old.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tokenloom.errors import StoreError
+from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.retirement import DELETED, DELETING, RETIRED, change_state, newest_retirement
+from tokenloom.tasks.retention.survey import CANDIDATES, VersionStatus, users_of, version_files
+
+_EXTEND_SECONDS, _LAST_SECONDS = 300.0, 600.0  # retirement.CLAIM_SECONDS is the time after which others may continue
+_FILES_AT_ONCE = 1000
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
+
+
+class Used(Exception):
+    """A version is used after all, or another process changed its state; the message says which."""
+
+
+class _Claim:
+    """The right to delete the files of a version; `check` must be called before each request that deletes."""
+
+    def __init__(self, store: Store, version: str, seen_number: int) -> None:
+        self._store, self._version, self._number = store, version, seen_number
+        self._extend()
+
+    def _extend(self) -> None:
+        begin = time.clock_gettime(_CLOCK)  # before the entry exists
+        try:
+            self._number = change_state(self._store, self._version, self._number, DELETING, "gc").number
+        except FileExistsError as error:
+            raise Used("used again, or another gc deletes it") from error
+        self._begin = begin
+
+    def check(self) -> None:
+        """Raise StoreError if this process was too slow, so that others may have taken over."""
+        age = time.clock_gettime(_CLOCK) - self._begin
+        if age > _LAST_SECONDS:
+            raise StoreError(
+                f"{self._store.root}@{self._version}: this process stood still for {age:,.0f} s while it deleted the "
+                "version; run gc again in an hour, which continues"
+            )
+        if age > _EXTEND_SECONDS:
+            self._extend()
+
+    def end(self) -> None:
+        """Record that all files are deleted."""
+        try:
+            change_state(self._store, self._version, self._number, DELETED, "gc")
+        except FileExistsError as error:
+            raise Used("another gc took over, as this one was slow") from error
+
+
+def delete_version(store: Store, status: VersionStatus, now: float) -> int:
+    """Delete a version whose state is RETIRED or DELETING; return the number of bytes that it had.
+
+    Args:
+        store: the dataset's store.
+        status: the version, as it was surveyed.
+        now: the time by the store's clock, read before the survey.
+
+    Raises:
+        Used: it is tagged or leased now, or another process changed its state.
+        FormatError: the newest entry of a tag is damaged.
+        StoreError: the store can't be read or written.
+    """
+    _look_again(store, status, now)
+    claim = _Claim(store, status.version, status.entry_number)
+    files = version_files(store, status.version)
+    claim.check()
+    store.remove(version_path(status.version, NAME))
+    paths = list(files)
+    for start in range(0, len(paths), _FILES_AT_ONCE):
+        claim.check()
+        store.remove_files(paths[start : start + _FILES_AT_ONCE])
+    claim.check()
+    for folder in (version_path(status.version), f"{CANDIDATES}/{status.version}"):
+        store.remove_empty_folders(folder)
+    claim.end()
+    return sum(file.num_bytes for file in files.values())
+
+
+def _look_again(store: Store, status: VersionStatus, now: float) -> None:
+    entry = newest_retirement(store, status.version)
+    if entry is None or entry.number != status.entry_number:
+        raise Used("used again, or another gc deletes it")
+    if entry.state != RETIRED:  # DELETING: nobody may use it since that entry
+        return
+    users, tags_of = users_of(store, now)
+    if status.version in users or status.version in tags_of:
+        raise Used("used again")

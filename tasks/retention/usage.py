@@ -1,0 +1,107 @@
+"""What takes the room of a dataset: by version, spills, candidates, unfinished files, reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.retirement import RETIRED
+from tokenloom.tasks.retention.collect import Collected, collect
+from tokenloom.tasks.retention.policy import Policy
+from tokenloom.tasks.retention.survey import VersionStatus, survey
+
+_PARTS = {
+    "versions": "versions",
+    "work/spills": "spills",
+    "work/candidates": "candidates",
+    "work/tmp": "temporaries",
+    "reports": "reports",
+}
+
+
+@dataclass(frozen=True)
+class VersionUsage:
+    """The room of a version; `state` is "published", "retired", or "candidate" if it is not published."""
+
+    version: str
+    state: str
+    tags: list[str]
+    leases: list[str]
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DatasetUsage:
+    """The room of a dataset, in bytes; `candidates` are the records of builds in work/, also of published versions.
+
+    `other` is everything else: tags, leases, records. `gc_frees` is what a run of gc would free now.
+    """
+
+    dataset: str
+    bytes: int
+    versions: list[VersionUsage]
+    spills: int
+    candidates: int
+    temporaries: int
+    reports: int
+    other: int
+    gc_frees: int
+    gc_retires: list[str]
+
+
+def measure(store: Store, policy: Policy) -> DatasetUsage:
+    """Return what takes the room of a dataset, and what gc would free; changes nothing.
+
+    Args:
+        store: the dataset's store.
+        policy: that of the run of gc.
+
+    Raises:
+        StoreError: there is no such dataset, or the store can't be read.
+        FormatError: the newest entry of a tag or of a version's log is damaged.
+    """
+    would: Collected = collect(store, policy, dry_run=True)
+    files = store.files_below("")
+    sizes: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
+    for path, file in files.items():
+        folder, _, rest = path.partition("/")
+        if folder == "versions":
+            version = rest.partition("/")[0]
+            sizes[version] += file.num_bytes
+            numbers[version] += 1
+        parts[_part(path)] += file.num_bytes
+    versions = [_usage(each, numbers, sizes) for each in survey(store, now=0.0) if VERSION_PATTERN.match(each.version)]
+    return DatasetUsage(
+        dataset=would.dataset,
+        bytes=sum(file.num_bytes for file in files.values()),
+        versions=versions,
+        spills=parts["spills"],
+        candidates=parts["candidates"],
+        temporaries=parts["temporaries"],
+        reports=parts["reports"],
+        other=parts["other"],
+        gc_frees=would.bytes,
+        gc_retires=would.retired,
+    )
+
+
+def _part(path: str) -> str:
+    """Return the part of a dataset that a file belongs to."""
+    return next((part for folder, part in _PARTS.items() if path.startswith(f"{folder}/")), "other")
+
+
+def _usage(status: VersionStatus, numbers: Counter[str], sizes: Counter[str]) -> VersionUsage:
+    published = "retired" if status.state == RETIRED else "published"
+    return VersionUsage(
+        version=status.version,
+        state="candidate" if status.published is None else published,
+        tags=list(status.tags),
+        leases=list(status.users),
+        files=numbers[status.version],
+        bytes=sizes[status.version],
+    )

@@ -1,0 +1,259 @@
+"""A store in memory whose clock a test moves, and stores that stop before each operation."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.stores.store import Store, StoredFile
+
+
+class MemoryStore(Store):
+    """A store in memory; every write gets a time of its own from `clock`, which tests may advance.
+
+    Args:
+        files: the bytes of its files, by path.
+    """
+
+    is_local = False
+    root = "memory://store/data"
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.clock = 1_000_000.0
+        self.files = dict.fromkeys(files or {}, (b"", 0.0))
+        for path, data in (files or {}).items():
+            self._write(path, data)
+
+    def _write(self, path: str, data: bytes) -> None:
+        self.clock += 0.001
+        self.files[path] = (data, self.clock)
+
+    def place(self, path: str) -> str:
+        """See Store."""
+        if ".." in path.split("/") or path.startswith("/"):
+            raise StoreError(f"{path!r} would leave the store {self.root}")
+        return f"{self.root}/{path}" if path else self.root
+
+    def local(self, path: str) -> None:
+        """See Store."""
+
+    def creates_exclusively(self) -> bool:
+        """See Store."""
+        return True
+
+    def check_writable(self) -> None:
+        """See Store."""
+
+    def free_bytes(self) -> None:
+        """See Store."""
+
+    def is_damage(self, error: OSError) -> bool:
+        """See Store."""
+        return False
+
+    def exists(self, path: str) -> bool:
+        """See Store."""
+        return self.place(path) != "" and any(name == path or name.startswith(f"{path}/") for name in self.files)
+
+    def num_bytes(self, path: str) -> int | None:
+        """See Store."""
+        return len(self.files[path][0]) if path in self.files else None
+
+    def names(self, folder: str) -> list[str]:
+        """See Store."""
+        prefix = f"{folder}/" if folder else ""
+        self.place(folder)
+        return sorted({name.removeprefix(prefix).split("/")[0] for name in self.files if name.startswith(prefix)})
+
+    def lengths(self, folder: str) -> dict[str, int]:
+        """See Store."""
+        found = {name: self.num_bytes(f"{folder}/{name}") for name in self.names(folder)}
+        return {name: num_bytes for name, num_bytes in found.items() if num_bytes is not None}
+
+    def modified(self, path: str) -> float | None:
+        """See Store."""
+        return self.files[path][1] if path in self.files else None
+
+    def files_below(self, folder: str) -> dict[str, StoredFile]:
+        """See Store."""
+        prefix = f"{folder}/" if folder else ""
+        found = sorted((name, file) for name, file in self.files.items() if name.startswith(prefix))
+        return {name: StoredFile(len(data), modified) for name, (data, modified) in found}
+
+    def read(self, path: str) -> bytes:
+        """See Store."""
+        self.place(path)
+        try:
+            return self.files[path][0]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """See Store."""
+        data = self.read(path)
+        if len(data) < end:
+            raise FormatError(f"{path}: {len(data)} bytes, [{start}, {end}) wanted: cut short?")
+        return data[start:end]
+
+    def blocks(self, path: str) -> Iterator[memoryview]:
+        """See Store."""
+        yield memoryview(self.read(path))
+
+    def create(self, path: str, data: bytes) -> None:
+        """See Store."""
+        self.place(path)
+        if path in self.files:
+            raise FileExistsError(path)
+        self._write(path, data)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """See Store."""
+        self._write(path, data)
+
+    @contextmanager
+    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
+        """See Store."""
+        file = io.BytesIO()
+        yield file
+        self._write(path, file.getvalue())
+
+    def remove(self, path: str) -> None:
+        """See Store."""
+        self.place(path)
+        self.files.pop(path, None)
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """See Store."""
+        for path in paths:
+            self.remove(path)
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """See Store."""
+
+    def remove_stale_temporaries(self) -> None:
+        """See Store."""
+
+
+class SteppingStore(Store):
+    """A store that calls `step` before each operation. A listing of files is two operations, as that of a large folder.
+
+    Args:
+        inner: the store.
+        step: called before each operation.
+    """
+
+    is_local = False
+
+    def __init__(self, inner: Store, step: Callable[[str], None]) -> None:
+        self._inner, self._step, self.root = inner, step, inner.root
+
+    def place(self, path: str) -> str:
+        """See Store."""
+        return self._inner.place(path)
+
+    def local(self, path: str) -> None:
+        """See Store."""
+
+    def creates_exclusively(self) -> bool:
+        """See Store."""
+        return True
+
+    def check_writable(self) -> None:
+        """See Store."""
+
+    def free_bytes(self) -> None:
+        """See Store."""
+
+    def is_damage(self, error: OSError) -> bool:
+        """See Store."""
+        return False
+
+    def exists(self, path: str) -> bool:
+        """See Store."""
+        self._step(f"exists {path}")
+        return self._inner.exists(path)
+
+    def num_bytes(self, path: str) -> int | None:
+        """See Store."""
+        self._step(f"num_bytes {path}")
+        return self._inner.num_bytes(path)
+
+    def names(self, folder: str) -> list[str]:
+        """See Store."""
+        self._step(f"names {folder}")
+        return self._inner.names(folder)
+
+    def lengths(self, folder: str) -> dict[str, int]:
+        """See Store."""
+        self._step(f"lengths {folder}")
+        return self._inner.lengths(folder)
+
+    def modified(self, path: str) -> float | None:
+        """See Store."""
+        self._step(f"modified {path}")
+        return self._inner.modified(path)
+
+    def files_below(self, folder: str) -> dict[str, StoredFile]:
+        """See Store."""
+        self._step(f"files_below {folder}, first half")
+        first = self._inner.files_below(folder)
+        middle = f"{folder}/{'8' * 64}"
+        if folder == "leases":  # half of the random part of the names
+            middle = f"{folder}/{next((path.split('/')[1][:17] for path in first), '')}8"
+        self._step(f"files_below {folder}, second half")
+        second = self._inner.files_below(folder)
+        halves = {p: f for p, f in first.items() if p < middle} | {p: f for p, f in second.items() if p >= middle}
+        return dict(sorted(halves.items()))
+
+    def read(self, path: str) -> bytes:
+        """See Store."""
+        self._step(f"read {path}")
+        return self._inner.read(path)
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """See Store."""
+        self._step(f"read_range {path}")
+        return self._inner.read_range(path, start, end)
+
+    def blocks(self, path: str) -> Iterator[memoryview]:
+        """See Store."""
+        self._step(f"blocks {path}")
+        yield from self._inner.blocks(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        """See Store."""
+        self._step(f"create {path}")
+        self._inner.create(path, data)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """See Store."""
+        self._step(f"replace {path}")
+        self._inner.replace(path, data, durable=durable)
+
+    @contextmanager
+    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
+        """See Store."""
+        file = io.BytesIO()
+        yield file
+        self.replace(path, file.getvalue())
+
+    def remove(self, path: str) -> None:
+        """See Store."""
+        self._step(f"remove {path}")
+        self._inner.remove(path)
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """See Store."""
+        for path in paths:
+            self.remove(path)
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """See Store."""
+        self._step(f"remove_empty_folders {folder}")
+        self._inner.remove_empty_folders(folder)
+
+    def remove_stale_temporaries(self) -> None:
+        """See Store."""

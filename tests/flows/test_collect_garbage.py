@@ -1,0 +1,53 @@
+"""The flow collect-garbage: it retires and deletes as `tokenloom gc` does, and its run shows what and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+
+from tests.builders.retention_actors import built_files
+from tests.servers.running import artifact
+from tokenloom.errors import FormatError, SpecError
+from tokenloom.flows.collect_garbage import collect_garbage
+from tokenloom.storage.stores.local import LocalStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
+    """A dataset of two versions, whose store is below TOKENLOOM_HOME."""
+    built_files(tmp_path)
+    monkeypatch.setenv("TOKENLOOM_HOME", str(tmp_path))
+    return LocalStore(tmp_path / "store" / "data")
+
+
+def test_its_form_has_flat_fields_and_says_that_a_schedule_must_give_the_dataset() -> None:
+    schema = parameter_schema(collect_garbage)
+    assert schema.required == ["dataset"]
+    assert schema.properties["dataset"]["description"].startswith("Required: ")
+    assert {"keep_last", "keep_days", "grace", "keep_work", "dry_run"} < set(schema.properties)
+    assert not any("$ref" in json.dumps(field) for field in schema.properties.values())
+
+
+def test_two_runs_retire_then_delete_and_show_why(store: LocalStore) -> None:
+    first = collect_garbage("store/data", keep_last=1, keep_days=0, grace="0")
+    (retired,) = first["retired"]
+    second = collect_garbage("store/data/", keep_last=1, keep_days=0, grace="0")
+    assert second["deleted"] == [retired]
+    rows = json.loads(artifact("data-collection").data)
+    assert {row["version"]: (row["outcome"], row["why"]) for row in rows}[retired] == ("deleted", "retired before")
+    assert ("kept", "tagged latest") in [(row["outcome"], row["why"]) for row in rows]
+    assert retired not in store.names("versions")
+
+
+def test_a_mistake_ends_the_run_and_deletes_nothing(store: LocalStore) -> None:
+    with pytest.raises(SpecError, match="grace: 'tomorrow' is not a time"):
+        collect_garbage("store/data", grace="tomorrow")
+    store.replace("tags/prod/00000001.json", b"{}")
+    with pytest.raises(FormatError, match=r"tags/prod/00000001\.json"):
+        collect_garbage("store/data", keep_last=0, keep_days=0, grace="0")
+    assert store.names("retired") == []

@@ -1,0 +1,109 @@
+"""`tokenloom gc` and `tokenloom du`: their options, their JSON, their exit codes, and what they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.retention_actors import built_files
+from tokenloom.cli.main import main
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.wording import seconds_of, shown_age
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a dataset of two versions."""
+    return built_files(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture
+def store(files: dict[str, bytes], tmp_path: Path) -> LocalStore:
+    store = LocalStore(tmp_path / "store" / "data")
+    for path, data in files.items():
+        store.replace(path, data, durable=False)
+    return store
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    """Return the JSON of a command that succeeds."""
+    capsys.readouterr()
+    assert main([*map(str, arguments), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_gc_retires_then_deletes(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run(capsys, "gc", store.root, "--keep-last", 0)
+    assert (first["deleted"], len(first["retired"]), first["bytes"], first["dry_run"]) == ([], 1, 0, False)
+    assert [kept["why"] for kept in first["kept"]] == ["tagged latest"]
+    again = run(capsys, "gc", store.root, "--keep-last", 0)
+    assert [kept["why"] for kept in again["kept"]] != []
+    assert (again["deleted"], again["retired"]) == ([], [])
+    would = run(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0", "--dry-run")
+    did = run(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")
+    assert did["deleted"] == would["deleted"] == first["retired"]
+    assert did["bytes"] == would["bytes"] > 0
+    assert run(capsys, "ls", store.root)["versions"][0]["tags"] == ["latest"]
+
+
+def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gc", str(store.root), "--keep-days", "0", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("retired" in line and "no rule keeps it" in line for line in lines)
+    assert any("kept" in line and "tagged latest" in line for line in lines)
+    assert lines[-1] == "data: would free 0 bytes; 0 deleted, 1 retired, 1 kept"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "gc needs a rule"),
+        (
+            ["--keep-last", "1", "--grace", "a day"],
+            "'a day' is not a time: write a number and s, m, h or d",
+        ),
+        (["--keep-last", "-1"], "-1 is not in"),
+        (["--keep-days", "soon"], "'soon' is not a number of days"),
+        (["--keep-days", "-1"], "-1 is not in"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    store: LocalStore, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["gc", str(store.root), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_gc_takes_a_dataset_and_no_version(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gc", f"{store.root}@latest", "--keep-last", "1"]) == 1
+    assert "name the dataset alone" in capsys.readouterr().err
+    assert main(["gc", str(store.root.parent / "nothing"), "--keep-last", "1"]) == 1
+    assert "no such dataset" in capsys.readouterr().err
+
+
+def test_du_shows_a_store_and_a_dataset(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    usage = run(capsys, "du", store.root)
+    assert run(capsys, "du", store.root.parent)["datasets"] == usage["datasets"]
+    (data,) = usage["datasets"]
+    assert data["dataset"] == "data"
+    assert data["bytes"] == sum(file.num_bytes for file in store.files_below("").values())
+    assert sorted(each["tags"] for each in data["versions"]) == [[], ["latest"]]
+    run(capsys, "gc", store.root, "--keep-last", 0)
+    (data,) = run(capsys, "du", store.root, "--keep-last", 0, "--grace", "0")["datasets"]
+    assert data["gc_frees"] == run(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")["bytes"]
+    assert main(["du", str(store.root)]) == 0
+    assert "latest" in capsys.readouterr().out
+    assert main(["du", str(store.root / "nothing")]) == 1
+
+
+def test_times_are_read_and_shown() -> None:
+    assert [seconds_of(text) for text in ("0", "45s", "30m", "24h", "7d", "1.5h")] == [0, 45, 1800, 86400, 604800, 5400]
+    for text in ("", "h", "5", "-1h", "1e3s", "5 h", "1w"):
+        with pytest.raises(ValueError, match="is not a time"):
+            seconds_of(text)
+    shown = {0: "0 s", 89: "89 s", 90: "2 min", 5340: "89 min", 7200: "2 h", 172800: "2 days", 180000: "2 days 2 h"}
+    assert {seconds: shown_age(seconds) for seconds in shown} == shown
