@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import uuid
 from collections.abc import Mapping
 
 from tokenloom.errors import StoreError
@@ -17,6 +16,8 @@ def store_time(store: Store) -> float:
 
     Raises StoreError if the store cannot be written, or does not say when a file was written.
     """
+    import uuid  # a reader does not need it
+
     probe = f"{TMP}/clock.{uuid.uuid4().hex}"
     store.replace(probe, b"", durable=False)
     try:

@@ -12,7 +12,6 @@ from tokenloom.storage.formats.canonical import read_signed, sign_record
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, leasing
 from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers
 from tokenloom.storage.versions.numbered_entries import now as now
 from tokenloom.storage.versions.numbered_entries import user as user
@@ -91,6 +90,8 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
         FileExistsError: the tag has moved since.
         VersionDeleted: the version is deleted, or is being deleted.
     """
+    from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, leasing  # a reader moves no tag
+
     number = seen_number + 1
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     record = TagRecord(version, previous, now(), user(), reason)

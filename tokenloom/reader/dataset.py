@@ -22,7 +22,6 @@ from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.packing.plans import PACKINGS
-from tokenloom.storage.versions.leases import READER, READER_SECONDS, Lease
 from tokenloom.storage.versions.published import check_split, load_manifest
 from tokenloom.storage.versions.references import find_version, parse_reference, resolve
 from tokenloom.wording import counted
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream
     from tokenloom.reader.streams import DatasetStream, StreamOptions
     from tokenloom.storage.cache.shard_cache import ShardCache
+    from tokenloom.storage.versions.leases import Lease
 
 Sample = dict[str, Int64s | Int32s]
 
@@ -224,6 +224,8 @@ def _open_split(
 
 def _lease(reference: str) -> Lease:
     """Return a lease on the version that a reference names; raise StoreError if the store can't be written."""
+    from tokenloom.storage.versions.leases import READER, READER_SECONDS, Lease  # most readers need none
+
     store, version = find_version(parse_reference(reference))
     try:
         return Lease(store, version, READER, READER_SECONDS)
