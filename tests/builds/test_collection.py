@@ -161,9 +161,7 @@ def test_builds_beside_a_ruthless_collector_publish_whole_versions(
     SUMMARY.append(f"builds beside {num_runs} runs of gc --grace 0: whole versions")
 
 
-def test_a_killed_collector_is_completed_by_the_next_run(
-    tmp_path: Path, built: Built, source: dict[str, str]
-) -> None:
+def test_a_killed_collector_is_completed_by_the_next_run(tmp_path: Path, built: Built, source: dict[str, str]) -> None:
     store, older, newer = copy_of(built, tmp_path / "store")
     assert isinstance(store, LocalStore)
     collect(store, RUTHLESS)
