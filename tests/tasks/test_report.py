@@ -159,7 +159,7 @@ def test_a_version_whose_record_lacks_the_figures_is_measured_from_its_tables(tm
     assert damaged.statistics == before.statistics
     _parsed(render_page(damaged))
     page = _parsed(render_page(older))
-    assert "Bytes a token are unknown" in _text(page)
+    assert "Bytes per token are unknown" in _text(page)
     store.remove(path)
     page = _parsed(make_report(store, manifest))
     assert "build.json is missing" in _text(page)
