@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tokenloom.errors import TokenloomError, message_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import find_build_record, load_manifest
+from tokenloom.storage.versions.published import find_build_record, load_manifest, report_path
 from tokenloom.tasks.running import progress
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def with_report(plan: BuildPlan, result: BuildResult) -> BuildResult:
         return result
     if result.published:
         return replace(result, report=_write(plan.store, plan.version))
-    path = f"reports/{plan.version}.html"
+    path = report_path(plan.version)
     return replace(result, report=plan.store.place(path) if plan.store.exists(path) else None)
 
 

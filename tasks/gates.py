@@ -14,7 +14,7 @@ from shlex import quote
 
 from tokenloom.errors import GateFailed
 from tokenloom.storage.formats.manifest import Manifest, RowCounts
-from tokenloom.storage.formats.statistics import add_counts
+from tokenloom.storage.formats.statistics import add_counts, add_encoded
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
@@ -50,16 +50,15 @@ def contents_of(manifest: Manifest, build: BuildRecord | None) -> Contents:
     """Return what gates compare of a version, from its manifest and its build.json, if that can be read."""
     splits = manifest.splits.values()
     statistics = build.statistics if build else None
-    encoded = list(build.encoded.values()) if build and build.encoded else []
-    num_bytes = [counts.bytes for counts in encoded]
+    encoded = add_encoded(list(build.encoded.values())) if build and build.encoded else None
     return Contents(
         version=manifest.version,
         documents=sum(split.documents for split in splits),
         tokens=sum(split.tokens for split in splits),
         rows=manifest.rows,
         lengths=add_counts([split.lengths for split in statistics.values()]) if statistics else None,
-        text_bytes=None if not encoded or None in num_bytes else sum(count or 0 for count in num_bytes),
-        text_tokens=sum(counts.tokens for counts in encoded) if encoded else None,
+        text_bytes=encoded.bytes if encoded else None,
+        text_tokens=encoded.tokens if encoded else None,
     )
 
 

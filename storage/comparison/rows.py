@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import SEED_SPACE, order_keys
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, version_path
+from tokenloom.storage.versions.tables import open_document_table
 
 _READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
 
@@ -102,25 +103,17 @@ class VersionDocuments:
         last_key = 0
         for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
             path = version_path(self.manifest.version, shard.docs_name)
-            with self._open(path, shard.documents) as table:
+            with open_document_table(self.store, self.manifest.version, shard, len(self.inputs), _READ_BYTES) as table:
                 for columns in table.batches():
                     self._check(columns, last_key, path)
                     last_key = int(columns.key[-1])
                     yield _rows(columns, number, split)
-
-    def _open(self, path: str, num_rows: int) -> DocumentTable:
-        try:
-            return DocumentTable(self.store, path, num_rows, _READ_BYTES)
-        except FileNotFoundError as error:
-            raise self._damaged(path, "missing from a published version") from error
 
     def _check(self, columns: DocumentColumns, last_key: int, path: str) -> None:
         """Raise FormatError if rows would be counted wrongly; `last_key` is that of the row before them."""
         keys, seed = columns.key, self.key_seed
         if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
             raise self._damaged(path, "its rows are not sorted by key")
-        if int(columns.input.max()) >= len(self.inputs):
-            raise self._damaged(path, "its documents name inputs that do not exist")
         if seed is not None and (order_keys(columns.content, seed) != keys).any():
             raise self._damaged(path, "its keys are not those of its contents")
 

@@ -52,6 +52,7 @@ class DocumentTable:
         store: the store that holds it.
         path: its path in the store.
         num_rows: the documents of its shard, as the manifest lists them.
+        num_inputs: how many inputs its version has.
         block_bytes: to read at once.
 
     Raises:
@@ -59,8 +60,8 @@ class DocumentTable:
         FormatError: it is damaged, or has other columns; also later, when a batch is read.
     """
 
-    def __init__(self, store: Store, path: str, num_rows: int, block_bytes: int = BLOCK_BYTES) -> None:
-        self.num_rows, self._place = num_rows, store.place(path)
+    def __init__(self, store: Store, path: str, num_rows: int, num_inputs: int, block_bytes: int = BLOCK_BYTES) -> None:
+        self.num_rows, self._num_inputs, self._place = num_rows, num_inputs, store.place(path)
         self._file = StoreFile(store, path, block_bytes)
         self._reader = open_table(self._file, self._place)
         if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
@@ -128,6 +129,8 @@ class DocumentTable:
         batch = read_batch(self._reader, index, self._place)
         self._check_length(index, batch.num_rows)
         start, num_tokens, inputs, rows, content, key = (batch.column(i) for i in range(len(SCHEMA)))
+        if int(inputs.to_numpy().max()) >= self._num_inputs:
+            raise FormatError(f"{self._place}: its documents name inputs that do not exist; restore it")
         halves = np.frombuffer(content.buffers()[1], ">u8", 2 * len(content), 16 * content.offset)
         return DocumentColumns(
             start=start.to_numpy(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import RawIOBase
 from types import TracebackType
 from typing import IO
@@ -32,19 +31,6 @@ SCHEMA = pa.schema(
 )
 SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # null where a source names none
 BATCH_ROWS = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentRow:
-    """A row of a document table, see SCHEMA."""
-
-    start: int
-    num_tokens: int
-    input: int
-    row: int
-    content: bytes
-    key: int
-    id: str | None = None
 
 
 class DocumentTableWriter:
@@ -143,21 +129,3 @@ def _naming_damage(place: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{place}: not a readable document table ({error}); restore it") from error
-
-
-def first_documents(file: RawIOBase, count: int, place: str) -> list[DocumentRow]:
-    """Return the first rows of a document table, at most `count`; raises FormatError if it is damaged.
-
-    Args:
-        file: the table's file, open for reading.
-        count: rows, at least 0.
-        place: its path, for the message.
-    """
-    rows: list[DocumentRow] = []
-    reader = open_table(file, place)
-    for index in range(reader.num_record_batches):
-        batch = read_batch(reader, index, place).slice(0, count - len(rows))
-        rows += [DocumentRow(**row) for row in batch.to_pylist()]
-        if len(rows) >= count:
-            break
-    return rows

@@ -59,6 +59,11 @@ def words_of(digest: bytes) -> UInt64s:
     return np.frombuffer(digest, dtype=">u8").astype(np.uint64)
 
 
+def content_digits(content: UInt64s) -> str:
+    """Return a content, (2,), as people see it: 32 hexadecimal digits."""
+    return content.astype(">u8").tobytes().hex()
+
+
 def mix64(purpose: Purpose, seed: int, words: Sequence[UInt64s]) -> UInt64s:
     """Fold `words` into one 64-bit hash for `purpose`.
 

@@ -83,6 +83,15 @@ def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
     )
 
 
+def add_encoded(parts: Sequence[EncodedCounts]) -> EncodedCounts | None:
+    """Return what was encoded in all parts; None if there is no part. Bytes are None if a part does not say them."""
+    if not parts:
+        return None
+    num_bytes = [part.bytes for part in parts if part.bytes is not None]
+    documents, tokens = sum(part.documents for part in parts), sum(part.tokens for part in parts)
+    return EncodedCounts(documents, tokens, sum(num_bytes) if len(num_bytes) == len(parts) else None)
+
+
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:
     """Return the bin of each of (n,) lengths."""
     values = lengths.astype(np.int64)

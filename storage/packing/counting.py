@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_header
+from tokenloom.storage.formats.shard import ShardHeader, checked_offsets
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import check_header, version_path
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.shards import naming_missing, read_shard_header
 
 _READERS = 8  # shards whose offsets are read at the same time
 _LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
@@ -78,11 +78,7 @@ def read_header_and_offsets(store: Store, manifest: Manifest, shard: ShardEntry)
         StoreError: it is missing or can't be read.
     """
     path = version_path(manifest.version, shard.name)
-    place = store.place(path)
-    try:
-        header = read_header(store, path)
-        check_header(header, shard, place)
+    header = read_shard_header(store, manifest.version, shard)
+    with naming_missing(store, manifest.version, shard.name):
         data = store.read_range(path, header.offsets_start, header.file_bytes)
-    except FileNotFoundError as error:
-        raise StoreError(f"{place}: the shard is missing; restore it") from error
-    return header, checked_offsets(data, header, place)
+    return header, checked_offsets(data, header, store.place(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Mapping
 
 from tokenloom.errors import StoreError
@@ -27,6 +28,14 @@ def store_time(store: Store) -> float:
     if modified is None:
         raise StoreError(f"{store.place(probe)}: deleted as soon as it was written; run the same command again")
     return modified
+
+
+def readers_time(store: Store) -> float:
+    """Return store_time, or the nearly equal time of this machine if the store can't be written."""
+    try:
+        return store_time(store)
+    except StoreError:
+        return time.time()
 
 
 def modified_of(info: Mapping[str, object]) -> float | None:

@@ -16,12 +16,18 @@ from tokenloom.storage.versions.retirement import refuse_deleted
 if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
 
+REPORTS = "reports"
 TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
 
 
 def version_path(version: str, name: str = "") -> str:
     """Return the path of a version, or of the file `name` in it, relative to the dataset's folder."""
     return f"versions/{version}/{name}" if name else f"versions/{version}"
+
+
+def report_path(version: str) -> str:
+    """Return the path of the report of a version, relative to the dataset's folder."""
+    return f"{REPORTS}/{version}.html"
 
 
 def is_published(store: Store, version: str) -> bool:

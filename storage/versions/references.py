@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tokenloom.errors import StoreError
+from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
@@ -47,10 +47,13 @@ def parse_reference(text: str) -> Reference:
 
 
 def parse_dataset(text: str) -> Store:
-    """Return the folder of the dataset that STORE/DATASET names; raises StoreError if the text is not such a name."""
+    """Return the folder of the dataset that STORE/DATASET names.
+
+    Raises SpecError if the text names a version too, StoreError if it is not such a name.
+    """
     reference = parse_reference(text)
     if "@" in text.rpartition("/")[2]:
-        raise StoreError(f"{reference}: name the dataset alone: {reference.store}/{reference.dataset}")
+        raise SpecError(f"{reference}: name the dataset alone: {reference.store}/{reference.dataset}")
     return dataset_store(reference.store, reference.dataset)
 
 
@@ -61,7 +64,8 @@ def dataset_store(store: str, dataset: str) -> Store:
     """
     if not NAME_PATTERN.match(dataset):
         raise StoreError(
-            f"{dataset!r} is not a valid name for a dataset: a-z, then up to 63 of a-z 0-9 . _ -, not 16 hex digits"
+            f"{dataset!r} is not a valid name for a dataset: a-z, then up to 63 of a-z 0-9 . _ -, "
+            "not 16 hexadecimal digits"
         )
     folder = store if store.endswith("://") else store.rstrip("/")
     return open_store(f"{folder}/{dataset}")

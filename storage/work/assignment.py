@@ -14,6 +14,7 @@ from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.formats.work_files import reading_work_file, write_work_record
 from tokenloom.storage.stores.store import Store
 
+CANDIDATES = "work/candidates"
 _NAME = "assignment.json"
 
 
@@ -90,7 +91,7 @@ class Assignment:
 
 def candidate_path(version: str, name: str) -> str:
     """Return the path of the work file `name` of a version that is not published yet."""
-    return f"work/candidates/{version}/{name}"
+    return f"{CANDIDATES}/{version}/{name}"
 
 
 def write_assignment(store: Store, version: str, assignment: Assignment) -> None:

@@ -14,10 +14,9 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord
 from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.assignment import candidate_path
+from tokenloom.storage.work.assignment import CANDIDATES, candidate_path
 
 _RECORD = "candidate.json"
-_FOLDER = "work/candidates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def read_candidate(store: Store, version: str) -> Candidate:
 
 def find_candidates(store: Store) -> dict[str, CandidateRecord]:
     """Return the records of all candidates, by version; damaged ones are left out."""
-    versions = [name for name in store.names(_FOLDER) if VERSION_PATTERN.match(name)]
+    versions = [name for name in store.names(CANDIDATES) if VERSION_PATTERN.match(name)]
     paths = [candidate_path(version, _RECORD) for version in versions]
     found = zip(versions, paths, store.read_all(paths), strict=True)
     read = {version: _parsed(data, path) for version, path, data in found if data is not None}

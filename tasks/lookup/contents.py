@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, SpecError
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.formats.keys import content_hashes
+from tokenloom.storage.formats.keys import content_digits, content_hashes, words_of
 from tokenloom.tasks.lookup.known_spec import KnownSpec
 from tokenloom.tasks.lookup.outcomes import FoundDocument, HashedText, Lookup
-from tokenloom.tasks.lookup.tables import VersionTables, content_of, is_any_of, shown
+from tokenloom.tasks.lookup.tables import VersionTables, is_any_of
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
 from tokenloom.tasks.rows.rules import transformed
 from tokenloom.wording import counted
@@ -30,7 +30,7 @@ def look_up_content(tables: VersionTables, content: str, known: KnownSpec) -> Lo
         content: 32 hexadecimal digits.
         known: the version's spec, to see whether the content is excluded.
     """
-    words = content_of(content)
+    words = words_of(bytes.fromhex(content))
     found = find_contents(tables, [words])
     if found:
         return Lookup("found", "", found, [])
@@ -59,7 +59,7 @@ def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
         if text is not None:
             words = hash_of(text)
             contents.append(words)
-            hashed.append({"what": what, "bytes": len(text.encode()), "content": shown(words)})
+            hashed.append({"what": what, "bytes": len(text.encode()), "content": content_digits(words)})
     found = find_contents(tables, contents)
     for each in hashed:
         if documents := [document for document in found if document["content"] == each["content"]]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.document_table import DocumentColumns
+from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import QUARANTINE
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.published import version_path
@@ -14,7 +15,7 @@ from tokenloom.tasks.lookup.contents import hash_of, hint, why_excluded, why_fil
 from tokenloom.tasks.lookup.known_spec import KnownSpec
 from tokenloom.tasks.lookup.outcomes import HashedText, Lookup
 from tokenloom.tasks.lookup.source_rows import SourceRow, read_source_row
-from tokenloom.tasks.lookup.tables import VersionTables, shown
+from tokenloom.tasks.lookup.tables import VersionTables
 from tokenloom.tasks.rows.quarantine import quarantine_reason
 from tokenloom.tasks.sources.base import REASONS
 from tokenloom.wording import first_of, near_miss
@@ -66,7 +67,7 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
         return Lookup("filtered", why, [], [])
     content = hash_of(found.text)
     hashed: list[HashedText] = [
-        {"what": "the row of the source", "bytes": len(found.text.encode()), "content": shown(content)}
+        {"what": "the row of the source", "bytes": len(found.text.encode()), "content": content_digits(content)}
     ]
     documents = tables.find(content) if tables.deduplicates else tables.find_copy(content, entry.fingerprint, row)
     place = (entry.source, entry.path, row)

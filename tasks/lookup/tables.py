@@ -16,15 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.formats.document_table import DocumentColumns
-from tokenloom.storage.formats.keys import DEFAULT_SHARES, order_keys, order_keys_with_duplicates, split_indices
+from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+from tokenloom.storage.formats.keys import (
+    DEFAULT_SHARES,
+    content_digits,
+    order_keys,
+    order_keys_with_duplicates,
+    split_indices,
+)
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_inputs, version_path
+from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.tables import open_document_table
 from tokenloom.tasks.lookup.outcomes import FoundDocument
 from tokenloom.tasks.running import progress
@@ -82,7 +87,7 @@ class VersionTables:
         entry = split.shards[first_keys[place][1]]
         if digits > str(entry.last_key):
             return []
-        with open_document_table(self.store, self.manifest.version, entry) as table:
+        with self._open(entry) as table:
             found = table.find(key, content)
             return self._documents(entry, table.rows(found.start, found.stop)) if found else []
 
@@ -101,7 +106,7 @@ class VersionTables:
 
     def _scan(self, entry: ShardEntry, matches: Matches) -> list[FoundDocument]:
         found: list[FoundDocument] = []
-        with open_document_table(self.store, self.manifest.version, entry) as table:
+        with self._open(entry) as table:
             for columns in table.batches():
                 wanted = np.flatnonzero(matches(columns))
                 for i in wanted.tolist():
@@ -109,14 +114,14 @@ class VersionTables:
                 progress.report(progress.Advanced(num_documents=columns.num_rows, done=columns.num_rows))
         return found
 
+    def _open(self, entry: ShardEntry) -> DocumentTable:
+        return open_document_table(self.store, self.manifest.version, entry, len(self.inputs))
+
     def _documents(self, entry: ShardEntry, columns: DocumentColumns) -> list[FoundDocument]:
         return [self._document(entry, columns, i) for i in range(columns.num_rows)]
 
     def _document(self, entry: ShardEntry, columns: DocumentColumns, i: int) -> FoundDocument:
         number = int(columns.input[i])
-        if number >= len(self.inputs):
-            place = self.store.place(version_path(self.manifest.version, entry.docs_name))
-            raise FormatError(f"{place}: its documents name inputs that do not exist; restore it")
         found: FoundDocument = {
             "split": entry.name.partition("/")[0],
             "shard": entry.name,
@@ -125,7 +130,7 @@ class VersionTables:
             "source": self.inputs[number].source,
             "path": self.inputs[number].path,
             "row": int(columns.row[i]),
-            "content": shown(columns.content[i]),
+            "content": content_digits(columns.content[i]),
         }
         if columns.ids is not None:
             found["id"] = columns.ids[i].as_py()
@@ -143,13 +148,3 @@ def is_any_of(contents: Iterable[UInt64s]) -> Matches:
         return found
 
     return matches
-
-
-def shown(content: UInt64s) -> str:
-    """Return a content, (2,), as 32 hexadecimal digits."""
-    return content.astype(">u8").tobytes().hex()
-
-
-def content_of(text: str) -> UInt64s:
-    """Return the content, (2,), that 32 hexadecimal digits show."""
-    return np.frombuffer(bytes.fromhex(text), ">u8").astype(np.uint64)

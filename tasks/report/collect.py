@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
@@ -13,8 +13,9 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
+from tokenloom.storage.versions.tables import open_document_table
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
-from tokenloom.tasks.report.samples import frequent_tokens, open_table_of, sampled_documents, version_decoder
+from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 
 _MAX_ENTRIES = 100  # of a tag's log that are searched for the version, the newest first
@@ -40,7 +41,7 @@ def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
     if tokenizer is None:
         notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
     if build is None:
-        notes.append("build.json is missing or damaged, so times, gates and bytes a token are unknown.")
+        notes.append("build.json is missing or damaged, so times, checks and bytes per token are unknown.")
     tagging = _tagging(store, manifest.version)
     return VersionFigures(
         reference=f"{store.root}@{manifest.version}",
@@ -73,7 +74,7 @@ def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
 def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEntry]) -> dict[str, DocumentStatistics]:
     """Return the statistics of a version whose build.json lacks them, from all rows of its document tables.
 
-    Raises FormatError if a table is damaged.
+    Raises FormatError if a table is damaged, StoreError if it is missing.
     """
     names = list(dict.fromkeys(entry.source for entry in inputs))
     source_of_input = np.array([names.index(entry.source) for entry in inputs])  # (num_inputs,)
@@ -89,11 +90,8 @@ def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEnt
 def _count_documents(
     store: Store, version: str, shard: ShardEntry, source_of_input: NDArray[np.intp], counter: DocumentCounter
 ) -> None:
-    with open_table_of(store, version, shard) as table:
+    with open_document_table(store, version, shard, len(source_of_input)) as table:
         for batch in table.batches():
-            if int(batch.input.max(initial=0)) >= len(source_of_input):
-                place = store.place(version_path(version, shard.docs_name))
-                raise FormatError(f"{place}: its documents name inputs that do not exist; restore it")
             counter.add(batch.num_tokens, source_of_input[batch.input])
 
 

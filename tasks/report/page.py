@@ -13,7 +13,7 @@ from markupsafe import Markup
 from tokenloom.tasks.outcome import reading_lines
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Section
-from tokenloom.tasks.report.sections import all_encoded, bytes_a_token, report_sections
+from tokenloom.tasks.report.sections import all_encoded, bytes_per_token, report_sections
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
 from tokenloom.wording import counted, described_tokenizer
 
@@ -62,7 +62,7 @@ def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
     """Return the figures at the top: name, value, and the value exactly or what it is part of."""
     total, manifest = figures.total, figures.manifest
     rows, shards = manifest.rows, [split.shards for split in manifest.splits.values()]
-    rate = bytes_a_token(all_encoded(figures))
+    rate = bytes_per_token(all_encoded(figures))
     num_bytes = sum(part.num_bytes() for part in shards)
     tiles = [
         ("Tokens", short(total.tokens), f"{total.tokens:,}"),
@@ -72,7 +72,7 @@ def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
         ("Duplicates", percent_of(rows.duplicates, rows.read), f"{rows.duplicates:,} of {counted(rows.read, 'row')}"),
     ]
     if rate is not None:
-        tiles.insert(2, ("Bytes a token", f"{rate:.2f}", "of UTF-8 text"))
+        tiles.insert(2, ("Bytes per token", f"{rate:.2f}", "of UTF-8 text"))
     return tiles
 
 

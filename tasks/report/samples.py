@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, TokenizerError
-from tokenloom.storage.formats.document_table import DocumentTable
+from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import check_header, read_tokenizer_files, version_path
+from tokenloom.storage.versions.published import read_tokenizer_files, version_path
+from tokenloom.storage.versions.shards import read_shard_header, read_shard_tokens
+from tokenloom.storage.versions.tables import open_document_table
 from tokenloom.tasks.report.figures import FrequentToken, SampledDocument, TokenSample
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
@@ -44,9 +45,11 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
     """Return the most frequent tokens of pieces that are spread evenly over a version; reads about a million tokens."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     pieces = token_pieces([shard.tokens for shard in shards])
-    headers = {index: _header(store, manifest.version, shards[index]) for index in {index for index, _, _ in pieces}}
+    headers = {
+        index: read_shard_header(store, manifest.version, shards[index]) for index in {index for index, _, _ in pieces}
+    }
     parts = [
-        _read_tokens(store, version_path(manifest.version, shards[index].name), headers[index], start, end)
+        read_shard_tokens(store, manifest.version, shards[index], headers[index], start, end)
         for index, start, end in pieces
     ]
     tokens = np.concatenate(parts) if parts else np.zeros(0, np.uint32)
@@ -75,22 +78,6 @@ def token_pieces(shard_tokens: Sequence[int], limit: int = _SAMPLE_TOKENS) -> li
         start = max(0, min(position - int(ends[index]) + count, count - length))
         pieces.append((index, start, min(count, start + length)))
     return pieces
-
-
-def _read_tokens(store: Store, path: str, header: ShardHeader, start: int, end: int) -> NDArray[Any]:
-    """Return the tokens [start, end) of the shard at `path`."""
-    first, width = header.tokens_start, header.token_bytes
-    return np.frombuffer(store.read_range(path, first + start * width, first + end * width), header.dtype)
-
-
-def _header(store: Store, version: str, shard: ShardEntry) -> ShardHeader:
-    path = version_path(version, shard.name)
-    try:
-        header = read_header(store, path)
-    except FileNotFoundError as error:
-        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
-    check_header(header, shard, store.place(path))
-    return header
 
 
 def _count(tokens: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -156,16 +143,16 @@ def _documents_of(
 ) -> list[SampledDocument]:
     """Return the documents of a shard in the given rows of its table."""
     place = store.place(version_path(version, shard.docs_name))
-    path, header = version_path(version, shard.name), _header(store, version, shard)
+    header = read_shard_header(store, version, shard)
     documents = []
-    with open_table_of(store, version, shard) as table:
+    with open_document_table(store, version, shard, len(inputs)) as table:
         for row in rows:
             found = table.rows(row, row + 1)
             start, end = int(found.start[0]), int(found.start[0]) + int(found.num_tokens[0])
             source = int(found.input[0])
-            if source >= len(inputs) or not start < end <= shard.tokens:
+            if not start < end <= shard.tokens:
                 raise FormatError(f"{place}: row {row} is not a document of its shard; restore it")
-            ids = _read_tokens(store, path, header, start, min(end - 1, start + 4 * _TEXT_CHARS))
+            ids = read_shard_tokens(store, version, shard, header, start, min(end - 1, start + 4 * _TEXT_CHARS))
             text = _decode(tokenizer, ids)
             documents.append(
                 SampledDocument(
@@ -177,21 +164,12 @@ def _documents_of(
                     path=inputs[source].path,
                     row=int(found.row[0]),
                     id=None if found.ids is None else found.ids[0].as_py(),
-                    content="".join(f"{int(half):016x}" for half in found.content[0]),
+                    content=content_digits(found.content[0]),
                     text=(text or "")[:_TEXT_CHARS],
                     is_cut=start + len(ids) < end - 1 or len(text or "") > _TEXT_CHARS,
                 )
             )
     return documents
-
-
-def open_table_of(store: Store, version: str, shard: ShardEntry) -> DocumentTable:
-    """Return the document table of a shard; raises FormatError if it is missing or damaged."""
-    path = version_path(version, shard.docs_name)
-    try:
-        return DocumentTable(store, path, shard.documents)
-    except FileNotFoundError as error:
-        raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
 
 
 def _decode(tokenizer: Tokenizer | None, ids: NDArray[Any]) -> str | None:

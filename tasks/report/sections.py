@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from tokenloom.storage.formats.manifest import ordered_rows
-from tokenloom.storage.formats.statistics import EncodedCounts
+from tokenloom.storage.formats.statistics import EncodedCounts, add_encoded
 from tokenloom.tasks.report.build_sections import checks_section, difference_section, steps_section
 from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
 from tokenloom.tasks.report.figures import (
@@ -42,34 +42,29 @@ def report_sections(figures: VersionFigures) -> Iterator[Section]:
     yield from steps_section(figures)
 
 
-def bytes_a_token(counts: EncodedCounts | None) -> float | None:
+def bytes_per_token(counts: EncodedCounts | None) -> float | None:
     """Return the bytes of text for each token; None if unknown."""
     return counts.bytes / counts.tokens if counts and counts.bytes is not None and counts.tokens else None
 
 
 def all_encoded(figures: VersionFigures) -> EncodedCounts | None:
     """Return what was encoded of all sources; None if unknown."""
-    parts = list(((figures.build and figures.build.encoded) or {}).values())
-    if not parts:
-        return None
-    num_bytes = [part.bytes for part in parts if part.bytes is not None]
-    documents, tokens = sum(part.documents for part in parts), sum(part.tokens for part in parts)
-    return EncodedCounts(documents, tokens, sum(num_bytes) if len(num_bytes) == len(parts) else None)
+    return add_encoded(list(((figures.build and figures.build.encoded) or {}).values()))
 
 
 def _sources(figures: VersionFigures) -> Section:
     sources, total = figures.sources, figures.total
     encoded = (figures.build and figures.build.encoded) or {}
-    rates = {name: rate for name in sources if (rate := bytes_a_token(encoded.get(name))) is not None}
+    rates = {name: rate for name in sources if (rate := bytes_per_token(encoded.get(name))) is not None}
     charts = [
         _share_chart("Tokens", "by source", {name: counts.tokens for name, counts in sources.items()}),
         _share_chart("Documents", "by source", {name: counts.documents for name, counts in sources.items()}),
     ]
     if rates:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
-        charts.append(bars_of("Bytes a token", "by source, as encoded", bars))
-    lead = "" if rates else "Bytes a token are unknown: build.json does not record them."
-    columns = ["source", "files", "documents", "tokens", "of tokens", "tokens a document", "bytes a token"]
+        charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
+    lead = "" if rates else "Bytes per token are unknown: build.json does not record them."
+    columns = ["source", "files", "documents", "tokens", "of tokens", "tokens per document", "bytes per token"]
     columns.append("duplicates and excluded" if figures.manifest.rows.excluded else "duplicates")
     splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
     files = Counter(entry.source for entry in figures.inputs)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.page import render_page
-
-
-def report_path(version: str) -> str:
-    """Return the path of the report of a version, relative to the dataset's folder."""
-    return f"reports/{version}.html"
 
 
 def make_report(store: Store, manifest: Manifest) -> bytes:

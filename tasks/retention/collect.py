@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_clock import store_time
+from tokenloom.storage.stores.store_clock import readers_time, store_time
 from tokenloom.storage.versions.retirement import KEPT, RETIRED, change_state
-from tokenloom.tasks.retention.deletion import Used, delete_version
+from tokenloom.tasks.retention.deletion import FILES_AT_ONCE, Used, delete_version
 from tokenloom.tasks.retention.leftovers import Leftovers, find_leftovers
 from tokenloom.tasks.retention.policy import Action, Decision, Policy, decide
 from tokenloom.tasks.retention.survey import survey, version_files
 from tokenloom.wording import shown_bytes
-
-_FILES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
             f"{store.root}: this store lets two writers create the same name, so nothing can be deleted safely while "
             "others write; `--dry-run` shows what to delete by hand (docs/stores.md)"
         )
-    now = _now(store, dry_run=dry_run)
+    now = readers_time(store) if dry_run else store_time(store)
     decisions = decide(survey(store, now), policy, now)
     collected = Collected(str(store.root).rpartition("/")[2], dry_run)
     for decision in decisions:
@@ -96,15 +93,6 @@ def outcome_line(collected: Collected) -> str:
         f"{collected.dataset}: {verb} {shown_bytes(collected.bytes)}; {len(collected.deleted):,} deleted, "
         f"{len(collected.retired):,} retired, {len(collected.kept):,} kept"
     )
-
-
-def _now(store: Store, *, dry_run: bool) -> float:
-    try:
-        return store_time(store)
-    except StoreError:
-        if not dry_run:
-            raise
-        return time.time()  # a user who may only read sees nearly the same
 
 
 def _apply(store: Store, decision: Decision, now: float, collected: Collected) -> None:
@@ -148,5 +136,5 @@ def _remove_leftovers(store: Store, found: list[Leftovers], collected: Collected
     if collected.dry_run:
         return
     for each in found:
-        for start in range(0, len(each.paths), _FILES_AT_ONCE):
-            store.remove_files(each.paths[start : start + _FILES_AT_ONCE])
+        for start in range(0, len(each.paths), FILES_AT_ONCE):
+            store.remove_files(each.paths[start : start + FILES_AT_ONCE])

@@ -13,10 +13,11 @@ from tokenloom.storage.formats.manifest import NAME
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.retirement import DELETED, DELETING, RETIRED, change_state, newest_retirement
-from tokenloom.tasks.retention.survey import CANDIDATES, VersionStatus, users_of, version_files
+from tokenloom.storage.work.assignment import CANDIDATES
+from tokenloom.tasks.retention.survey import VersionStatus, users_of, version_files
 
 _EXTEND_SECONDS, _LAST_SECONDS = 300.0, 600.0  # retirement.CLAIM_SECONDS is the time after which others may continue
-_FILES_AT_ONCE = 1000
+FILES_AT_ONCE = 1000  # deleted in one request, where the store can
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
 
 
@@ -77,9 +78,9 @@ def delete_version(store: Store, status: VersionStatus, now: float) -> int:
     claim.check()
     store.remove(version_path(status.version, NAME))
     paths = list(files)
-    for start in range(0, len(paths), _FILES_AT_ONCE):
+    for start in range(0, len(paths), FILES_AT_ONCE):
         claim.check()
-        store.remove_files(paths[start : start + _FILES_AT_ONCE])
+        store.remove_files(paths[start : start + FILES_AT_ONCE])
     claim.check()
     for folder in (version_path(status.version), f"{CANDIDATES}/{status.version}"):
         store.remove_empty_folders(folder)

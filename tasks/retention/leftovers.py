@@ -10,11 +10,10 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.spill import FOLDER as SPILLS
 from tokenloom.storage.stores.store import TMP, Store, StoredFile
 from tokenloom.storage.versions.leases import BUILD, all_leases
-from tokenloom.storage.work.assignment import read_assignment
+from tokenloom.storage.versions.published import REPORTS
+from tokenloom.storage.work.assignment import CANDIDATES, read_assignment
 from tokenloom.tasks.retention.policy import DAY, Policy
-from tokenloom.tasks.retention.survey import CANDIDATES
 
-REPORTS = "reports"
 _PROBE = f"{TMP}/exclusive"  # stays: the next build asks with it whether the store creates exclusively
 
 

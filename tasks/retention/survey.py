@@ -11,8 +11,7 @@ from tokenloom.storage.versions import retirement, tags
 from tokenloom.storage.versions.leases import HeldLease, held_leases
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.retirement import RetirementEntry, newest_retirement, retirement_path
-
-CANDIDATES = "work/candidates"
+from tokenloom.storage.work.assignment import CANDIDATES
 
 
 @dataclass(frozen=True)

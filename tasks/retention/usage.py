@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store_clock import readers_time
 from tokenloom.storage.versions.retirement import RETIRED
 from tokenloom.tasks.retention.collect import Collected, collect
 from tokenloom.tasks.retention.policy import Policy
@@ -75,7 +75,7 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
             sizes[version] += file.num_bytes
             numbers[version] += 1
         parts[_part(path)] += file.num_bytes
-    versions = [_usage(each, numbers, sizes) for each in survey(store, now=0.0) if VERSION_PATTERN.match(each.version)]
+    versions = [_usage(each, numbers, sizes) for each in survey(store, readers_time(store))]
     return DatasetUsage(
         dataset=would.dataset,
         bytes=sum(file.num_bytes for file in files.values()),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -25,7 +27,7 @@ from tests.builders.retention_actors import (
 )
 from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.s3_server import BUCKET
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError, VersionDeleted
@@ -40,11 +42,25 @@ from tokenloom.tasks.retention.policy import Policy
 _ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> dict[str, str]:
+class Built(NamedTuple):
+    """The folder of a store with two versions of a dataset, and their names."""
+
+    folder: Path
+    older: str
+    newer: str
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A source of 400 documents."""
     texts = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
-    return {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in" / "a.jsonl", texts))}
+    return {"kind": "jsonl", "path": str(write_jsonl(tmp_path_factory.mktemp("in") / "a.jsonl", texts))}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, source: dict[str, str]) -> Built:
+    """Two versions, the newer one named by `latest`; tests work on copies."""
+    return build_two(tmp_path_factory.mktemp("built") / "store", source)
 
 
 def spec_of(store: str | Path, source: dict[str, str], seed: int) -> BuildSpec:
@@ -52,14 +68,25 @@ def spec_of(store: str | Path, source: dict[str, str], seed: int) -> BuildSpec:
     return make_spec(store, [source], seed=seed, splits={"train": 1.0}, shard_tokens=6000)
 
 
-def two_versions(store: str | Path, source: dict[str, str]) -> tuple[Store, str, str]:
-    """Build two versions; return the dataset's store, the older one, and the one that `latest` names."""
-    older, newer = (build(spec_of(store, source, seed)).version for seed in (0, 1))
-    return open_store(f"{store}/data"), older, newer
+def build_two(folder: Path, source: dict[str, str]) -> Built:
+    """Build two versions of a dataset in a store."""
+    return Built(folder, *(build(spec_of(folder, source, seed)).version for seed in (0, 1)))
 
 
-def test_a_leased_training_keeps_its_version_and_another_one_is_named(tmp_path: Path, source: dict[str, str]) -> None:
-    store, older, _ = two_versions(tmp_path / "store", source)
+def copy_of(built: Built, store: Path) -> tuple[Store, str, str]:
+    """Copy the two versions; return the dataset's store, the older one, and the one that `latest` names."""
+    shutil.copytree(built.folder, store)
+    return open_store(f"{store}/data"), built.older, built.newer
+
+
+def uploaded(built: Built, s3_url: str, key: str) -> tuple[Store, str, str]:
+    """Upload the two versions below a key; return as copy_of."""
+    upload(s3_url, built.folder, key)
+    return open_store(f"s3://{BUCKET}/{key}/data"), built.older, built.newer
+
+
+def test_a_leased_training_keeps_its_version_and_another_one_is_named(tmp_path: Path, built: Built) -> None:
+    store, older, _ = copy_of(built, tmp_path / "store")
     reference = f"{store.root}@{older}"
     leased = TokenDataset(reference, seq_len=16, lease=True, max_open_shards=1)
     whole = [sample["input_ids"].tolist() for sample in leased.__getitems__(range(len(leased)))]
@@ -81,8 +108,8 @@ def test_a_leased_training_keeps_its_version_and_another_one_is_named(tmp_path: 
         TokenDataset(reference, seq_len=16, lease=True)
 
 
-def test_a_lease_ends_with_its_dataset_and_after_a_failure(tmp_path: Path, source: dict[str, str]) -> None:
-    store, older, _ = two_versions(tmp_path / "store", source)
+def test_a_lease_ends_with_its_dataset_and_after_a_failure(tmp_path: Path, built: Built) -> None:
+    store, older, _ = copy_of(built, tmp_path / "store")
     data = TokenDataset(f"{store.root}@{older}", seq_len=16, lease=True)
     assert len(store.names("leases")) == 1
     del data
@@ -94,10 +121,8 @@ def test_a_lease_ends_with_its_dataset_and_after_a_failure(tmp_path: Path, sourc
     assert store.names("leases") == []
 
 
-def test_a_lease_needs_the_right_to_write(
-    tmp_path: Path, source: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, older, _ = two_versions(tmp_path / "store", source)
+def test_a_lease_needs_the_right_to_write(tmp_path: Path, built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, older, _ = copy_of(built, tmp_path / "store")
 
     def refuse(*_: object, **__: object) -> None:
         raise StoreError("no permission to write it")
@@ -108,10 +133,12 @@ def test_a_lease_needs_the_right_to_write(
         TokenDataset(f"{store.root}@{older}", seq_len=16, lease=True)
 
 
-def test_builds_beside_a_ruthless_collector_publish_whole_versions(tmp_path: Path, source: dict[str, str]) -> None:
+def test_builds_beside_a_ruthless_collector_publish_whole_versions(
+    tmp_path: Path, built: Built, source: dict[str, str]
+) -> None:
     """The collector runs without a pause, and waits for nothing; each build is a process of its own."""
     store_path = tmp_path / "store"
-    store, _, _ = two_versions(store_path, source)
+    store, _, _ = copy_of(built, store_path)
     num_runs = num_deleted = 0
     for seed in (0, 2)[: count(1, 2)]:
         spec = tmp_path / f"{seed}.json"
@@ -134,8 +161,8 @@ def test_builds_beside_a_ruthless_collector_publish_whole_versions(tmp_path: Pat
     SUMMARY.append(f"builds beside {num_runs} runs of gc --grace 0: whole versions")
 
 
-def test_a_killed_collector_is_completed_by_the_next_run(tmp_path: Path, source: dict[str, str]) -> None:
-    store, older, newer = two_versions(tmp_path / "store", source)
+def test_a_killed_collector_is_completed_by_the_next_run(tmp_path: Path, built: Built, source: dict[str, str]) -> None:
+    store, older, newer = copy_of(built, tmp_path / "store")
     assert isinstance(store, LocalStore)
     collect(store, RUTHLESS)
     program = (
@@ -168,9 +195,9 @@ def test_a_killed_collector_is_completed_by_the_next_run(tmp_path: Path, source:
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_changes_nothing(
-    tmp_path: Path, source: dict[str, str], monkeypatch: pytest.MonkeyPatch, hours: int
+    tmp_path: Path, built: Built, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    store, older, newer = two_versions(tmp_path / "store", source)
+    store, older, newer = copy_of(built, tmp_path / "store")
     policy = Policy(keep_last=0, keep_days=None, grace_seconds=1800)
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + hours * 3600)
@@ -184,10 +211,11 @@ def test_a_clock_that_is_an_hour_off_changes_nothing(
     with_lease.lease.release()
 
 
-def test_on_s3_nothing_that_is_used_is_lost(s3_proxy: FaultyProxy, tmp_path: Path, source: dict[str, str]) -> None:
-    small = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in" / "small.jsonl", ["one", "two"]))}
+def test_on_s3_nothing_that_is_used_is_lost(s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in" / "small.jsonl", ["one", "two"])
+    small = build_two(tmp_path / "store", {"kind": "jsonl", "path": str(path)})
     for seed in range(count(3, 40)):
-        store, older, _ = two_versions(f"s3://{BUCKET}/collected-{seed}", small)
+        store, older, _ = uploaded(small, s3_url, f"collected-{seed}")
         files = {path: store.read(path) for path in store.files_below(f"versions/{older}")}
         users: dict[str, Actor] = {
             "leased reader": lambda each, version=older: read_with_lease(each, version),  # type: ignore[misc]
@@ -205,10 +233,10 @@ def test_on_s3_nothing_that_is_used_is_lost(s3_proxy: FaultyProxy, tmp_path: Pat
 
 
 def test_on_s3_a_version_is_retired_deleted_and_built_again(
-    s3_proxy: FaultyProxy, tmp_path: Path, source: dict[str, str], capsys: pytest.CaptureFixture[str]
+    s3_url: str, s3_proxy: FaultyProxy, built: Built, source: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"s3://{BUCKET}/lifecycle"
-    store, older, newer = two_versions(url, source)
+    store, older, newer = uploaded(built, s3_url, "lifecycle")
     leased = TokenDataset(f"{url}/data@{older}", seq_len=16, lease=True, access="range")
     assert collect(store, RUTHLESS).retired == []
     assert leased.lease is not None

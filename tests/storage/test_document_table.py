@@ -12,6 +12,7 @@ from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.stores.local import LocalStore
 
 NUM_ROWS = 2 * BATCH_ROWS + 77
+NUM_INPUTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,9 @@ def store(content: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Loca
     numbers = np.arange(NUM_ROWS)
     with (folder / "a.docs").open("w+b") as file, DocumentTableWriter(file) as writer:
         keys = order_keys(content, 0)
-        writer.append((numbers % 9 + 1).astype("u4"), (numbers % 4).astype("u4"), numbers.astype("u8"), content, keys)
+        writer.append(
+            (numbers % 9 + 1).astype("u4"), (numbers % NUM_INPUTS).astype("u4"), numbers.astype("u8"), content, keys
+        )
     return LocalStore(folder)
 
 
@@ -37,7 +40,7 @@ def store(content: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Loca
     [(0, 1), (5, 5), (BATCH_ROWS - 2, BATCH_ROWS + 3), (NUM_ROWS - 1, NUM_ROWS), (10, 2 * BATCH_ROWS + 10)],
 )
 def test_any_rows_are_those_of_the_whole_table(store: LocalStore, content: np.ndarray, start: int, end: int) -> None:
-    with DocumentTable(store, "a.docs", NUM_ROWS) as table:
+    with DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS) as table:
         rows = table.rows(start, end)
         assert rows.num_rows == end - start
         assert rows.row.tolist() == list(range(start, end))
@@ -45,7 +48,7 @@ def test_any_rows_are_those_of_the_whole_table(store: LocalStore, content: np.nd
 
 
 def test_batches_are_the_whole_table(store: LocalStore, content: np.ndarray) -> None:
-    with DocumentTable(store, "a.docs", NUM_ROWS) as table:
+    with DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS) as table:
         found = list(table.batches())
     assert [batch.num_rows for batch in found] == [BATCH_ROWS, BATCH_ROWS, 77]
     assert (np.concatenate([batch.content for batch in found]) == content).all()
@@ -53,7 +56,7 @@ def test_batches_are_the_whole_table(store: LocalStore, content: np.ndarray) -> 
 
 def test_every_content_is_found_by_its_key(store: LocalStore, content: np.ndarray) -> None:
     keys = order_keys(content, 0)
-    with DocumentTable(store, "a.docs", NUM_ROWS) as table:
+    with DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS) as table:
         for row in [0, 1, BATCH_ROWS - 1, BATCH_ROWS, NUM_ROWS - 1, *range(100, NUM_ROWS, 9999)]:
             same = np.flatnonzero((content == content[row]).all(axis=1)).tolist()
             assert list(table.find(int(keys[row]), content[row])) == same
@@ -66,6 +69,6 @@ def test_a_table_of_another_shard_is_refused(store: LocalStore) -> None:
     for count in (NUM_ROWS + 1, 5):
         with (
             pytest.raises(FormatError, match="another number of rows"),
-            DocumentTable(store, "a.docs", count) as table,
+            DocumentTable(store, "a.docs", count, NUM_INPUTS) as table,
         ):
             list(table.batches())

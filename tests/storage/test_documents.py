@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, first_documents
+from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_table
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"
 GOLDEN_PYARROW = "26.0.1"  # the release whose bytes the golden table has
@@ -96,7 +96,7 @@ def test_writer_that_raised_leaves_no_readable_table(tmp_path: Path) -> None:
         raise KeyError
     assert path.stat().st_size > BATCH_ROWS
     with path.open("rb", buffering=0) as damaged, pytest.raises(FormatError, match="not a readable document table"):
-        first_documents(damaged, 1, str(path))
+        open_table(damaged, str(path))
 
 
 def test_golden_table_stays_readable() -> None:

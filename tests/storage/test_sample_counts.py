@@ -206,7 +206,7 @@ def test_a_truncated_swapped_or_missing_shard_is_named(
     with pytest.raises(FormatError, match=f"{path}: it is not the shard that the manifest lists"):
         sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
     path.unlink()
-    with pytest.raises(StoreError, match=f"{path}: the shard is missing"):
+    with pytest.raises(StoreError, match=f"{path}: missing from a published version"):
         sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.builders.datasets import build, local_store, make_spec, small_spec, stored_documents, write_jsonl
 from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, Split, TokenizerEntry
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
@@ -159,7 +159,7 @@ def test_a_version_whose_record_lacks_the_figures_is_measured_from_its_tables(tm
     assert damaged.statistics == before.statistics
     _parsed(render_page(damaged))
     page = _parsed(render_page(older))
-    assert "Bytes a token are unknown" in _text(page)
+    assert "Bytes per token are unknown" in _text(page)
     store.remove(path)
     page = _parsed(make_report(store, manifest))
     assert "build.json is missing" in _text(page)
@@ -185,7 +185,7 @@ def test_a_missing_document_table_is_named(tmp_path: Path) -> None:
     _, store, manifest = _published(small_spec(tmp_path))
     store.remove(version_path(manifest.version, BUILD))
     store.remove(version_path(manifest.version, "train/000000.docs"))
-    with pytest.raises(FormatError, match=r"train/000000.docs: missing from a published version; restore it"):
+    with pytest.raises(StoreError, match=r"train/000000.docs: missing from a published version; `tokenloom verify "):
         make_report(store, manifest)
 
 

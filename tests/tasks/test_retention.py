@@ -129,7 +129,7 @@ def test_a_version_is_retired_then_deleted_with_all_its_files(store: MemoryStore
     assert collect(store, policy).retired == []
     store.clock += DAY
     size = sum(file.num_bytes for path, file in store.files_below("").items() if other in path)
-    size -= sum(file.num_bytes for file in store.files_below("retired").values())
+    size -= sum(file.num_bytes for file in store.files_below(f"retired/{other}").values())  # the log stays
     last = collect(store, policy)
     assert (last.deleted, last.bytes) == ([other], size)
     assert [path for path in store.files_below("") if other in path] == [
@@ -216,7 +216,7 @@ def test_a_long_deletion_extends_its_claim(store: MemoryStore, monkeypatch: pyte
     collect(store, RUTHLESS)
     ticks = iter(range(0, 10**6, 200))
     monkeypatch.setattr(time, "clock_gettime", lambda _: float(next(ticks)))
-    monkeypatch.setattr(deletion, "_FILES_AT_ONCE", 1)
+    monkeypatch.setattr(deletion, "FILES_AT_ONCE", 1)
     assert collect(store, RUTHLESS).deleted == [other]
     assert len(store.files_below(f"retired/{other}")) > 4
 
@@ -274,3 +274,15 @@ def test_folders_disappear_from_a_local_store(files: dict[str, bytes], tmp_path:
     assert collect(store, RUTHLESS).deleted == [other]
     assert store.names("versions") == [latest]
     assert store.names("work/candidates") == [latest]
+
+
+def test_usage_names_no_lease_that_has_ended(store: MemoryStore) -> None:
+    _, used = versions_of(store)
+
+    def leases() -> list[str]:
+        return [lease for each in measure(store, RUTHLESS).versions for lease in each.leases]
+
+    with leasing(store, used, READER, READER_SECONDS):
+        assert len(leases()) == 1
+        store.clock += READER_SECONDS + 1
+        assert leases() == []

@@ -237,15 +237,15 @@ def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
     output = tmp_path / "list.jsonl"
     output.write_text("earlier\n")
     cases: list[tuple[Callable[[], None], str]] = [
-        (lambda: write([*range(49), 3], 0), "its rows are not sorted by key"),
-        (lambda: write(range(50), 1), "its documents name inputs that do not exist"),
-        (lambda: write(range(50), 0), "its keys are not those of its contents"),
-        (path.unlink, "missing from a published version"),
+        (lambda: write([*range(49), 3], 0), "its rows are not sorted by key; restore it"),
+        (lambda: write(range(50), 1), "its documents name inputs that do not exist; restore it"),
+        (lambda: write(range(50), 0), "its keys are not those of its contents; restore it"),
+        (path.unlink, "missing from a published version; `tokenloom verify "),
     ]
     for damage, message in cases:
         damage()
         assert main(["diff", reference, reference, "--list", "kept", "--output", str(output)]) == 1
-        assert f"{path}: {message}; restore it" in capsys.readouterr().err
+        assert f"{path}: {message}" in capsys.readouterr().err
         assert output.read_text() == "earlier\n"
         assert [file.name for file in tmp_path.iterdir() if "partial" in file.name] == []
 

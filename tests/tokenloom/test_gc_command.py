@@ -79,7 +79,7 @@ def test_a_wrong_option_is_named(
 
 
 def test_gc_takes_a_dataset_and_no_version(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gc", f"{store.root}@latest", "--keep-last", "1"]) == 1
+    assert main(["gc", f"{store.root}@latest", "--keep-last", "1"]) == 2
     assert "name the dataset alone" in capsys.readouterr().err
     assert main(["gc", str(store.root.parent / "nothing"), "--keep-last", "1"]) == 1
     assert "no such dataset" in capsys.readouterr().err

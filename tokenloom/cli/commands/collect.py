@@ -55,7 +55,7 @@ def run(
         out: prints the result.
 
     Raises:
-        SpecError: neither `keep_last` nor `keep_days` is given.
+        SpecError: neither `keep_last` nor `keep_days` is given, or `dataset` names a version too.
         StoreError: there is no such dataset, or the store can't be read or written.
         FormatError: a tag is damaged, so nothing was deleted.
     """

@@ -73,7 +73,7 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
         for entry in entries
     ]
     out.table(["move", "at (UTC)", "version", "by", "reason"], rows)
-    return LogResult(str(store.root), tag, entries)
+    return LogResult(reference.dataset, tag, entries)
 
 
 def _version(entry: LogEntry) -> str:

@@ -13,15 +13,17 @@ from tokenloom.cli.argument_types import add_reference, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.console import printable
-from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.documents import DocumentRow, first_documents
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.document_table import DocumentColumns
+from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard import ShardHeader, read_header
+from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import StoreFile
-from tokenloom.storage.versions.published import check_header, check_split, read_inputs, version_path
+from tokenloom.storage.versions.published import check_split, read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.shards import naming_missing, read_shard_header, read_shard_tokens
+from tokenloom.storage.versions.tables import open_document_table
 from tokenloom.wording import counted
 
 
@@ -81,46 +83,39 @@ def _documents(store: Store, manifest: Manifest, split: str, count: int, chars: 
 
     inputs, tokenizer = read_inputs(store, manifest), version_tokenizer(store, manifest)
     for entry in manifest.splits[split].shards:
-        path = version_path(manifest.version, entry.name)
-        header, rows = _read_shard(store, manifest.version, entry, count)
-        for row in rows:
-            if row.input >= len(inputs):
-                raise FormatError(f"{store.place(path)}: its documents name inputs that do not exist; restore it")
-            start = header.tokens_start + row.start * header.token_bytes
-            end = start + (row.num_tokens - 1) * header.token_bytes
-            ids = np.frombuffer(store.read_range(path, start, end), header.dtype)
+        if not entry.documents:
+            continue
+        header = read_shard_header(store, manifest.version, entry)
+        with open_document_table(store, manifest.version, entry, len(inputs)) as table:
+            rows = table.rows(0, min(count, entry.documents))
+        _check(store, manifest.version, entry, header, rows)
+        for i in range(rows.num_rows):
+            start, num_tokens, number = int(rows.start[i]), int(rows.num_tokens[i]), int(rows.input[i])
+            end = start + min(num_tokens - 1, 4 * chars)
+            ids = read_shard_tokens(store, manifest.version, entry, header, start, end)
             yield ShownDocument(
-                source=inputs[row.input].source,
-                path=inputs[row.input].path,
-                row=row.row,
-                content=row.content.hex(),
-                id=row.id,
+                source=inputs[number].source,
+                path=inputs[number].path,
+                row=int(rows.row[i]),
+                content=content_digits(rows.content[i]),
+                id=None if rows.ids is None else rows.ids[i].as_py(),
                 shard=entry.name,
-                num_tokens=row.num_tokens,
-                text=printable(decode(tokenizer, ids[: 4 * chars])[:chars]),
+                num_tokens=num_tokens,
+                text=printable(decode(tokenizer, ids)[:chars]),
             )
 
 
-def _read_shard(store: Store, version: str, entry: ShardEntry, count: int) -> tuple[ShardHeader, list[DocumentRow]]:
-    """Return a shard's header and the first rows of its document table, after checking that they fit together."""
-    path, table = version_path(version, entry.name), version_path(version, entry.docs_name)
-    try:
-        header = read_header(store, path)
-        check_header(header, entry, store.place(path))
-        rows = first_documents(StoreFile(store, table), count, store.place(table))
-        start = header.offsets_start
-        offsets = np.frombuffer(store.read_range(path, start, start + 8 * (len(rows) + 1)), "<u8").tolist()
-    except FileNotFoundError as error:
-        missing = table if store.num_bytes(path) is not None else path
-        raise StoreError(
-            f"{store.place(missing)}: missing from a published version; `tokenloom verify {store.root}@{version}` says "
-            "what to do"
-        ) from error
-    if rows and not (
-        f"{rows[0].key:016x}" == entry.first_key
-        and [row.start for row in rows] == offsets[:-1]
-        and [row.start + row.num_tokens for row in rows] == offsets[1:]
-        and offsets[-1] <= header.num_tokens
+def _check(store: Store, version: str, entry: ShardEntry, header: ShardHeader, rows: DocumentColumns) -> None:
+    """Raise FormatError if the first rows of a document table are not those of its shard."""
+    start = header.offsets_start
+    with naming_missing(store, version, entry.name):
+        data = store.read_range(version_path(version, entry.name), start, start + 8 * (rows.num_rows + 1))
+    offsets = np.frombuffer(data, "<u8")  # (num_rows + 1,)
+    if not (
+        f"{int(rows.key[0]):016x}" == entry.first_key
+        and np.array_equal(rows.start, offsets[:-1])
+        and np.array_equal(rows.start + rows.num_tokens, offsets[1:])
+        and int(offsets[-1]) <= header.num_tokens
     ):
-        raise FormatError(f"{store.place(table)}: it is not the document table of its shard; restore it")
-    return header, rows
+        place = store.place(version_path(version, entry.docs_name))
+        raise FormatError(f"{place}: it is not the document table of its shard; restore it")

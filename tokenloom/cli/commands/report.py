@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(reference: str, output: Path | None, out: Output) -> ReportResult:
     """Write the report of a version: into the store, or into a file."""
-    from tokenloom.tasks.report.writing import make_report, report_path
+    from tokenloom.tasks.report.writing import make_report
 
     store, manifest = resolve(parse_reference(reference))
     page = make_report(store, manifest)

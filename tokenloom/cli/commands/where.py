@@ -105,9 +105,7 @@ def run(
         steps, note = _sightings(reference, place, manifest, found, arguments, range(epoch, epoch + epochs))
     _print(out, place, found)
     if arguments.is_given and found.documents:
-        _print_steps(
-            out, steps, note or f"no sample of these epochs has one of its tokens ({epoch} to {epoch + epochs})"
-        )
+        _print_steps(out, steps, note or f"no sample of the epochs [{epoch}, {epoch + epochs}) has one of its tokens")
     return WhereResult(place, found.status, found.reason, found.hashed, found.documents, steps)
 
 
@@ -116,7 +114,7 @@ def _check(
 ) -> None:
     """Raise SpecError for arguments that do not fit together."""
     if content is not None and not _CONTENT.fullmatch(content):
-        raise SpecError(f"--content {content!r}: a content is 32 hexadecimal digits, not {len(content)} characters")
+        raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
     if (path is None) != (row is None):
         raise SpecError("--path and --row belong together: give both or neither")
     if source is not None and path is None:

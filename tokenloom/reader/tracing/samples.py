@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tokenloom.errors import FormatError
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.tracing.records import TracedDocument, TracedSample
 from tokenloom.reader.tracing.shard_reading import ShardReading
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.published import read_inputs
 
@@ -59,7 +59,7 @@ class _ShardTracer:
         """Return the samples, (n,), with their documents."""
         row_offsets, starts, lengths = self._shard.plan().pieces(samples - self._first)
         traced: list[TracedSample] = []
-        with self._shard.table() as table:
+        with self._shard.table(len(self._inputs)) as table:
             for row, sample in enumerate(samples.tolist()):
                 pieces = slice(row_offsets[row], row_offsets[row + 1])
                 traced.append(
@@ -85,9 +85,6 @@ class _ShardTracer:
     def _document(self, found: DocumentColumns, i: int, start: int, end: int, piece_start: int) -> TracedDocument:
         """Return document i of those found, as far as it is in tokens [start, end) of the shard."""
         first, num_tokens, number = int(found.start[i]), int(found.num_tokens[i]), int(found.input[i])
-        if number >= len(self._inputs):
-            name = f"{self._data.reference}: {self._shard.entry.docs_name}"
-            raise FormatError(f"{name}: its documents name inputs that do not exist; restore it")
         begin, stop = max(start, first), min(end, first + num_tokens)
         traced: TracedDocument = {
             "start": begin - start + piece_start,
@@ -97,7 +94,7 @@ class _ShardTracer:
             "source": self._inputs[number].source,
             "path": self._inputs[number].path,
             "row": int(found.row[i]),
-            "content": found.content[i].astype(">u8").tobytes().hex(),
+            "content": content_digits(found.content[i]),
             "text": self._text(begin, min(stop, first + num_tokens - 1)) if self._chars else None,
         }
         if found.ids is not None:

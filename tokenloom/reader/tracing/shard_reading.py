@@ -17,6 +17,7 @@ from tokenloom.storage.packing.counting import read_header_and_offsets
 from tokenloom.storage.packing.plan_file import kept_plan
 from tokenloom.storage.packing.plans import ShardPlan
 from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.shards import read_shard_tokens
 from tokenloom.storage.versions.tables import open_document_table
 
 
@@ -48,9 +49,9 @@ class ShardReading:
             raise data.wrong_count(self._index, len(plan), self._store.place(self._path))
         return plan
 
-    def table(self) -> DocumentTable:
-        """Open the document table; raise StoreError if it is missing, FormatError if it is damaged."""
-        return open_document_table(self._store, self._version, self.entry)
+    def table(self, num_inputs: int) -> DocumentTable:
+        """Open the document table of a version with so many inputs; errors as open_document_table."""
+        return open_document_table(self._store, self._version, self.entry, num_inputs)
 
     def documents(self, table: DocumentTable, start: int, end: int) -> DocumentColumns:
         """Return the documents that have one of the tokens [start, end), in order; empty documents have none.
@@ -70,6 +71,4 @@ class ShardReading:
 
     def tokens(self, start: int, end: int) -> AnyArray:
         """Return the tokens [start, end) of the shard, (end - start,)."""
-        begin, width = self._header.tokens_start, self._header.token_bytes
-        data = self._store.read_range(self._path, begin + start * width, begin + end * width)
-        return np.frombuffer(data, self._header.dtype)
+        return read_shard_tokens(self._store, self._version, self.entry, self._header, start, end)
