@@ -21,6 +21,7 @@ from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
 from tokenloom.storage.versions.leases import building
 from tokenloom.storage.versions.published import is_published, missing_file, version_path
+from tokenloom.storage.versions.retirement import refuse_deleted
 from tokenloom.storage.work.candidates import (
     Candidate,
     find_candidates,
@@ -98,8 +99,9 @@ def _gates(store: Store, candidate: Candidate) -> list[GateResult]:
 
 
 def _published_before(store: Store, version: str) -> Publication:
-    """Return that a version is published already; raises StoreError if it is not."""
+    """Return that a version is published already; raises StoreError if it is not, VersionDeleted if gc deleted it."""
     if not is_published(store, version):
+        refuse_deleted(store, version)
         waiting = sorted(find_candidates(store))
         known = f"candidates are: {first_of(waiting)}" if waiting else "no candidate waits; build again from its spec"
         raise StoreError(f"{store.root}: no candidate {version}; {known}")

@@ -39,6 +39,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
+from tokenloom.storage.versions.retirement import refuse_deleted
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
 from tokenloom.wording import counted
@@ -224,6 +225,7 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
     except FileNotFoundError as error:
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
+        refuse_deleted(store, version)
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     except (FormatError, StoreError) as error:
         raise_unless_damage(store, error)

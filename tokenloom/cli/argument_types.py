@@ -112,11 +112,22 @@ def count_up_to(maximum: int) -> Callable[[str], int]:
 
 
 def positive(text: str) -> int:
-    """Return an integer of at least 1."""
-    value = _integer(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
+    """Return an integer in [1, 2**62]."""
+    return positive_up_to(2**62)(text)
+
+
+def positive_up_to(maximum: int) -> Callable[[str], int]:
+    """Return the type of an integer in [1, maximum]."""
+
+    def positive_count(text: str) -> int:
+        value = _integer(text)
+        if value < 1:
+            raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+        if value > maximum:
+            raise argparse.ArgumentTypeError(f"{value:,} is more than {maximum:,}")
+        return value
+
+    return positive_count
 
 
 def count(text: str) -> int:

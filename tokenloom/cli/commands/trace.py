@@ -102,10 +102,18 @@ def run(
         first = next(iter(opened.datasets.values()))
         found = first.reference if None in opened.datasets else None
         place = f"{found}, split {first.split}" if found else f"mixture of {', '.join(map(str, opened.datasets))}"
-        whose = f"rank {rank}" if rank is not None else "all ranks"
-        title = f"{place}: step {step} of {whose} of {arguments.world_size or 1}, {counted(len(samples), 'sample')}"
+        when = f"{'+' * step.startswith('+')}{int(step):,}"
+        whose = _whose(rank, arguments.world_size or 1)
+        title = f"{place}: step {when} of {whose}, {counted(len(samples), 'sample')}"
     _print(out, title, samples)
     return TraceResult(found, samples)
+
+
+def _whose(rank: int | None, world_size: int) -> str:
+    """Return "rank 1 of 4", "all 4 ranks" or "the only rank"."""
+    if world_size == 1:
+        return "the only rank"
+    return f"all {world_size:,} ranks" if rank is None else f"rank {rank:,} of {world_size:,}"
 
 
 def _trace_step(
@@ -140,7 +148,7 @@ def _refuse_step_arguments(arguments: LoaderArguments, rank: int | None, num_epo
 def _step(text: str) -> str:
     """Return a step: an integer of at least 0, or one after a plus sign."""
     if not _STEP.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither an integer of at least 0 nor one after a +")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer in [0, 10**18), alone or after a +")
     return text
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.cli.argument_types import add_reference, count, positive
+from tokenloom.cli.argument_types import add_reference, count, positive_up_to
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments, take_loader_arguments
 from tokenloom.cli.opened_stream import as_usage_errors, make_steps, open_loaded
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenloom.tasks.lookup.tables import VersionTables
 
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
+_MAX_EPOCHS = 10_000
 _MAX_SHOWN = 20  # documents, and steps
 
 
@@ -54,7 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_loader_arguments(parser, with_split=False)
     parser.add_argument("--epoch", type=count, default=0, metavar="E", help="the first epoch to look at (default: 0)")
-    parser.add_argument("--epochs", type=positive, default=1, metavar="N", help="how many epochs (default: 1)")
+    parser.add_argument(
+        "--epochs",
+        type=positive_up_to(_MAX_EPOCHS),
+        default=1,
+        metavar="N",
+        help=f"how many epochs, at most {_MAX_EPOCHS:,} (default: 1)",
+    )
 
 
 def run(
