@@ -199,6 +199,12 @@ class CacheFiles:
                 partial.path.unlink(missing_ok=True)
             partial.end(COMPLETE if is_right else DAMAGED)
 
+    def close_unused(self) -> None:
+        """Close the partial files that no shard of this process uses, so that they can be removed."""
+        if self.folder.exists():
+            with translate_cache_errors(self.folder), self._room_lock():
+                pass  # it closes them
+
     def remove(self, sha256: str) -> bool:
         """Remove a complete file; return whether it existed."""
         if self.num_bytes(sha256) is None:

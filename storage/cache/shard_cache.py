@@ -18,7 +18,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
 from tokenloom.storage.cache.download import CacheProcess, Caller, Download, NoRoom, RoomWait
-from tokenloom.storage.cache.partial_file import max_partial_files
+from tokenloom.storage.cache.partial_file import Holder, add_holder, max_partial_files
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores.time_limit import is_ending
@@ -101,6 +101,8 @@ class ShardCache:
                 return None
         if partial is not None and not request.only_blocks:
             self.ahead([request])
+        elif waits:
+            process.partials.pop(request.sha256, None)  # the caller keeps it open, as long as it likes
         return partial
 
     def has_begun(self, request: ShardRequest) -> bool:
@@ -114,6 +116,15 @@ class ShardCache:
         """
         room = 2**63 if self.limit_bytes is None else self.limit_bytes // 4
         return max(1, min(max_partial_files(), room // max(1, num_bytes)))
+
+    def add_holder(self, holder: Holder) -> None:
+        """Close what a reader of single blocks holds open whenever this process needs the space for another shard."""
+        add_holder(holder)
+
+    def close_blocks(self) -> None:
+        """Close the shards whose rest is never downloaded and that no reader keeps open: others may use the space."""
+        self._process().close_all()
+        self._process().files.close_unused()
 
     def _partial(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> PartialShard | None:
         """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
@@ -132,8 +143,6 @@ class ShardCache:
         while (file := process.files.partial(blocks)) is None:
             if process.holds(request):
                 return None
-            if request.only_blocks:  # nobody completes those that were begun ahead of use
-                process.forget_oldest(0)
             room.wait(request.num_bytes)
         partial = process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
         if request.only_blocks:
@@ -209,7 +218,9 @@ class ShardCache:
         """Download the queued files, then end: an idle thread would delay the program's exit."""
         while (request := process.next_request()) is not None:
             try:
-                if not process.holds(request):
+                if process.holds(request):
+                    mark_used(process.files.path(request.sha256))  # it will be
+                else:
                     self._fetch(request, _AHEAD)
             except NoRoom:
                 continue
