@@ -96,7 +96,7 @@ class ShardCache:
         with translate_cache_errors(self.folder):
             process.files.prepare()
             try:
-                partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING)
+                partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING, is_locked=False)
             except NoRoom:
                 return None
         if partial is not None and not request.only_blocks:
@@ -126,7 +126,9 @@ class ShardCache:
         self._process().close_all()
         self._process().files.close_unused()
 
-    def _partial(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> PartialShard | None:
+    def _partial(
+        self, process: CacheProcess, request: ShardRequest, caller: Caller, *, is_locked: bool
+    ) -> PartialShard | None:
         """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
         if (found := process.partial(request.sha256)) is not None:
             return found
@@ -140,7 +142,7 @@ class ShardCache:
             process.read_whole(request, error)
             return None
         room = RoomWait(process, caller)
-        while (file := process.files.partial(blocks)) is None:
+        while (file := process.files.partial(blocks, is_locked=is_locked)) is None:
             if process.holds(request):
                 return None
             room.wait(request.num_bytes)
@@ -207,7 +209,7 @@ class ShardCache:
 
     def _download(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> None:
         """Put a shard into the cache; the caller holds its lock."""
-        partial = self._partial(process, request, caller)
+        partial = self._partial(process, request, caller, is_locked=True)
         if partial is not None:
             partial.complete(caller.check_running)
             process.partials.pop(request.sha256, None)
