@@ -119,9 +119,7 @@ class RemoteCalls:
         if kind == "exists":
             return FileExistsError(place)
         if kind == "shorter":
-            return FormatError(
-                f"{place}: the file is shorter than the range that was read: it was cut short; restore it"
-            )
+            return FormatError(f"{place}: it is shorter than the range that was read: it was cut short; restore it")
         if kind == "forbidden":
             return self._forbidden(place, reason, doing)
         if kind == "transient":
