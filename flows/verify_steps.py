@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.formats.blocks import UPDATE
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.tasks.recorded_spec import check_spec, recorded_spec
@@ -103,12 +104,15 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
     by_file: defaultdict[str, list[str]] = defaultdict(list)
     for damage in damages:
         by_file[damage.file].append(damage.what)
-    return [DamagedFile(file=file, what="; ".join(what), next_step=_next_step(file)) for file, what in by_file.items()]
+    whats = {file: "; ".join(what) for file, what in by_file.items()}
+    return [DamagedFile(file=file, what=what, next_step=_next_step(file, what)) for file, what in whats.items()]
 
 
-def _next_step(file: str) -> str:
+def _next_step(file: str, what: str) -> str:
     if file.startswith("tags/"):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
+    if file.endswith(".blocks") and what.endswith(UPDATE):
+        return f"{UPDATE}; this release reads its shard whole"
     if file.endswith(".blocks"):
         return "run the same command with --write-blocks, which writes it again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"

@@ -19,6 +19,7 @@ from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_ful
 from tokenloom.storage.cache.partial_file import add_holder, close_holders
 from tokenloom.storage.cache.partial_shard import PartialShard
 from tokenloom.storage.cache.shard_request import ShardRequest
+from tokenloom.storage.formats.blocks import UPDATE
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.time_limit import is_ending
 
@@ -42,6 +43,7 @@ class CacheProcess:
         self.partials: dict[str, PartialShard] = {}  # by SHA-256, the most recently used one last
         self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
         self.logged: set[tuple[str, str]] = set()
+        self._failure_logged_at = -_LOG_SECONDS
         add_holder(self)
 
     def count(self, name: str, number: int = 1) -> None:
@@ -60,6 +62,16 @@ class CacheProcess:
             )
             self.running.add(request.sha256)
             return request
+
+    def add_failed(self, request: ShardRequest, error: Exception) -> None:
+        """Note that a download ahead failed, and say so in the log at most once a minute: one cause may stop many."""
+        with self.lock:
+            self.failed[request.sha256] = request, error
+            now = time.monotonic()
+            if is_ending() or now - self._failure_logged_at < _LOG_SECONDS:
+                return
+            self._failure_logged_at = now
+        _logger.warning("ahead of use: %s; the download is retried on first use, as others that fail meanwhile", error)
 
     def take_failed(self) -> list[ShardRequest]:
         """Return the shards whose download ahead failed, and forget that."""
@@ -112,9 +124,8 @@ class CacheProcess:
             is_new = (folder, reason) not in self.logged
             self.logged.add((folder, reason))
         if is_new and not is_ending():  # then its requests fail for that reason
-            _logger.warning(
-                "%s: %s; its shards are read whole; `tokenloom verify --write-blocks` writes the files", folder, reason
-            )
+            advice = "" if reason.endswith(UPDATE) else "; `tokenloom verify --write-blocks` writes the files"
+            _logger.warning("%s: %s; its shards are read whole%s", folder, reason, advice)
 
     def holds(self, request: ShardRequest) -> bool:
         """Return whether the cache holds a complete file of that name and length now."""

@@ -8,7 +8,6 @@ describes the folder.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterable
@@ -24,7 +23,6 @@ from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores.time_limit import is_ending
 
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "evictions", "failed_checks")
-_logger = logging.getLogger("tokenloom")
 
 
 class _ProgramEnding(Exception):
@@ -227,10 +225,7 @@ class ShardCache:
             except NoRoom:
                 continue
             except Exception as error:  # noqa: BLE001  (fetch() raises it where the file is needed)
-                with process.lock:
-                    process.failed[request.sha256] = request, error
-                if not is_ending():
-                    _logger.warning("ahead of use: %s; the download is retried on first use", error)
+                process.add_failed(request, error)
             finally:
                 process.running.discard(request.sha256)
 

@@ -17,6 +17,7 @@ from tokenloom.errors import FormatError
 
 MAGIC = b"TOKBLKS\0"
 BLOCKS_FORMAT = 1
+UPDATE = "update tokenloom"  # what to do about a file of a newer format; its error ends with it
 BLOCK_BYTES = 2**18
 _FIXED = struct.Struct("<8sIIQII32s")  # magic, format, header bytes, file bytes, block bytes, zero, SHA-256
 _CHECKSUM_BYTES = 16
@@ -119,7 +120,7 @@ def decode_blocks(data: bytes, place: str) -> ShardBlocks:
         raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or cut short")
     _, version, header_bytes, num_bytes, block_bytes, _, sha256 = _FIXED.unpack_from(body)
     if version != BLOCKS_FORMAT:
-        raise FormatError(f"{place}: format {version}; this release reads format {BLOCKS_FORMAT}: update tokenloom")
+        raise FormatError(f"{place}: format {version}; this release reads format {BLOCKS_FORMAT}: {UPDATE}")
     header_end = _FIXED.size + header_bytes
     blocks = ShardBlocks(sha256.hex(), num_bytes, block_bytes, body[_FIXED.size : header_end], body[header_end:])
     if not _MIN_BLOCK_BYTES <= block_bytes <= _MAX_BLOCK_BYTES or header_bytes > num_bytes:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, decode_blocks, encode_blocks
+from tokenloom.storage.formats.blocks import (
+    UPDATE,
+    BlockHasher,
+    ShardBlocks,
+    blocks_name,
+    decode_blocks,
+    encode_blocks,
+)
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import bare_message
@@ -16,7 +23,7 @@ class BlocksCheck:
     Args:
         store: the dataset's folder.
         claim: what the manifest says of the shard.
-        write: whether to write the file if it is missing or damaged.
+        write: whether to write the file if it is missing or damaged; one of a newer format stays as it is.
 
     Raises StoreError if the file can't be read.
     """
@@ -37,6 +44,7 @@ class BlocksCheck:
             return
         except FormatError as error:
             self._problem = bare_message(error, place)
+            self._write = self._write and not self._problem.endswith(UPDATE)
 
     def take(self, _: int, block: memoryview) -> None:
         """Take a block of the shard; blocks come in order."""

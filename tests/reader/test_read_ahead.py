@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reader.oracle import make_store
-from tokenloom.reader import TokenDataset
+from tokenloom.reader import TokenDataset, producer
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.shards import disk_reads
 from tokenloom.reader.shards.disk_reads import PAGE, block_bytes
 from tokenloom.reader.shards.open_shards import OpenShards
@@ -89,6 +92,57 @@ def test_blocks_are_read_again_once_the_system_has_evicted_them(
     assert len(reads) > len(set(reads))
 
 
+class _LazyPool:
+    """An executor that runs a call when its result is asked for, as a slow disk would."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def submit(self, call: Callable[..., object], *args: object) -> Future[object]:
+        """See Executor."""
+        return _LazyFuture(call, *args)
+
+    def shutdown(self, **_: object) -> None:
+        """See Executor."""
+
+
+class _LazyFuture(Future[object]):
+    def __init__(self, call: Callable[..., object], *args: object) -> None:
+        super().__init__()
+        self._call, self._args = call, args
+
+    def result(self, timeout: float | None = None) -> object:
+        if not self.done():
+            self.set_result(self._call(*self._args))
+        return super().result(timeout)
+
+
+@pytest.mark.parametrize("order", ["block", "full"])
+def test_blocks_that_were_evicted_are_read_again_before_their_rows_are_copied(
+    reference: str, events: list[tuple[Any, ...]], order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = itertools.count(0, 10_000)  # at every measurement, the system has evicted what was read
+    monkeypatch.setattr(read_ahead, "disk_waits", lambda: (next(waits), 0))
+    monkeypatch.setattr(read_ahead, "_CHUNKS_PER_MEASUREMENT", 2)
+    monkeypatch.setattr(OpenShards, "forget_blocks", _noted(OpenShards.forget_blocks, events))
+    monkeypatch.setattr(producer, "ThreadPoolExecutor", _LazyPool)
+    data = TokenDataset(reference, seq_len=500)
+    loader = TokenLoader(data, 2, rank=0, world_size=1, order=order, prefetch=0, num_epochs=1)
+    assert sum(1 for _ in loader) == len(loader)
+    first = 0
+    for place in [*(i for i, event in enumerate(events) if event[0] == "forget"), len(events)]:
+        check_reads_precede_copies(events[first:place])
+        first = place + 1
+    assert sum(event[0] == "forget" for event in events) > 10
+
+
+def _noted(forget: Callable[[OpenShards], None], events: list[tuple[Any, ...]]) -> Callable[[OpenShards], None]:
+    def forget_noted(self: OpenShards) -> None:
+        events.append(("forget", 0, 0, 0))
+        forget(self)
+
+    return forget_noted
+
+
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +174,16 @@ def test_only_rows_are_read_if_memory_can_not_hold_their_blocks(
     reads = [event for event in events if event[0] == "read"]
     assert reads
     assert all(end - start <= 2 * PAGE for _, _, start, end in reads)  # a row of 1,002 bytes lies in at most two pages
+
+
+def test_a_mixture_reads_the_blocks_of_the_disk_that_needs_the_largest(
+    reference: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_store(folder / "other-disk", [20_000])
+    monkeypatch.setattr(disk_reads, "_read_around", lambda path: 2**19 if "other-disk" in str(path) else 2**17)
+    members = [(TokenDataset(each, seq_len=500), 1.0) for each in (reference, other)]
+    for first, second in (members, members[::-1]):
+        assert Mixture({"a": first, "b": second}).stream("block", 0, None).block_bytes == 2**19
 
 
 @settings(deadline=None)

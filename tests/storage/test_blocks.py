@@ -126,6 +126,24 @@ def test_verify_writes_missing_and_damaged_files_again_and_leaves_right_ones(mad
     assert paths[4].stat().st_mtime_ns == kept
 
 
+def test_verify_does_not_replace_a_file_of_a_newer_format(made: Made) -> None:
+    path = Path(blocks_name(str(shard_files(made)[0])))
+    before = path.read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks_module, "BLOCKS_FORMAT", 2)
+        path.write_bytes(newer := encode_blocks(blocks_of(b"what only a newer release knows", 64, 0)))
+    try:
+        for write_blocks in (False, True):
+            found = verify_directly(made.reference, False, None, 0, write_blocks=write_blocks)
+            (row,) = found["damages"]
+            assert row["file"] == path.relative_to(made.store.root).as_posix()
+            assert row["what"] == "format 2; this release reads format 1: update tokenloom"
+            assert row["next_step"] == "update tokenloom; this release reads its shard whole"
+            assert (path.read_bytes(), found["blocks_written"]) == (newer, 0)
+    finally:
+        path.write_bytes(before)
+
+
 def test_no_blocks_are_written_for_a_damaged_shard(made: Made) -> None:
     path = shard_files(made)[0]
     data, blocks = path.read_bytes(), Path(blocks_name(str(path)))

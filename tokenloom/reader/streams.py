@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -75,10 +74,9 @@ class Stream(ABC):
 
     @property
     def block_bytes(self) -> int:
-        """How many bytes are read around a row of a cold file."""
-        files = self.datasets[0].files
-        folder = files.cache.folder if files.cache is not None else Path(files.store.root)
-        return block_bytes(folder, self.active_bytes)
+        """How many bytes are read around a row of a cold file: what the disk with the largest blocks needs."""
+        folders = {dataset.files.folder for dataset in self.datasets}
+        return max(block_bytes(folder, self.active_bytes) for folder in folders)
 
     @property
     @abstractmethod

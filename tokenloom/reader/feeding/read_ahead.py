@@ -73,7 +73,15 @@ class ReadAhead:
         if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:
             for part in window.parts:
                 part.shards.forget_blocks()
+            self._cancel()  # those of later rows would come first
             self.plan(window, end)
+
+    def _cancel(self) -> None:
+        """Cancel what was planned; wait for the few reads that run."""
+        while self._running:
+            _, read = self._running.pop()
+            if not read.cancel():
+                self._times.bytes_read_ahead += read.result()
 
 
 def _num_waits() -> int:

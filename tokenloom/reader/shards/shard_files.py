@@ -61,6 +61,11 @@ class ShardFiles:
         """Whether shards are downloaded before they are read."""
         return not self.store.is_local
 
+    @property
+    def folder(self) -> Path:
+        """The local folder that holds the shards: the store's, or that of the cache."""
+        return self.cache.folder if self.cache is not None else Path(self.store.root)
+
     def open(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
         """Open a shard, at once if its blocks can be downloaded as they are needed.
 
