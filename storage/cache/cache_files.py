@@ -180,8 +180,7 @@ class CacheFiles:
             if (found := open_partial(path, blocks)) is not None:
                 return found
             self._remove_leftovers(blocks.sha256 if is_locked else None)
-            is_downloaded = any(sha256 == blocks.sha256 for _, sha256, _ in self._downloads())
-            if is_downloaded or is_in_use(path) or not self._make_room(blocks.num_bytes):
+            if self.downloader(blocks.sha256) or is_in_use(path) or not self._make_room(blocks.num_bytes):
                 return None
             try:
                 create_partial(path, blocks)
@@ -257,6 +256,11 @@ class CacheFiles:
                 continue
             with suppress(Timeout), self.shard_lock(sha256).acquire(timeout=0):
                 path.unlink(missing_ok=True)
+
+    def downloader(self, sha256: str) -> int | None:
+        """Return the process that downloads a shard as a whole, None if nobody does."""
+        pids = [int(path.name.split(".")[1]) for _, found, path in self._downloads() if found == sha256]
+        return pids[0] if pids else None
 
     def _shards(self) -> Iterator[tuple[os.stat_result, str]]:
         for found, name in _files(self.folder / "shards"):

@@ -19,13 +19,14 @@ from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_ful
 from tokenloom.storage.cache.partial_file import add_holder, close_holders
 from tokenloom.storage.cache.partial_shard import PartialShard
 from tokenloom.storage.cache.shard_request import ShardRequest
+from tokenloom.storage.cache.wait_log import WaitLog, name_process
 from tokenloom.storage.formats.blocks import UPDATE
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.time_limit import is_ending
 
 _MAX_DOWNLOADS = 3  # of one file that arrives damaged
 _WAIT_SECONDS = 0.05  # between attempts to reserve space
-_LOG_SECONDS = 60.0  # between log messages of a wait
+_LOG_SECONDS = 60.0  # between messages that downloads ahead fail
 _logger = logging.getLogger("tokenloom")
 
 
@@ -134,16 +135,16 @@ class CacheProcess:
     @contextmanager
     def locked(self, sha256: str, check_running: Callable[[], None]) -> Iterator[None]:
         """Hold the lock of a shard; callers that wait for it find the file that the holder downloaded."""
-        lock, logged_at = self.files.shard_lock(sha256), time.monotonic()
+        lock, wait = self.files.shard_lock(sha256), WaitLog()
         while True:
             check_running()
             try:
                 lock.acquire(timeout=1, poll_interval=POLL_SECONDS)
                 break
             except Timeout:
-                if time.monotonic() - logged_at > _LOG_SECONDS:
-                    logged_at = time.monotonic()
-                    _logger.warning("%s: waiting for another process to download it", lock.lock_file)
+                if wait.is_due:
+                    who = name_process(self.files.downloader(sha256))
+                    wait.write(lock.lock_file, f"{who} to download this shard")
         try:
             yield
         finally:
@@ -169,7 +170,7 @@ class RoomWait:
 
     def __init__(self, process: CacheProcess, caller: Caller) -> None:
         self._process, self._caller = process, caller
-        self._folder, self._logged_at = process.files.folder, time.monotonic()
+        self._log = WaitLog()
 
     def wait(self, num_bytes: int) -> None:
         """Wait a moment, after an attempt that found no space for `num_bytes`.
@@ -183,9 +184,9 @@ class RoomWait:
         if close_holders():
             return
         self._process.check_room(num_bytes)
-        if time.monotonic() - self._logged_at > _LOG_SECONDS:
-            self._logged_at = time.monotonic()
-            _logger.warning("%s: waiting for space: other downloads take up the whole limit", self._folder)
+        if self._log.is_due:
+            what = f"{num_bytes:,} bytes of space, which other readers of this cache take up"
+            self._log.write(self._process.files.folder, what, "raise its limit: TOKENLOOM_CACHE_LIMIT")
         time.sleep(_WAIT_SECONDS)
 
 

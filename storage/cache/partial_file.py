@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import resource
+import struct
 import sys
 import threading
 import weakref
@@ -28,6 +29,7 @@ from tokenloom.storage.formats.blocks import ShardBlocks
 
 FILLING, COMPLETE, DAMAGED = range(3)  # of the first byte
 _ABSENT, _HERE, _UNPROVEN = range(3)  # of a block's byte
+_FLOCK = struct.Struct("@hhqqi4x")  # of Linux: type, whence, start, length, process
 _DESCRIPTORS = 3  # of a partial file: its own, its map's, and the one that a memory map keeps
 
 _opened: dict[Path, PartialFile] = {}  # those of this process; guarded by the cache's lock for room
@@ -179,6 +181,14 @@ class PartialFile:
             for block in blocks:
                 self._claimed.discard(block)
                 self._unlock(1 + block)
+
+    def owner(self, block: int) -> int | None:
+        """Return the other process that downloads a block; None if there is none, or the system does not say."""
+        if not sys.platform.startswith("linux"):
+            return None
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 1 + block, 1, 0)
+        kind, *_, pid = _FLOCK.unpack(fcntl.fcntl(self._locks, fcntl.F_GETLK, query))
+        return None if kind == fcntl.F_UNLCK else pid
 
     def is_proven(self, block: int) -> bool:
         """Return whether a claimed block is there after all, left by an earlier process and undamaged."""

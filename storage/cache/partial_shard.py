@@ -17,6 +17,7 @@ from tokenloom.storage.cache.cache_files import CacheFiles, is_full, translate_c
 from tokenloom.storage.cache.partial_file import COMPLETE, DAMAGED, PartialFile
 from tokenloom.storage.cache.requests import Requests
 from tokenloom.storage.cache.shard_request import ShardRequest
+from tokenloom.storage.cache.wait_log import WaitLog, name_process
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
 from tokenloom.storage.formats.shard import OFFSETS_START
 
@@ -24,6 +25,7 @@ _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
 _MAX_DOWNLOADS = 3  # of a block that arrives damaged
 _POLL_SECONDS = 0.005  # between looks whether another process has downloaded a block
+_PATIENCE_SECONDS = 60.0  # then a process that downloads a block is taken to be stopped
 
 
 def read_blocks(request: ShardRequest) -> ShardBlocks:
@@ -103,7 +105,15 @@ class PartialShard:
 
     def claim(self, blocks: Iterable[int]) -> list[range]:
         """Return runs of blocks that the caller must download, then `release`; others download the rest."""
-        return list(_runs(self._file.claim(blocks), max(1, _REQUEST_BYTES // self._blocks.block_bytes)))
+        return self.runs(self._file.claim(blocks))
+
+    def runs(self, blocks: list[int]) -> list[range]:
+        """Return ascending blocks as runs, each for one request."""
+        return list(_runs(blocks, max(1, _REQUEST_BYTES // self._blocks.block_bytes)))
+
+    def owner(self, block: int) -> int | None:
+        """Return the process that downloads a block, None if it is unknown."""
+        return self._file.owner(block)
 
     def release(self, run: range) -> None:
         """Give up the claim to a run of blocks."""
@@ -179,26 +189,41 @@ class PartialShard:
 def fetch_blocks(wanted: Iterable[tuple[PartialShard, Iterable[int]]]) -> None:
     """Return once these blocks of shards can be read; download those that nobody downloads, several at a time.
 
+    Also those that another process claims and does not bring within a minute: it may be stopped. Their bytes are
+    verified, so it does not matter who writes them, or whether both do.
+
     Raises:
         FormatError: a block repeatedly has another checksum.
         StoreError: the store can't be read.
     """
-    waiting = list(wanted)
+    waiting, wait, num_missing = list(wanted), WaitLog(), -1
     while waiting := [(shard, left) for shard, blocks in waiting if (left := shard.still_missing(blocks))]:
         runs: list[tuple[PartialShard, range]] = []
+        if num_missing != (num_missing := sum(len(left) for _, left in waiting)):
+            wait = WaitLog()  # somebody makes progress
         try:
             for shard, blocks in waiting:
                 runs += [(shard, run) for run in shard.claim(blocks)]
-            _download_all(runs)
+            if runs:
+                _download_all(runs)
+            elif wait.seconds < _PATIENCE_SECONDS:
+                _wait_for_others(waiting, wait)
+            else:
+                _download_all([(shard, run) for shard, blocks in waiting for run in shard.runs(blocks)])
         finally:
             for shard, run in runs:
                 shard.release(run)
 
 
+def _wait_for_others(waiting: list[tuple[PartialShard, list[int]]], wait: WaitLog) -> None:
+    if wait.is_due:
+        shard, blocks = waiting[0]
+        wait.write(shard.place, f"{name_process(shard.owner(blocks[0]))} to download block {blocks[0]}")
+    time.sleep(_POLL_SECONDS)
+
+
 def _download_all(runs: list[tuple[PartialShard, range]]) -> None:
-    if not runs:
-        time.sleep(_POLL_SECONDS)
-    elif len(runs) == 1:
+    if len(runs) == 1:
         runs[0][0].download(runs[0][1])
     else:
         Requests([partial(shard.download, run) for shard, run in runs], _NUM_REQUESTS).wait()

@@ -41,7 +41,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.shards import shard_files
-from tokenloom.storage.cache import cache_files, partial_file, partial_shard, shard_cache
+from tokenloom.storage.cache import cache_files, partial_file, partial_shard, shard_cache, wait_log
 from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.partial_file import PartialFile, create_partial
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
@@ -395,6 +395,33 @@ def test_a_killed_process_leaves_blocks_that_the_next_one_verifies_and_keeps(
     wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
     assert bytes_of_shards(s3_proxy) - sent < published.num_bytes * 0.9
     assert partials(cache) == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not say who holds a lock")
+def test_others_name_a_stopped_process_and_download_its_blocks(
+    in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready, claimed = os.pipe()
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(ShardCache, "ahead", lambda *_: None)  # it would begin with the header, which nobody needs
+        monkeypatch.setattr(RemoteStore, "read_range", lambda *_: os.write(claimed, b"x") and time.sleep(1000))
+        in_memory.open(ShardCache(cache.folder))[0]
+        os._exit(1)
+    try:
+        os.read(ready, 1)
+        os.kill(child, signal.SIGSTOP)
+        monkeypatch.setattr(wait_log, "_FIRST_SECONDS", 0.1)
+        monkeypatch.setattr(partial_shard, "_PATIENCE_SECONDS", 1.0)
+        assert_all_same(epoch(in_memory.open(cache)), in_memory.local())
+        where = re.escape(in_memory.name(0))
+        assert re.search(rf"{where}: waiting for process {child} to download block \d+, \d+ s so far", caplog.text)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(claimed)
+    wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
 
 
 @pytest.mark.usefixtures("nothing_ahead")
