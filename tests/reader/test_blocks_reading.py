@@ -401,11 +401,11 @@ def test_a_killed_process_leaves_blocks_that_the_next_one_verifies_and_keeps(
 def test_others_name_a_stopped_process_and_download_its_blocks(
     in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ready, claimed = os.pipe()
+    (ready, claimed), never = os.pipe(), threading.Event()
     child = os.fork()
     if not child:
         monkeypatch.setattr(ShardCache, "ahead", lambda *_: None)  # it would begin with the header, which nobody needs
-        monkeypatch.setattr(RemoteStore, "read_range", lambda *_: os.write(claimed, b"x") and time.sleep(1000))
+        monkeypatch.setattr(RemoteStore, "read_range", lambda *_: os.write(claimed, b"x") and never.wait())
         in_memory.open(ShardCache(cache.folder))[0]
         os._exit(1)
     try:

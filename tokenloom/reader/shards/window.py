@@ -118,11 +118,11 @@ class RowWindow:
 
     def tokens(self, first: int, end: int) -> Tokens:
         """Return rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
-        found: list[memoryview | bytes]
+        found: Sequence[memoryview | bytes]
         try:
             found = [source.bytes[shard][a:b] for source, shard, a, b in self.pieces(first, end)]
         except KeyError:  # a shard is not open, or still being downloaded
-            found = _read_one_by_one(list(self.pieces(first, end)))
+            found = _read_by_shard(list(self.pieces(first, end)))
         return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
 
     @property
@@ -142,18 +142,26 @@ class RowWindow:
         return Boundaries(self.form, self.lengths, place[order], mark[order])
 
 
-def _read_one_by_one(pieces: Sequence[Piece]) -> list[memoryview | bytes]:
-    """Return the bytes of pieces, copied before each shard is opened: a view of a closed shard would keep its map."""
-    for each in dict.fromkeys(source for source, *_ in pieces):
-        each.fetch([(shard, start, end) for source, shard, start, end in pieces if source is each])
-    copied: list[memoryview | bytes] = []
-    views: list[memoryview | bytes] = []
-    for source, shard, start, end in pieces:
-        if shard not in source.bytes:
-            copied.append(b"".join(views))
-            views.clear()
-        views.append(source.bytes_of(shard)[start:end])
-    return copied + views
+def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
+    """Return the bytes of pieces, copied shard by shard: perhaps only one can be open at a time."""
+    by_shard: dict[tuple[PieceSource, int], list[int]] = {}
+    for place, (source, shard, _, _) in enumerate(pieces):
+        by_shard.setdefault((source, shard), []).append(place)
+    for each in dict.fromkeys(source for source, _ in by_shard):
+        each.fetch([piece[1:] for piece in pieces if piece[0] is each])
+    found = [b""] * len(pieces)
+    for places in by_shard.values():
+        for place, data in zip(places, _copied([pieces[place] for place in places]), strict=True):
+            found[place] = data
+    return found
+
+
+def _copied(pieces: Sequence[Piece]) -> list[bytes]:
+    """Return the bytes of pieces of one shard, and keep no reference to it: opening the next may mean closing it."""
+    source, shard, _, _ = pieces[0]
+    source.fetch([piece[1:] for piece in pieces])
+    data = source.bytes_of(shard)
+    return [bytes(data[start:end]) for _, _, start, end in pieces]
 
 
 class _Padding:
