@@ -20,6 +20,7 @@ import yaml
 
 from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli.commands import ls
+from tokenloom.cli.failures import Terminated
 from tokenloom.cli.main import main
 from tokenloom.cli.results import Result
 from tokenloom.errors import InputError
@@ -97,6 +98,7 @@ def test_debug_adds_the_traceback_and_changes_neither_exit_code_nor_object(capsy
     ("raised", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
+        (Terminated(), 143, "terminated (SIGTERM)"),
         (InputError("first line\nsecond\x1b line"), 1, r"first line second\x1b line"),
         (RuntimeError("first\r\n  second"), 1, "first second"),
         (RuntimeError(""), 1, ""),
