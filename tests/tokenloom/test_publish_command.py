@@ -63,8 +63,10 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     page = Path(value["report"]).read_text()
     assert "0 of 1 check passed. The version was published all the same: a small corpus." in page
 
+    Path(value["report"]).unlink()  # as if the publication had been killed before its report
     code, out, _ = run(capsys, "publish", f"{dataset}@{version}")
-    assert (code, out) == (0, f"already published: {dataset}@{version}\n")
+    assert (code, out) == (0, f"already published: {dataset}@{version}\nreport {value['report']}\n")
+    assert Path(value["report"]).read_text() == page
     assert run(capsys, "publish", dataset)[1] == f"{dataset}: no version waits for publication\n"
     assert run_json(capsys, "publish", dataset)[1] == {"dataset": "data", "candidates": []}
 

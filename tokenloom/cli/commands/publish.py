@@ -82,7 +82,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         return _list_candidates(store, parsed, out)
     with showing_progress():
         done = publish_candidate(store, parsed.name, reason if force else None)
-        report = report_of_candidate(store, done.version) if done.published else None
+        report = report_of_candidate(store, done.version, done.published)
     result = PublishResult(**vars(done), reference=f"{store.root}@{done.version}", report=report)
     _print(out, result)
     return result
