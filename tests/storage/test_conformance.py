@@ -196,7 +196,6 @@ class TestS3(ObjectStoreConformance):
             lambda: store.read("a"),
             lambda: store.names("tags"),
             lambda: store.exists("a"),
-            store.check_writable,
         ]
         store.remove_stale_temporaries()
         for call in calls:
