@@ -133,9 +133,8 @@ def missing_file(store: Store, manifest: Manifest) -> str | None:
         manifest: of a version, which need not be published.
     """
     wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            wanted |= {shard.name: shard.bytes, shard.docs_name: None}
+    for shard in manifest.shards:
+        wanted |= {shard.name: shard.bytes, shard.docs_name: None}
     version = version_path(manifest.version)
     folders = {name.rpartition("/")[0] for name in wanted}
     lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}
