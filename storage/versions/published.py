@@ -30,6 +30,11 @@ def report_path(version: str) -> str:
     return f"{REPORTS}/{version}.html"
 
 
+def is_dataset(store: Store) -> bool:
+    """Return whether a folder is that of a dataset, of which something was built or published."""
+    return not {"versions", "tags", "work"}.isdisjoint(store.names(""))
+
+
 def is_published(store: Store, version: str) -> bool:
     """Return whether `version` is complete and visible."""
     return store.exists(version_path(version, NAME))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_clock import readers_time
 from tokenloom.storage.versions.retirement import RETIRED
-from tokenloom.tasks.retention.collect import Collected, collect
+from tokenloom.tasks.retention.collect import collect
 from tokenloom.tasks.retention.policy import Policy
-from tokenloom.tasks.retention.survey import VersionStatus, survey
+from tokenloom.tasks.retention.survey import VersionStatus
 
 _PARTS = {
     "versions": "versions",
@@ -63,28 +62,19 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
         StoreError: there is no such dataset, or the store can't be read.
         FormatError: the newest entry of a tag or of a version's log is damaged.
     """
-    would: Collected = collect(store, policy, dry_run=True)
+    would = collect(store, policy, dry_run=True)
     files = store.files_below("")
-    sizes: Counter[str] = Counter()
-    numbers: Counter[str] = Counter()
     parts: Counter[str] = Counter()
+    sizes_of: defaultdict[str, list[int]] = defaultdict(list)  # the sizes of the files of a version
     for path, file in files.items():
-        folder, _, rest = path.partition("/")
-        if folder == "versions":
-            version = rest.partition("/")[0]
-            sizes[version] += file.num_bytes
-            numbers[version] += 1
         parts[_part(path)] += file.num_bytes
-    versions = [_usage(each, numbers, sizes) for each in survey(store, readers_time(store))]
+        if path.startswith("versions/"):
+            sizes_of[path.split("/")[1]].append(file.num_bytes)
     return DatasetUsage(
         dataset=would.dataset,
         bytes=sum(file.num_bytes for file in files.values()),
-        versions=versions,
-        spills=parts["spills"],
-        candidates=parts["candidates"],
-        temporaries=parts["temporaries"],
-        reports=parts["reports"],
-        other=parts["other"],
+        versions=[_usage(status, sizes_of[status.version]) for status in would.surveyed],
+        **{part: parts[part] for part in ("spills", "candidates", "temporaries", "reports", "other")},
         gc_frees=would.bytes,
         gc_retires=would.retired,
     )
@@ -95,13 +85,13 @@ def _part(path: str) -> str:
     return next((part for folder, part in _PARTS.items() if path.startswith(f"{folder}/")), "other")
 
 
-def _usage(status: VersionStatus, numbers: Counter[str], sizes: Counter[str]) -> VersionUsage:
+def _usage(status: VersionStatus, sizes: list[int]) -> VersionUsage:
     published = "retired" if status.state == RETIRED else "published"
     return VersionUsage(
         version=status.version,
         state="candidate" if status.published is None else published,
         tags=list(status.tags),
         leases=list(status.users),
-        files=numbers[status.version],
-        bytes=sizes[status.version],
+        files=len(sizes),
+        bytes=sum(sizes),
     )

@@ -11,6 +11,7 @@ from tokenloom.cli.results import Result
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
+from tokenloom.storage.versions.published import is_dataset
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.tasks.retention.usage import DatasetUsage, measure
@@ -61,11 +62,10 @@ def run(
 
 
 def _datasets(store: str, folder: Store) -> list[Store]:
-    names = set(folder.names(""))
-    if names & {"versions", "tags", "work"}:
+    if is_dataset(folder):
         return [folder]
-    found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, names))]
-    found = [each for each in found if {"versions", "tags", "work"} & set(each.names(""))]
+    found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, folder.names("")))]
+    found = [each for each in found if is_dataset(each)]
     if not found:
         raise StoreError(f"{store}: no such store or dataset; a build creates it")
     return found
