@@ -1,4 +1,4 @@
-"""What takes the room of a dataset: by version, spills, candidates, unfinished files, reports."""
+"""What uses the space of a dataset: by version, spills, candidates, unfinished files, reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class VersionUsage:
-    """The room of a version; `state` is "published", "retired", or "candidate" if it is not published."""
+    """The space that a version uses; `state` is "published", "retired", or "candidate" if it is not published."""
 
     version: str
     state: str
@@ -34,9 +34,10 @@ class VersionUsage:
 
 @dataclass(frozen=True)
 class DatasetUsage:
-    """The room of a dataset, in bytes; `candidates` are the records of builds in work/, also of published versions.
+    """The space that a dataset uses, in bytes.
 
-    `other` is everything else: tags, leases, records. `gc_frees` is what a run of gc would free now.
+    `candidates` are the records of builds in work/, also of published versions; `other` is everything else: tags,
+    leases, records. `gc_frees` is what a run of gc would free now.
     """
 
     dataset: str
@@ -52,7 +53,7 @@ class DatasetUsage:
 
 
 def measure(store: Store, policy: Policy) -> DatasetUsage:
-    """Return what takes the room of a dataset, and what gc would free; changes nothing.
+    """Return what uses the space of a dataset, and what gc would free; changes nothing.
 
     Args:
         store: the dataset's store.

@@ -249,7 +249,7 @@ def test_leftovers_go_by_age_and_use(store: MemoryStore) -> None:
     assert set(store.files_below("reports")) == {f"reports/{latest}.html"}
 
 
-def test_what_takes_the_room_adds_up(store: MemoryStore) -> None:
+def test_the_parts_of_the_space_that_is_used_add_up(store: MemoryStore) -> None:
     other, latest = versions_of(store)
     collect(store, RUTHLESS)
     with leasing(store, latest, READER, READER_SECONDS):

@@ -1,4 +1,4 @@
-"""`tokenloom du`: what takes the room of a store or a dataset."""
+"""`tokenloom du`: what uses the space of a store or a dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEEP_LAST, _KEEP_DAYS = 3, 30.0
 
 @dataclass(frozen=True)
 class UsageResult(Result):
-    """What takes the room of each dataset, in bytes."""
+    """What uses the space of each dataset, in bytes."""
 
     store: str
     datasets: list[DatasetUsage]
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
     store: str, keep_last: int | None, keep_days: float | None, grace: float, keep_work: float, out: Output
 ) -> UsageResult:
-    """Show what takes the room of each dataset, and what `tokenloom gc` with these options would free.
+    """Show what uses the space of each dataset, and what `tokenloom gc` with these options would free.
 
     Args:
         store: STORE or STORE/DATASET.
