@@ -9,21 +9,25 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders.datasets import make_spec, write_jsonl
+from tests.builders.datasets import write_jsonl
 from tokenloom.cli.main import main
 
 
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     """A spec whose 50 documents are too few."""
-    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}], report=True)
-    value = spec.model_dump(mode="json", exclude_defaults=True) | {"checks": {"min_documents": 1000}}
-    value["sources"][0]["kind"] = "jsonl"
-    value["tokenizer"]["kind"] = "byte"
-    path = tmp_path / "data.yaml"
-    path.write_text(yaml.safe_dump(value))
-    return path
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    value = {
+        "dataset": "data",
+        "store": str(tmp_path / "store"),
+        "sources": [{"kind": "jsonl", "path": str(path)}],
+        "tokenizer": {"kind": "byte"},
+        "checks": {"min_documents": 1000},
+        "runner": {"kind": "process", "workers": 0},
+    }
+    spec = tmp_path / "data.yaml"
+    spec.write_text(yaml.safe_dump(value))
+    return spec
 
 
 def run(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, str, str]:
