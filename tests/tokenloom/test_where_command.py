@@ -213,6 +213,19 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
     assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "no_such_row"
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_a_row_without_a_text_that_the_filter_leaves_out_is_filtered(tmp_path: Path, run: Run, ending: str) -> None:
+    values = [{"text": 7, "keep": 0}, {"text": "left out", "keep": 0}, {"text": "kept", "keep": 1}]
+    lines = [json.dumps(value) for value in values]
+    path = tmp_path / f"in.{ending}"
+    path.write_text("\n".join(lines) if ending == "jsonl" else f"[{', '.join(lines)}]")
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path), "filter": "keep == 1"}])
+    reference = f"{spec.store}/data@{build(spec).version}"
+    rows = _offsets(path) if ending == "jsonl" else range(3)
+    found = [run("where", reference, "--path", path.name, "--row", row)["status"] for row in rows]
+    assert found == ["filtered", "filtered", "found"]
+
+
 def test_a_path_that_is_no_input_is_answered_with_one_that_is_close(built: Built, run: Run) -> None:
     for path in ("new.parquet", f"{built.folder}/news.parquet"):
         found = _by_row(run, built, path, 0)
