@@ -53,9 +53,9 @@ def test_gc_retires_then_deletes(store: LocalStore, capsys: pytest.CaptureFixtur
 def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gc", str(store.root), "--keep-days", "0", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any("retired" in line and "no rule keeps it" in line for line in lines)
+    assert any("would retire" in line and "no rule keeps it" in line for line in lines)
     assert any("kept" in line and "tagged latest" in line for line in lines)
-    assert lines[-1] == "data: would free 0 bytes; 0 deleted, 1 retired, 1 kept"
+    assert lines[-1] == "data: would free 0 bytes, delete 0, retire 1, keep 1"
 
 
 @pytest.mark.parametrize(
