@@ -96,7 +96,7 @@ class VersionDocuments:
     @property
     def num_documents(self) -> int:
         """The number of documents."""
-        return sum(split.documents for split in self.manifest.splits.values())
+        return self.manifest.num_documents
 
     def batches(self, split: int) -> Iterator[Rows]:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""

@@ -44,7 +44,7 @@ def shard_claims(manifest: Manifest, num_inputs: int | None) -> list[ShardClaim]
 
 def listed_names(manifest: Manifest) -> dict[str, str]:
     """Return {name: SHA-256} of every file that a manifest lists; names are relative to the version's folder."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = manifest.shards
     tokens = {shard.name: shard.sha256 for shard in shards}
     documents = {shard.docs_name: shard.docs_sha256 or "" for shard in shards}
     return {**tokens, **documents, **manifest.files}
@@ -78,7 +78,7 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
         if documents != split.documents:
             yield f"split {name}: {counted(split.documents, 'document')}, its shards have {documents:,}"
     for fate, count, total in (
-        ("kept", rows.kept, sum(split.documents for split in splits)),
+        ("kept", rows.kept, manifest.num_documents),
         ("duplicates", rows.duplicates, sum(split.duplicates for split in splits)),
     ):
         if count != total:

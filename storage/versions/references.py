@@ -46,13 +46,18 @@ def parse_reference(text: str) -> Reference:
     return Reference(store, dataset, name)
 
 
+def names_version(text: str) -> bool:
+    """Return whether a reference says which tag or version it means: STORE/DATASET does not."""
+    return "@" in text.rpartition("/")[2]
+
+
 def parse_dataset(text: str) -> Store:
     """Return the folder of the dataset that STORE/DATASET names.
 
     Raises SpecError if the text names a version too, StoreError if it is not such a name.
     """
     reference = parse_reference(text)
-    if "@" in text.rpartition("/")[2]:
+    if names_version(text):
         raise SpecError(f"{reference}: name the dataset alone: {reference.store}/{reference.dataset}")
     return dataset_store(reference.store, reference.dataset)
 

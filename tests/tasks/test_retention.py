@@ -226,8 +226,8 @@ def test_leftovers_go_by_age_and_use(store: MemoryStore) -> None:
     spills = set(store.files_below("work/spills"))
     store.replace("work/tmp/unfinished", b"half")
     store.replace("work/tmp/exclusive", b"probe")
-    store.replace(f"reports/{'c' * 16}.html", b"gone")
-    store.replace(f"reports/{latest}.html", b"here")
+    for version in ("c" * 16, other, latest):
+        store.replace(f"reports/{version}.html", b"report")
     store.replace(f"leases/{other}.{'0' * 32}.json", b"damaged")
     policy = Policy(keep_last=0, keep_days=None, grace_seconds=0)
     assert collect(store, policy).leftovers == []
@@ -249,7 +249,7 @@ def test_leftovers_go_by_age_and_use(store: MemoryStore) -> None:
     assert set(store.files_below("reports")) == {f"reports/{latest}.html"}
 
 
-def test_what_takes_the_room_adds_up(store: MemoryStore) -> None:
+def test_the_parts_of_the_space_that_is_used_add_up(store: MemoryStore) -> None:
     other, latest = versions_of(store)
     collect(store, RUTHLESS)
     with leasing(store, latest, READER, READER_SECONDS):

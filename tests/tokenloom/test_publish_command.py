@@ -17,7 +17,7 @@ from tokenloom.cli.main import main
 def spec_file(tmp_path: Path) -> Path:
     """A spec whose 50 documents are too few."""
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}], report=True)
     value = spec.model_dump(mode="json", exclude_defaults=True) | {"checks": {"min_documents": 1000}}
     value["sources"][0]["kind"] = "jsonl"
     value["tokenizer"]["kind"] = "byte"

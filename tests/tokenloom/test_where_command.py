@@ -422,7 +422,7 @@ def test_a_remote_store_gives_the_same_answers(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("where", "--content", "abc"), "a content is 32 hexadecimal digits, not 3 characters"),
+        (("where", "--content", "abc"), "--content 'abc': write 32 hexadecimal digits"),
         (("where", "--path", "news.parquet"), "--path and --row belong together"),
         (("where", "--content", "0" * 32, "--source", "news"), "--source: it belongs to --path; omit it"),
         (("where", "--content", "0" * 32, "--seq-len", "8"), "--batch-size is required to name steps"),
