@@ -135,8 +135,7 @@ def check_retirements(store: Store) -> list[Damage]:
         number = max(entry_numbers(store.names(f"{retirement.FOLDER}/{version}")), default=0)
         path = retirement.retirement_path(version, number)
         try:
-            if number:
-                retirement.read_retirement(store, version, number)
+            retirement.newest_retirement(store, version)
         except (FormatError, StoreError) as error:
             raise_unless_damage(store, error)
             damages.append(Damage(path, bare_message(error, store.place(path))))

@@ -100,6 +100,18 @@ def test_du_shows_a_store_and_a_dataset(store: LocalStore, capsys: pytest.Captur
     assert main(["du", str(store.root / "nothing")]) == 1
 
 
+def test_du_shows_sizes_beside_a_damaged_tag(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    (whole,) = run(capsys, "du", store.root)["datasets"]
+    store.replace("tags/prod/00000001.json", b"{}")
+    (data,) = run(capsys, "du", store.root.parent)["datasets"]
+    assert [each["bytes"] for each in data["versions"]] == [each["bytes"] for each in whole["versions"]]
+    assert {each["state"] for each in data["versions"]} == {"unknown"}
+    assert (data["bytes"], data["gc_frees"], whole["damage"]) == (whole["bytes"] + 2, 0, None)
+    assert main(["du", str(store.root)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  gc would stop: ") and "tags/prod/00000001.json: the checksum does not match" in last
+
+
 def test_times_are_read_and_shown() -> None:
     assert [seconds_of(text) for text in ("0", "45s", "30m", "24h", "7d", "1.5h")] == [0, 45, 1800, 86400, 604800, 5400]
     for text in ("", "h", "5", "-1h", "1e3s", "5 h", "1w"):

@@ -348,6 +348,15 @@ def test_trace_of_all_ranks_is_that_of_each(built: Built, run: Run) -> None:
     assert together == [sample for samples in apart for sample in samples]
 
 
+def test_the_short_last_step_of_a_loader_that_pads_it_can_be_traced(built: Built, run: Run) -> None:
+    data = TokenDataset(built.reference, seq_len=16)
+    batch_size = len(data) - 1
+    loader = TokenLoader(data, batch_size, rank=0, world_size=1, seed=5, num_epochs=1, drop_last=False)
+    given = ("--step", 1, "--seq-len", 16, "--batch-size", batch_size, "--seed", 5, "--num-epochs", 1)
+    assert "step 1 is past the last epoch" in run("trace", built.reference, *given, code=2)["error"]["message"]
+    assert run("trace", built.reference, *given, "--pad-last")["samples"] == loader.trace(1)["samples"]
+
+
 def test_a_state_says_what_to_trace_and_what_a_checkpoint_has_seen(built: Built, run: Run, tmp_path: Path) -> None:
     data = TokenDataset(built.reference, seq_len=16, packing="document_padded")
     loader = TokenLoader(data, 2, seed=3)
