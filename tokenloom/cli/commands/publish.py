@@ -13,7 +13,7 @@ from tokenloom.flows.version_report import report_of_candidate
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import is_published
+from tokenloom.storage.versions.published import is_dataset, is_published
 from tokenloom.storage.versions.references import Reference, dataset_store, names_version, parse_reference, why_missing
 from tokenloom.storage.work.candidates import CandidateRecord, find_candidates
 from tokenloom.tasks.candidates import Publication, publish_candidate
@@ -76,7 +76,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
     is_list = not names_version(reference)
     _check_options(parsed, is_list, force, (reason or "").strip())
     store = dataset_store(parsed.store, parsed.dataset)
-    if not store.exists(""):
+    if not (is_dataset(store) if is_list else store.exists("")):
         raise StoreError(why_missing(store, parsed))
     if is_list:
         return _list_candidates(store, parsed, out)
