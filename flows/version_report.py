@@ -37,9 +37,9 @@ def _report(store: Store, version: str, is_new: bool) -> str | None:
 def _write(store: Store, version: str) -> str | None:
     """Write the report and return its place; None, with a message that says why, if that is not possible."""
     try:
-        from tokenloom.tasks.report.writing import write_report  # late: only this needs the packages that draw it
+        from tokenloom.tasks.report.writing import make_report, write_report  # only this needs the packages that draw
 
-        return write_report(store, load_manifest(store, version))
+        return write_report(store, version, make_report(store, load_manifest(store, version)))
     except ModuleNotFoundError as error:
         why = f"it needs the package {error.name!r}: pip install 'tokenloom[build]'"
     except (TokenloomError, OSError) as error:

@@ -17,6 +17,7 @@ from tokenloom.storage.formats.manifest import BUILD, NAME, Manifest
 from tokenloom.storage.formats.version_files import GateResult, encode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import check_file
+from tokenloom.storage.verification.version_checks import listed_names
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
@@ -180,10 +181,7 @@ def _check_files(store: Store, manifest: Manifest) -> None:
     folder = version_path(manifest.version)
     if name := missing_file(store, manifest):
         raise WorkError(f"{store.place(folder)}/{name}: missing, or cut short")
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    listed = manifest.files | {shard.name: shard.sha256 for shard in shards}
-    listed |= {shard.docs_name: shard.docs_sha256 for shard in shards if shard.docs_sha256}
-    num_bytes = sum(shard.bytes for shard in shards)
+    listed, num_bytes = listed_names(manifest), manifest.shard_bytes
     progress.report(progress.WorkKnown((("read", float(max(1, num_bytes))),)))
     progress.report(progress.StepStarted("read", num_bytes))
 

@@ -7,7 +7,7 @@ newest entry. Of a user and a collector who both want to create the next number,
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
@@ -48,11 +48,8 @@ def retirement_path(version: str, number: int) -> str:
 def newest_retirement(store: Store, version: str) -> RetirementEntry | None:
     """Return the newest entry of a version's log, None if it was never retired; raises FormatError if it is damaged."""
     number = max(entry_numbers(store.names(f"{FOLDER}/{version}")), default=0)
-    return read_retirement(store, version, number) if number else None
-
-
-def read_retirement(store: Store, version: str, number: int) -> RetirementEntry:
-    """Return an entry of a version's log; raises FormatError if it is damaged or missing."""
+    if not number:
+        return None
     path = retirement_path(version, number)
     try:
         record = read_signed_record(store.read(path), store.place(path), RetirementRecord)
@@ -60,7 +57,7 @@ def read_retirement(store: Store, version: str, number: int) -> RetirementEntry:
         raise FormatError(f"{store.place(path)}: an entry of the version's log is missing; restore it") from error
     if record.state not in _STATES:
         raise FormatError(f"{store.place(path)}: state must be one of {', '.join(_STATES)}, not {record.state!r}")
-    return RetirementEntry(record.state, record.at, record.by, record.reason, number)
+    return RetirementEntry(**asdict(record), number=number)
 
 
 def change_state(store: Store, version: str, seen_number: int, state: str, reason: str) -> RetirementEntry:
@@ -75,7 +72,7 @@ def change_state(store: Store, version: str, seen_number: int, state: str, reaso
     """
     record = RetirementRecord(state, now(), user(), reason)
     store.create(retirement_path(version, seen_number + 1), sign_record(record))
-    return RetirementEntry(record.state, record.at, record.by, record.reason, seen_number + 1)
+    return RetirementEntry(**asdict(record), number=seen_number + 1)
 
 
 def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> None:
@@ -106,13 +103,11 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
 
 def _may_build(store: Store, version: str, entry: RetirementEntry) -> bool:
     """Return whether nobody deletes files of a version any more."""
-    return entry.state == DELETED or is_claim_over(store, version, entry, store_time(store))
-
-
-def is_claim_over(store: Store, version: str, entry: RetirementEntry, now: float) -> bool:
-    """Return whether a collector that wrote an entry DELETING was killed: the entry is older than CLAIM_SECONDS."""
-    modified = store.modified(retirement_path(version, entry.number))
-    return modified is not None and now - modified >= CLAIM_SECONDS
+    if entry.state == DELETED:
+        return True
+    latest = store_time(store) - CLAIM_SECONDS  # an older claim is that of a collector that was killed
+    written = store.modified(retirement_path(version, entry.number))
+    return written is not None and written <= latest
 
 
 def refuse_deleted(store: Store, version: str) -> None:
@@ -139,14 +134,16 @@ def deleted_error(store: Store, version: str, entry: RetirementEntry) -> Version
 
 
 def warn_if_retired(store: Store, version: str) -> None:
-    """Warn (UserWarning) if a version is retired, so that a later run of gc may delete it."""
-    entry = newest_retirement(store, version)
-    if entry is not None and entry.state != KEPT:
-        if entry.state != RETIRED:
-            warnings.warn(str(deleted_error(store, version, entry)), stacklevel=4)
-            return
-        warnings.warn(
-            f"{store.root}@{version}: `tokenloom gc` retired this version at {entry.at}, and will delete it; to keep "
-            "it, tag it, or read it with TokenDataset(..., lease=True)",
-            stacklevel=4,
-        )
+    """Warn (UserWarning) if a version is retired, so that a later run of gc may delete it, or if its log is damaged."""
+    try:
+        entry = newest_retirement(store, version)
+    except FormatError as error:  # the version itself can be read
+        warnings.warn(f"it is unknown whether {store.root}@{version} is retired: {error}", stacklevel=4)
+        return
+    if entry is None or entry.state == KEPT:
+        return
+    retired = (
+        f"{store.root}@{version}: `tokenloom gc` retired this version at {entry.at}, and will delete it; to keep it, "
+        "tag it, or read it with TokenDataset(..., lease=True)"
+    )
+    warnings.warn(retired if entry.state == RETIRED else str(deleted_error(store, version, entry)), stacklevel=4)

@@ -108,8 +108,7 @@ def steps_section(figures: VersionFigures) -> Iterator[Section]:
 
 def _step_bytes(figures: VersionFigures) -> dict[str, int]:
     """Return the bytes that went through a step: of the inputs, of the shards."""
-    shards = sum(split.shards.num_bytes() for split in figures.manifest.splits.values())
-    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": shards}
+    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": figures.manifest.shard_bytes}
 
 
 def _seconds(seconds: float) -> str:

@@ -97,8 +97,7 @@ def _count_documents(
 
 def _tagging(store: Store, version: str) -> Tagging:
     """Return the tags that name a version, and the move by which a build, or else a person, published it."""
-    newest = {tag: tags.newest(store, tag) for tag in store.names("tags")}
-    current = [tag for tag, entry in newest.items() if entry and entry.version == version]
+    current = tags.tagged_versions(store).get(version, [])
     for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
         if entry := _first_naming(store, tag, version):
             return Tagging(current, tag, entry.at, entry.previous)

@@ -24,8 +24,8 @@ from tokenloom.storage.versions.tables import open_document_table
 from tokenloom.tasks.report.figures import FrequentToken, SampledDocument, TokenSample
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
-NUM_DOCUMENTS = 10
-NUM_TOKENS = 30  # shown, of those in the sample
+_NUM_DOCUMENTS = 10
+_NUM_TOKENS = 30  # shown, of those in the sample
 _SAMPLE_TOKENS = 2**20
 _NUM_PIECES = 8  # of the sample, each from one place
 _RUN = 4  # neighbours among the sampled documents
@@ -43,7 +43,7 @@ def version_decoder(store: Store, manifest: Manifest) -> Tokenizer | None:
 
 def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | None) -> TokenSample:
     """Return the most frequent tokens of pieces that are spread evenly over a version; reads about a million tokens."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = manifest.shards
     pieces = token_pieces([shard.tokens for shard in shards])
     headers = {
         index: read_shard_header(store, manifest.version, shards[index]) for index in {index for index, _, _ in pieces}
@@ -54,7 +54,7 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
     ]
     tokens = np.concatenate(parts) if parts else np.zeros(0, np.uint32)
     ids, counts = _count(tokens)
-    order = np.lexsort((ids, -counts))[:NUM_TOKENS]
+    order = np.lexsort((ids, -counts))[:_NUM_TOKENS]
     frequent = [FrequentToken(int(ids[i]), _decode(tokenizer, ids[i : i + 1]), int(counts[i])) for i in order]
     return TokenSample(frequent, len(tokens), len(headers))
 
@@ -107,19 +107,19 @@ def sampled_documents(
     return documents
 
 
-def choose_rows(version: str, shard_documents: Sequence[int], count: int = NUM_DOCUMENTS) -> dict[int, list[int]]:
-    """Return rows of document tables by shard, chosen by hash: runs of up to 4 neighbours, `count` rows together.
+def choose_rows(version: str, shard_documents: Sequence[int]) -> dict[int, list[int]]:
+    """Return rows of document tables by shard, chosen by hash: runs of up to 4 neighbours, ten rows together.
 
     Args:
         version: the version's name.
         shard_documents: the documents of each shard.
-        count: rows to choose; all if there are fewer.
     """
     ends = np.cumsum(np.asarray(shard_documents, dtype=np.int64))
     total = int(ends[-1]) if len(ends) else 0
-    chosen: set[int] = set(range(total)) if total <= count else set()
+    count = min(_NUM_DOCUMENTS, total)
+    chosen: set[int] = set(range(total)) if count == total else set()
     attempt = 0
-    while len(chosen) < min(count, total):
+    while len(chosen) < count:
         digest = hashlib.sha256(f"{version} {attempt}".encode()).digest()
         anchor = int.from_bytes(digest[:8], "big") % total
         run = range(anchor, min(anchor + _RUN, total))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders.datasets import make_spec, write_jsonl
+from tests.builders.datasets import write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.errors import TokenloomError
 from tokenloom.server import publication_event
@@ -18,14 +18,18 @@ from tokenloom.server import publication_event
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     """A spec whose 50 documents are too few."""
-    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
-    value = spec.model_dump(mode="json", exclude_defaults=True) | {"checks": {"min_documents": 1000}}
-    value["sources"][0]["kind"] = "jsonl"
-    value["tokenizer"]["kind"] = "byte"
-    path = tmp_path / "data.yaml"
-    path.write_text(yaml.safe_dump(value))
-    return path
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    value = {
+        "dataset": "data",
+        "store": str(tmp_path / "store"),
+        "sources": [{"kind": "jsonl", "path": str(path)}],
+        "tokenizer": {"kind": "byte"},
+        "checks": {"min_documents": 1000},
+        "runner": {"kind": "process", "workers": 0},
+    }
+    spec = tmp_path / "data.yaml"
+    spec.write_text(yaml.safe_dump(value))
+    return spec
 
 
 def run(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, str, str]:
@@ -119,6 +123,13 @@ def test_a_dataset_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.C
     code, _, err = run(capsys, "publish", tmp_path / "nothing")
     assert code == 1
     assert "no dataset 'nothing'" in err
+
+
+def test_a_store_in_place_of_a_dataset_is_named(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "build", spec_file, "--direct", "--workers", "0")
+    code, _, err = run(capsys, "publish", spec_file.parent / "store")
+    assert code == 1
+    assert "this is a store; name one of its datasets: " in err
 
 
 def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

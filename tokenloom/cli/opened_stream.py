@@ -13,7 +13,7 @@ from tokenloom.cli.loader_arguments import LoaderArguments
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.versions.published import check_split
-from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.references import names_version, parse_reference, resolve
 
 if TYPE_CHECKING:  # a command imports the reader when it runs
     from tokenloom.reader.dataset import TokenDataset
@@ -70,17 +70,20 @@ def open_loaded(reference: str | None, arguments: LoaderArguments) -> OpenedStre
     return OpenedStream(stream, taken, datasets)
 
 
-def make_steps(
-    arguments: LoaderArguments, rank: int | None, num_samples: int | None = None, num_epochs: int | None = None
-) -> Steps:
-    """Return the steps of a rank; raise SpecError if an argument is missing or out of range."""
+def make_steps(arguments: LoaderArguments, num_samples: int | None = None) -> Steps:
+    """Return the steps of a rank; raise SpecError if an argument is missing or out of range.
+
+    Args:
+        arguments: of the loader; without a rank, the steps of rank 0.
+        num_samples: of an epoch; only a number of epochs needs it.
+    """
     from tokenloom.reader.order.steps import Steps, stream_end
     from tokenloom.reader.ranks import find_ranks
 
     with as_usage_errors():
-        ranks = find_ranks(rank or 0, arguments.world_size or 1)
-        end = stream_end(num_samples, num_epochs)
-        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=True)
+        ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
+        end = stream_end(num_samples, arguments.num_epochs)
+        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=not arguments.pad_last)
 
 
 def open_dataset(reference: str, split: str, seq_len: int, packing: str) -> TokenDataset:
@@ -193,7 +196,7 @@ def _check_same_version(reference: str, path: str, state: LoaderState) -> None:
     """Raise SpecError if a reference names another dataset or, with an @, another version than a state."""
     stream: Any = state["stream"]
     parsed = parse_reference(reference)
-    found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if "@" in reference.rpartition("/")[2] else parsed.dataset
+    found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if names_version(reference) else parsed.dataset
     if found not in (stream["dataset"], f"{stream['dataset']}@{stream['version']}"):
         raise SpecError(f"--state {path}: it is of {stream['dataset']}@{stream['version']}, and REF names {found}")
 

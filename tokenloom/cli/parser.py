@@ -38,7 +38,7 @@ _COMMANDS = (
     _Command("tag", "let a tag name a version", "tokenloom.cli.commands.tag"),
     _Command("rollback", "let a tag name the version again that it named before", "tokenloom.cli.commands.rollback"),
     _Command("log", "show which versions a tag named, since when and why", "tokenloom.cli.commands.log"),
-    _Command("du", "show what takes the room of a store or a dataset", "tokenloom.cli.commands.du"),
+    _Command("du", "show what uses the space of a store or a dataset", "tokenloom.cli.commands.du"),
     _Command(
         "gc",
         "retire and delete versions that no rule, tag or lease keeps, and leftovers",

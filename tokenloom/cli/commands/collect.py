@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tokenloom.cli.argument_types import add_policy
+from tokenloom.cli.argument_types import add_dataset, add_policy
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, Result
 from tokenloom.console import printable
@@ -29,7 +29,7 @@ class CollectResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("dataset", metavar="STORE/DATASET")
+    add_dataset(parser)
     add_policy(parser)
     parser.add_argument("--dry-run", action="store_true", help="change nothing; show what a run would do")
 

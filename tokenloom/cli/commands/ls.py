@@ -217,14 +217,13 @@ def _damaged(tag: str) -> str:
 
 def _listed_version(store: Store, version: str, names: list[str], publication: _Publication) -> ListedVersion:
     try:
-        splits = load_manifest(store, version).splits.values()
+        manifest = load_manifest(store, version)
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
         damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
         return ListedVersion(version, names, None, None, None, damage, *publication)
-    tokens, documents = sum(split.tokens for split in splits), sum(split.documents for split in splits)
-    num_bytes = sum(split.shards.num_bytes() for split in splits)
-    return ListedVersion(version, names, tokens, documents, num_bytes, None, *publication)
+    counts = manifest.num_tokens, manifest.num_documents, manifest.shard_bytes
+    return ListedVersion(version, names, *counts, None, *publication)
 
 
 def _raise_if_remote(store: Store, error: Exception) -> None:

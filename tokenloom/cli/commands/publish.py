@@ -15,8 +15,8 @@ from tokenloom.server.publication_event import announce
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import is_published, load_manifest
-from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, why_missing
+from tokenloom.storage.versions.published import is_dataset, is_published, load_manifest
+from tokenloom.storage.versions.references import Reference, dataset_store, names_version, parse_reference, why_missing
 from tokenloom.storage.work.candidates import CandidateRecord, find_candidates
 from tokenloom.tasks.candidates import Publication, described, publish_candidate
 from tokenloom.tasks.gates import failed
@@ -75,10 +75,10 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         WorkError: the candidate is damaged.
     """
     parsed = parse_reference(reference)
-    is_list = "@" not in reference.rpartition("/")[2]
+    is_list = not names_version(reference)
     _check_options(parsed, is_list, force, (reason or "").strip())
     store = dataset_store(parsed.store, parsed.dataset)
-    if not store.exists(""):
+    if not (is_dataset(store) if is_list else store.exists("")):
         raise StoreError(why_missing(store, parsed))
     if is_list:
         return _list_candidates(store, parsed, out)
