@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.document_table import DocumentColumns
-from tokenloom.storage.formats.keys import SEED_SPACE, order_keys
+from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.version_spec import version_spec
 
 _READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
 
@@ -86,12 +88,11 @@ class VersionDocuments:
         """The source of each input."""
         return [entry.source for entry in self.inputs]
 
-    @property
+    @cached_property
     def key_seed(self) -> int | None:
         """The seed, None if duplicates are kept."""
-        rules, seed = self.manifest.spec.get("documents"), self.manifest.spec.get("seed", 0)
-        keeps_duplicates = isinstance(rules, dict) and rules.get("deduplicate") is False
-        return seed if isinstance(seed, int) and 0 <= seed < SEED_SPACE and not keeps_duplicates else None
+        spec = version_spec(self.store, self.manifest)
+        return spec.seed if spec.documents.deduplicate else None
 
     @property
     def num_documents(self) -> int:

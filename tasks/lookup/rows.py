@@ -61,7 +61,7 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
         return Lookup("no_such_row", f"{entry.path} has no row {row}{_of_lines(known, entry)}", [], [])
     if not found.passes_filter:
         return Lookup("filtered", f"the filter of the source {entry.source} leaves it out", [], [])
-    if found.text is None and "transform" not in tables.rules:
+    if found.text is None and not tables.rules.transform:
         return Lookup("filtered", "it has no text", [], [])
     if (why := why_filtered(tables, found.text)) or found.text is None:
         return Lookup("filtered", why, [], [])
@@ -69,7 +69,7 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
     hashed: list[HashedText] = [
         {"what": "the row of the source", "bytes": len(found.text.encode()), "content": content_digits(content)}
     ]
-    documents = tables.find(content) if tables.deduplicates else tables.find_copy(content, entry.fingerprint, row)
+    documents = tables.find(content) if tables.rules.deduplicate else tables.find_copy(content, entry.fingerprint, row)
     place = (entry.source, entry.path, row)
     if exact := [each for each in documents if (each["source"], each["path"], each["row"]) == place]:
         return Lookup("found", "", exact, hashed)
