@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.manifest import NAME
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_clock import store_time
 from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now, user
@@ -92,7 +93,7 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
         entry = newest_retirement(store, version)
         if entry is None or entry.state == KEPT:
             return
-        if entry.state in (DELETING, DELETED) and not (builds and _may_build(store, version, entry)):
+        if entry.state in (DELETING, DELETED) and not _may_use(store, version, entry, builds=builds):
             raise deleted_error(store, version, entry)
         try:
             change_state(store, version, entry.number, KEPT, reason)
@@ -101,10 +102,12 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
         return
 
 
-def _may_build(store: Store, version: str, entry: RetirementEntry) -> bool:
-    """Return whether nobody deletes files of a version any more."""
+def _may_use(store: Store, version: str, entry: RetirementEntry, *, builds: bool) -> bool:
+    """Return whether nobody deletes files of a version any more, and the caller makes them or they are there again."""
     if entry.state == DELETED:
-        return True
+        return builds or store.exists(f"versions/{version}/{NAME}")  # a person restored it from a copy
+    if not builds:
+        return False
     latest = store_time(store) - CLAIM_SECONDS  # an older claim is that of a collector that was killed
     written = store.modified(retirement_path(version, entry.number))
     return written is not None and written <= latest
@@ -140,7 +143,7 @@ def warn_if_retired(store: Store, version: str) -> None:
     except FormatError as error:  # the version itself can be read
         warnings.warn(f"it is unknown whether {store.root}@{version} is retired: {error}", stacklevel=4)
         return
-    if entry is None or entry.state == KEPT:
+    if entry is None or entry.state in (KEPT, DELETED):  # the manifest of a deleted one is there: it was restored
         return
     retired = (
         f"{store.root}@{version}: `tokenloom gc` retired this version at {entry.at}, and will delete it; to keep it, "

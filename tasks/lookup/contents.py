@@ -67,9 +67,11 @@ def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
     for words in contents:
         if excluded := why_excluded(tables, words, known):
             return Lookup("excluded", excluded, [], hashed)
-    if why := next(filter(None, (why_filtered(tables, text) for text in texts.values())), ""):
-        return Lookup("filtered", why, [], hashed)
-    reason = f"no document has one of these {len(hashed)} texts, which were hashed{hint(tables)}"
+    for what, text in texts.items():
+        if why := why_filtered(tables, text):
+            return Lookup("filtered", f"{what}: {why}" if len(texts) > 1 else why, [], hashed)
+    sought = "this text, which was" if len(hashed) == 1 else f"one of these {len(hashed)} texts, which were"
+    reason = f"no document has {sought} hashed{hint(tables)}"
     return Lookup("not_found", reason, [], hashed)
 
 

@@ -111,7 +111,8 @@ def _not_an_input(inputs: list[InputEntry], source: str | None, path: str) -> st
     """Return that a path is not an input, and one that is close."""
     sources = dict.fromkeys(entry.source for entry in inputs)
     if source is not None and source not in sources:
-        return f"no source is named {source!r}. {near_miss(source, sources)} Sources: {first_of(list(sources))}"
+        hint = f"{near_miss(source, sources)} Sources: {first_of(list(sources))}".lstrip()
+        return f"no source is named {source!r}. {hint}"
     paths = [entry.path for entry in inputs if source in (None, entry.source)]
     name = path.rpartition("/")[2]
     close = [each for each in paths if each.rpartition("/")[2] == name] or paths[:_MAX_COMPARED]

@@ -66,7 +66,7 @@ def leases_without_un_retiring(patch: pytest.MonkeyPatch) -> None:
 
 def build_during_a_deletion(patch: pytest.MonkeyPatch) -> None:
     """A build writes the files of a version while a collector deletes them."""
-    patch.setattr(retirement, "_may_build", lambda *_: True)
+    patch.setattr(retirement, "_may_use", lambda *_, builds: builds)
 
 
 def tag_without_a_lease(patch: pytest.MonkeyPatch) -> None:

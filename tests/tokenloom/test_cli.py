@@ -258,6 +258,7 @@ def test_version_and_help(tmp_path: Path) -> None:
     for command in ("init", "build", "ls", "peek", "diff", "tag", "rollback", "log", "verify", "demo"):
         assert command in _run(tmp_path, "--help").stdout
         assert "--json" in _run(tmp_path, command, "--help").stdout
+    assert "\n\nList the datasets of a store, or the versions of a dataset.\n" in _run(tmp_path, "ls", "--help").stdout
 
 
 def test_help_answers_in_half_a_second(tmp_path: Path) -> None:

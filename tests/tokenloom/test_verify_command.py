@@ -86,7 +86,7 @@ def test_a_wrong_spec_exits_with_2(made: Made, tmp_path: Path, capsys: pytest.Ca
     assert main(["verify", made.reference, "--spec", str(path)]) == 2
     assert "only --deep reads" in capsys.readouterr().err
     assert main(["verify", made.reference, "--deep", "--spec", str(path), "--workers", "0"]) == 2
-    assert "--spec: the version was built from another spec: seed differ" in capsys.readouterr().err
+    assert "--spec: the version was built from another spec, which differs in seed" in capsys.readouterr().err
     value["seed"] = 0
     path.write_text(yaml.safe_dump(value))
     assert main(["verify", made.reference, "--deep", "--spec", str(path), "--workers", "0"]) == 0

@@ -172,6 +172,9 @@ def test_a_text_is_found_though_an_editor_added_a_line_end_and_says_what_was_has
     assert [each["content"] for each in found["hashed"]] == [_content("nowhere\n"), _content("nowhere")]
     (tmp_path / "text").write_text("x")
     assert run("where", built.reference, "--text", tmp_path / "text")["status"] == "filtered"
+    (tmp_path / "text").write_text("x\n")
+    reason = run("where", built.reference, "--text", tmp_path / "text")["reason"]
+    assert reason == "the whole file, without its last line end: it has 1 character, and documents.min_chars is 2"
     (tmp_path / "text").write_bytes(b"caf\xe9")
     error = run("where", built.reference, "--text", tmp_path / "text", code=1)["error"]
     assert "not UTF-8 at byte 3" in error["message"]
@@ -277,7 +280,7 @@ def test_rows_of_a_source_that_is_gone_or_has_changed_are_found_in_the_tables(mo
     value["seed"] = 9
     spec.write_text(json.dumps(value))
     error = run("where", moved.reference, "--path", "news.parquet", "--row", 4, "--spec", spec, code=2)["error"]
-    assert "the version was built from another spec: seed differ" in error["message"]
+    assert "the version was built from another spec, which differs in seed" in error["message"]
 
 
 def test_a_version_without_build_json_answers_from_its_tables(moved: Built, run: Run) -> None:

@@ -138,5 +138,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_parser(parsers: Any, command: _Command, shared: argparse.ArgumentParser) -> None:
-    parser = parsers.add_parser(command.name, parents=[shared], help=command.help)
+    description = f"{command.help[0].upper()}{command.help[1:]}."
+    parser = parsers.add_parser(command.name, parents=[shared], help=command.help, description=description)
     parser.set_defaults(module=command.module)
