@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tokenloom.errors import DistrustedEncoder, StoreError, WorkError
 from tokenloom.storage.formats.manifest import BUILD, NAME, Manifest
@@ -77,6 +78,26 @@ def publish_candidate(store: Store, version: str, forced_because: str | None = N
         return _published_before(store, version)
     with building(store, version):  # no collector deletes it while it is read and published
         return _publish(store, version, forced_because)
+
+
+def described(manifest: Manifest, done: Publication, seconds: float) -> dict[str, Any]:
+    """Return what the event of a publication says, in the form of BuildResult.to_json; it cut no input.
+
+    Args:
+        manifest: of the version.
+        done: what was published.
+        seconds: how long it took.
+    """
+    splits = manifest.splits.values()
+    return asdict(done) | {
+        "tokens": sum(split.tokens for split in splits),
+        "documents": sum(split.documents for split in splits),
+        "shards": sum(len(split.shards) for split in splits),
+        "seconds": seconds,
+        "partitions": None,
+        "partitions_reused": None,
+        "tokenizer": {name: getattr(manifest.tokenizer, name) for name in ("name", "kind", "vocab_size")},
+    }
 
 
 def _publish(store: Store, version: str, forced_because: str | None) -> Publication:

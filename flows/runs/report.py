@@ -184,10 +184,10 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
 
 
 def show_collection(found: Collected) -> None:
-    """Write what became of each version, and which leftovers were deleted, as a table artifact."""
+    """Write what became of each version and of leftovers, or would, as a table artifact."""
     rows = [{"version": version, "outcome": outcome, "why": printable(why)} for version, outcome, why in found.rows()]
     rows += [
-        {"version": "", "outcome": "deleted", "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
+        {"version": "", "outcome": found.outcome("delete"), "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
         for each in found.leftovers
     ]
     create_table_artifact(

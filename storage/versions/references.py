@@ -30,9 +30,11 @@ class Reference(NamedTuple):
 def parse_reference(text: str) -> Reference:
     """Return the parts of a reference; raises StoreError if the text is not one.
 
+    Slashes at the end, as a shell completes the name of a folder, are ignored.
+
     Example: "s3://corpora/store/news" -> Reference("s3://corpora/store", "news", "latest")
     """
-    store, slash, rest = text.rpartition("/")
+    store, slash, rest = text.rstrip("/").rpartition("/")
     dataset, at, name = rest.partition("@")
     name = name if at else "latest"
     store = store or "/" if slash else "."
@@ -48,7 +50,7 @@ def parse_reference(text: str) -> Reference:
 
 def names_version(text: str) -> bool:
     """Return whether a reference says which tag or version it means: STORE/DATASET does not."""
-    return "@" in text.rpartition("/")[2]
+    return "@" in text.rstrip("/").rpartition("/")[2]
 
 
 def parse_dataset(text: str) -> Store:

@@ -134,8 +134,12 @@ def deleted_error(store: Store, version: str, entry: RetirementEntry) -> Version
 
 
 def warn_if_retired(store: Store, version: str) -> None:
-    """Warn (UserWarning) if a version is retired, so that a later run of gc may delete it."""
-    entry = newest_retirement(store, version)
+    """Warn (UserWarning) if a version is retired, so that a later run of gc may delete it, or if its log is damaged."""
+    try:
+        entry = newest_retirement(store, version)
+    except FormatError as error:  # the version itself can be read
+        warnings.warn(f"it is unknown whether {store.root}@{version} is retired: {error}", stacklevel=4)
+        return
     if entry is None or entry.state == KEPT:
         return
     retired = (

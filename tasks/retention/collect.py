@@ -39,10 +39,15 @@ class Collected:
     surveyed: list[VersionStatus] = field(default_factory=list)
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return (version, what became of it, why) of each version, for tables."""
-        gone = [(version, "deleted", "retired before") for version in self.deleted]
-        begun = [(version, "retired", "no rule keeps it; a run after the grace deletes it") for version in self.retired]
+        """Return (version, what became of it, or would, and why) of each version, for tables."""
+        deleted, retired = self.outcome("delete"), self.outcome("retire")
+        gone = [(version, deleted, "retired before") for version in self.deleted]
+        begun = [(version, retired, "no rule keeps it; a run after the grace deletes it") for version in self.retired]
         return [*gone, *begun, *((each.version, "kept", each.why) for each in self.kept)]
+
+    def outcome(self, verb: str) -> str:
+        """Return "deleted" of "delete", and "would delete" after a dry run."""
+        return f"would {verb}" if self.dry_run else f"{verb}d"
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gc --json` prints."""
@@ -89,11 +94,12 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
 
 def outcome_line(collected: Collected) -> str:
     """Return what a collection did in one line."""
-    verb = "would free" if collected.dry_run else "freed"
-    return (
-        f"{collected.dataset}: {verb} {shown_bytes(collected.bytes)}; {len(collected.deleted):,} deleted, "
-        f"{len(collected.retired):,} retired, {len(collected.kept):,} kept"
-    )
+    freed, num_deleted, num_retired = shown_bytes(collected.bytes), len(collected.deleted), len(collected.retired)
+    if collected.dry_run:
+        did = f"would free {freed}, delete {num_deleted:,}, retire {num_retired:,}, keep {len(collected.kept):,}"
+    else:
+        did = f"freed {freed}; {num_deleted:,} deleted, {num_retired:,} retired, {len(collected.kept):,} kept"
+    return f"{collected.dataset}: {did}"
 
 
 def _apply(store: Store, decision: Decision, now: float, collected: Collected) -> None:

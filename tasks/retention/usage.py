@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from tokenloom.errors import FormatError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.retirement import RETIRED
-from tokenloom.tasks.retention.collect import collect
+from tokenloom.tasks.retention.collect import Collected, collect
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.tasks.retention.survey import VersionStatus
 
@@ -22,7 +23,10 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class VersionUsage:
-    """The space that a version uses; `state` is "published", "retired", or "candidate" if it is not published."""
+    """The space that a version uses.
+
+    `state` is "published", "retired", "candidate" if it is not published, or "unknown" beside a damaged log.
+    """
 
     version: str
     state: str
@@ -37,7 +41,8 @@ class DatasetUsage:
     """The space that a dataset uses, in bytes.
 
     `candidates` are the records of builds in work/, also of published versions; `other` is everything else: tags,
-    leases, records. `gc_frees` is what a run of gc would free now.
+    leases, records. `gc_frees` is what a run of gc would free now. `damage` names the damaged log that
+    stops gc, if there is one.
     """
 
     dataset: str
@@ -50,6 +55,7 @@ class DatasetUsage:
     other: int
     gc_frees: int
     gc_retires: list[str]
+    damage: str | None
 
 
 def measure(store: Store, policy: Policy) -> DatasetUsage:
@@ -61,9 +67,12 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
 
     Raises:
         StoreError: there is no such dataset, or the store can't be read.
-        FormatError: the newest entry of a tag or of a version's log is damaged.
     """
-    would = collect(store, policy, dry_run=True)
+    damage = None
+    try:
+        would = collect(store, policy, dry_run=True)
+    except FormatError as error:
+        would, damage = Collected(str(store.root).rpartition("/")[2], dry_run=True), str(error)
     files = store.files_below("")
     parts: Counter[str] = Counter()
     sizes_of: defaultdict[str, list[int]] = defaultdict(list)  # the sizes of the files of a version
@@ -74,10 +83,15 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
     return DatasetUsage(
         dataset=would.dataset,
         bytes=sum(file.num_bytes for file in files.values()),
-        versions=[_usage(status, sizes_of[status.version]) for status in would.surveyed],
+        versions=(
+            [_usage(status, sizes_of[status.version]) for status in would.surveyed]
+            if damage is None
+            else [VersionUsage(name, "unknown", [], [], len(sizes), sum(sizes)) for name, sizes in sizes_of.items()]
+        ),
         **{part: parts[part] for part in ("spills", "candidates", "temporaries", "reports", "other")},
         gc_frees=would.bytes,
         gc_retires=would.retired,
+        damage=damage,
     )
 
 

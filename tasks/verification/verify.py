@@ -28,6 +28,7 @@ from tokenloom.storage.verification.file_checks import (
 )
 from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens, column_values
 from tokenloom.storage.verification.version_checks import (
+    check_retirements,
     check_tags,
     check_verifiable,
     inputs_problems,
@@ -169,7 +170,7 @@ class Subject:
 
 
 def open_version(reference: str) -> Subject:
-    """Read a version's manifest and inputs, and the tags of its dataset.
+    """Read a version's manifest and inputs, and the logs of its dataset.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
@@ -181,6 +182,7 @@ def open_version(reference: str) -> Subject:
     parsed = parse_reference(reference)
     store = dataset_store(parsed.store, parsed.dataset)
     damages, warnings = check_tags(store)
+    damages += check_retirements(store)
     version: str | None = parsed.name
     if not VERSION_PATTERN.match(parsed.name):
         try:

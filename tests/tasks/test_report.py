@@ -396,9 +396,20 @@ def test_a_spec_can_leave_the_report_out_and_keeps_its_version(tmp_path: Path) -
     assert without.report is None
     assert messages == []
     assert not (tmp_path / "store/data/reports").exists()
+    assert build(spec.model_copy(update={"report": False})).report is None
+    assert build(spec).version == without.version
+
+
+def test_a_build_writes_the_report_that_a_killed_build_of_the_same_version_did_not(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, report=True)
+    first = build(spec)
+    assert first.report is not None
+    page = Path(first.report).read_bytes()
+    Path(first.report).unlink()  # as if it had been killed between its tag and its report
+    assert not build(spec.model_copy(update={"report": False})).report
     again = build(spec)
-    assert again.version == without.version
-    assert again.report is None  # nothing was published, so nothing is written
+    assert (again.published, again.report) == (False, first.report)
+    assert Path(first.report).read_bytes() == page
 
 
 def test_the_command_writes_the_page_into_the_store_or_a_file(

@@ -214,6 +214,19 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
     assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "no_such_row"
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_a_row_without_a_text_that_the_filter_leaves_out_is_filtered(tmp_path: Path, run: Run, ending: str) -> None:
+    values = [{"text": 7, "keep": 0}, {"text": "left out", "keep": 0}, {"text": "kept", "keep": 1}]
+    lines = [json.dumps(value) for value in values]
+    path = tmp_path / f"in.{ending}"
+    path.write_text("\n".join(lines) if ending == "jsonl" else f"[{', '.join(lines)}]")
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path), "filter": "keep == 1"}])
+    reference = f"{spec.store}/data@{build(spec).version}"
+    rows = _offsets(path) if ending == "jsonl" else range(3)
+    found = [run("where", reference, "--path", path.name, "--row", row)["status"] for row in rows]
+    assert found == ["filtered", "filtered", "found"]
+
+
 def test_a_path_that_is_no_input_is_answered_with_one_that_is_close(built: Built, run: Run) -> None:
     for path in ("new.parquet", f"{built.folder}/news.parquet"):
         found = _by_row(run, built, path, 0)
@@ -334,6 +347,15 @@ def test_trace_of_all_ranks_is_that_of_each(built: Built, run: Run) -> None:
     together = run("trace", built.reference, "--step", 2, *_LOADER)["samples"]
     apart = [run("trace", built.reference, "--step", 2, "--rank", rank, *_LOADER)["samples"] for rank in range(3)]
     assert together == [sample for samples in apart for sample in samples]
+
+
+def test_the_short_last_step_of_a_loader_that_pads_it_can_be_traced(built: Built, run: Run) -> None:
+    data = TokenDataset(built.reference, seq_len=16)
+    batch_size = len(data) - 1
+    loader = TokenLoader(data, batch_size, rank=0, world_size=1, seed=5, num_epochs=1, drop_last=False)
+    given = ("--step", 1, "--seq-len", 16, "--batch-size", batch_size, "--seed", 5, "--num-epochs", 1)
+    assert "step 1 is past the last epoch" in run("trace", built.reference, *given, code=2)["error"]["message"]
+    assert run("trace", built.reference, *given, "--pad-last")["samples"] == loader.trace(1)["samples"]
 
 
 def test_a_state_says_what_to_trace_and_what_a_checkpoint_has_seen(built: Built, run: Run, tmp_path: Path) -> None:

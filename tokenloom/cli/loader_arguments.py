@@ -24,6 +24,7 @@ class LoaderArguments:
     split: str | None = None  # this and the next only of trace
     rank: int | None = None
     num_epochs: int | None = None
+    pad_last: bool | None = None
 
     @property
     def is_given(self) -> bool:

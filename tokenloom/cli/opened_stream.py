@@ -83,7 +83,7 @@ def make_steps(arguments: LoaderArguments, num_samples: int | None = None) -> St
     with as_usage_errors():
         ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
         end = stream_end(num_samples, arguments.num_epochs)
-        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=True)
+        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=not arguments.pad_last)
 
 
 def open_dataset(reference: str, split: str, seq_len: int, packing: str) -> TokenDataset:

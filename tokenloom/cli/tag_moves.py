@@ -45,7 +45,7 @@ def tag_of(dataset: str, tag: str) -> Reference:
     check_tag(tag)
     if names_version(dataset):
         raise SpecError(f"{dataset}: name the dataset without @; --tag names the tag")
-    return parse_reference(f"{dataset}@{tag}")
+    return parse_reference(f"{dataset.rstrip('/')}@{tag}")
 
 
 def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult:

@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--split", help="default: train")
     group.add_argument("--rank", type=count, metavar="R", help="in [0, world size) (default: all ranks)")
     group.add_argument("--num-epochs", type=positive, metavar="N", help="default: endless")
+    group.add_argument(
+        "--pad-last",
+        action="store_const",
+        const=True,
+        help="the loader has drop_last=False: with --num-epochs, its last step may be short",
+    )
 
 
 def run(
