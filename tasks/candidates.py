@@ -95,7 +95,7 @@ def described(manifest: Manifest, done: Publication, seconds: float) -> dict[str
         "seconds": seconds,
         "partitions": None,
         "partitions_reused": None,
-        "tokenizer": {name: getattr(manifest.tokenizer, name) for name in ("name", "kind", "vocab_size")},
+        "tokenizer": manifest.tokenizer.label,
     }
 
 
