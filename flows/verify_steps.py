@@ -109,7 +109,7 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
 
 
 def _next_step(file: str, what: str) -> str:
-    if file.startswith("tags/"):
+    if file.startswith(("tags/", "retired/")):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     if file.endswith(".blocks") and what.endswith(UPDATE):
         return f"{UPDATE}; this release reads its shard whole"

@@ -64,7 +64,7 @@ class LocalStore(Store):
         return True
 
     def check_writable(self) -> None:
-        """Raise StoreError if the store cannot be written; leaves nothing behind, not even a folder."""
+        """Raise StoreError if the store cannot be written; writes nothing, not even a folder."""
         for name in (TMP, "versions", "tags"):
             with translate_write_errors(self.root):
                 self._check_inside(self.local(name))

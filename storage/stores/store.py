@@ -56,7 +56,7 @@ class Store(ABC):
 
     @abstractmethod
     def check_writable(self) -> None:
-        """Raise StoreError if the store cannot be written; leaves nothing behind."""
+        """Raise StoreError if the store is known not to be writable; writes nothing."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:

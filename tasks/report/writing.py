@@ -14,13 +14,7 @@ def make_report(store: Store, manifest: Manifest) -> bytes:
     return render_page(collect_figures(store, manifest)).encode()
 
 
-def write_report(store: Store, manifest: Manifest) -> str:
-    """Write the report of a version into its store, and return its place: a local path or a URL.
-
-    Raises:
-        FormatError: a file of the version is damaged.
-        StoreError: the store can't be read or written.
-    """
-    path = report_path(manifest.version)
-    store.replace(path, make_report(store, manifest), durable=False)
-    return store.place(path)
+def write_report(store: Store, version: str, page: bytes) -> str:
+    """Write the report of a version into its store, and return its place: a local path or a URL."""
+    store.replace(report_path(version), page, durable=False)
+    return store.place(report_path(version))
