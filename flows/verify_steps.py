@@ -108,10 +108,10 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
     return [DamagedFile(file=file, what=what, next_step=_next_step(file, what)) for file, what in whats.items()]
 
 
-def _next_step(file: str, what: str) -> str:
+def _next_step(file: str, problem: str) -> str:
     if file.startswith(("tags/", "retired/")):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
-    if file.endswith(".blocks") and what.endswith(UPDATE):
+    if file.endswith(".blocks") and problem.endswith(UPDATE):
         return f"{UPDATE}; this release reads its shard whole"
     if file.endswith(".blocks"):
         return "run the same command with --write-blocks, which writes it again"

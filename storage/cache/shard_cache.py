@@ -15,8 +15,9 @@ from pathlib import Path
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
+from tokenloom.storage.cache.cache_process import CacheProcess
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
-from tokenloom.storage.cache.download import CacheProcess, Caller, Download, NoRoom, RoomWait
+from tokenloom.storage.cache.download import Caller, Download, NoRoom, RoomWait
 from tokenloom.storage.cache.partial_file import Holder, add_holder, max_partial_files
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 from tokenloom.storage.cache.shard_request import ShardRequest

@@ -21,7 +21,7 @@ from tests.reader.oracle import FIELDS
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.shards import split_samples
-from tokenloom.reader.shards.open_shards import OpenShard
+from tokenloom.reader.shards.one_shard import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
 _SHARD_TOKENS = 2 * 10**9  # 4 GB

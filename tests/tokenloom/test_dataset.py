@@ -21,7 +21,7 @@ from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
-from tokenloom.reader.shards import open_shards as open_shards_module
+from tokenloom.reader.shards import one_shard
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import Shard, open_shard
 
@@ -214,7 +214,7 @@ def test_opening_reads_only_the_manifest(built: _Built, monkeypatch: pytest.Monk
         opened.append(path)
         return open_shard(path, verify)
 
-    monkeypatch.setattr(open_shards_module, "open_shard", counted)
+    monkeypatch.setattr(one_shard, "open_shard", counted)
     data = TokenDataset(built.reference, seq_len=64)
     assert len(data) > 0
     assert opened == []

@@ -3,6 +3,7 @@
 split_samples   how many samples a split has, and where their tokens are
 shard_files     where the files of shards are: in a folder, or in the cache of a remote store
 open_shards     which shards are mapped
+one_shard       one of them: its bytes, offsets and samples
 disk_reads      how much of a cold file to read at a time
 file_bytes      tokens without a map
 partial_bytes   tokens of a shard that is still being downloaded

@@ -11,120 +11,14 @@ import os
 import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.disk_reads import CachedBlocks
-from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile
-from tokenloom.reader.shards.partial_bytes import PartialBytes, TokenBytes, describe_damage, fetch_all
-from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
-from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+from tokenloom.reader.shards.one_shard import OpenShard
+from tokenloom.reader.shards.partial_bytes import TokenBytes, fetch_all
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
-
-    from tokenloom.storage.cache.partial_shard import PartialShard
-
-
-class OpenShard:
-    """One open shard: its token bytes, its document offsets, and its samples under a packing.
-
-    Args:
-        path: its file.
-        verify, access: as in TokenDataset.
-        packing, seq_len: what makes its samples.
-        blocks: its blocks, if it is still being downloaded.
-        first_sample: the index in the split of its first sample.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        verify: str,
-        access: str,
-        packing: str,
-        seq_len: int,
-        blocks: PartialShard | None = None,
-        first_sample: int = 0,
-    ) -> None:
-        shard = open_shard(path, verify)
-        self.header, self.path, self._first_sample = shard.header, path, first_sample
-        self._packing, self._seq_len = packing, seq_len
-        # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
-        self._shard: Shard | None = shard if access != "pread" else None
-        self._file: OpenFile | None = None
-        tokens_start = shard.header.tokens_start
-        self._whole: TokenBytes = shard.tokens.data.cast("B") if access != "pread" else FileBytes(path, tokens_start)
-        #: its token bytes while some may be missing, else None
-        self.partial = PartialBytes(blocks, tokens_start, self._whole) if blocks else None
-        self.cached_blocks = CachedBlocks()
-        self._offsets: NDArray[np.uint64] | None = None
-        self._plan: ShardPlan | None = None
-
-    @property
-    def bytes(self) -> TokenBytes:
-        """Its token bytes; those that are missing are downloaded on access."""
-        return self.partial or self._whole
-
-    def check_download(self) -> bool:
-        """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
-        if self.partial and self.partial.shard.is_damaged:
-            raise FormatError(describe_damage(self.partial.shard, self._first_sample + self._served_samples()))
-        if self.partial and self.partial.shard.is_complete:
-            self.path, self.partial = self.partial.shard.complete_path, None
-        return self.partial is None
-
-    def _served_samples(self) -> Int64s:
-        """Return the samples that were read while some bytes were missing, (n,), as numbers in the shard."""
-        assert self.partial is not None
-        row_offsets, starts, _ = self.plan.pieces(np.arange(len(self.plan)))
-        is_served = np.isin(starts, np.array([*self.partial.served], np.int64) // self.header.token_bytes)
-        return np.unique(np.repeat(np.arange(len(self.plan)), np.diff(row_offsets))[is_served])
-
-    def claim_block(self, block: int) -> bool:
-        """Return whether a block is yet to be read into the system's cache; the caller reads it."""
-        return not self.partial and self.cached_blocks.claim(block)
-
-    def read_ahead(self, start: int, end: int) -> int:
-        """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
-        with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
-            self._file = file = self._file or OpenFile(self.path)
-            return self.cached_blocks.read(file.fd, self.header.tokens_start + start, end - start)
-        return 0
-
-    @property
-    def document_offsets(self) -> NDArray[np.uint64]:
-        """(num_documents + 1,) uint64; the first use verifies their checksum."""
-        if self._offsets is None and self.partial:
-            start = self.header.tokens_start
-            self.partial.ensure(self.header.offsets_start - start, self.header.file_bytes - start)
-        if self._offsets is None and self._shard is None:
-            first, header = self.header.tokens_start, self.header
-            data = self.bytes[header.offsets_start - first : header.file_bytes - first]
-            self._offsets = checked_offsets(data, header, str(self.path))
-        elif self._offsets is None and self._shard is not None:
-            self._shard.verify_offsets()
-            self._offsets = self._shard.document_offsets
-        assert self._offsets is not None  # just read
-        return self._offsets
-
-    @property
-    def plan(self) -> ShardPlan:
-        """The samples of the shard, computed on first use."""
-        if self._plan is None and self._packing == "concat":
-            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens)
-        elif self._plan is None:
-            from tokenloom.storage.packing.plan_file import kept_plan  # most readers need only "concat"
-
-            folder, offsets = default_cache_folder(), self.document_offsets
-            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets)
-        return self._plan
 
 
 class OpenShards:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.open_shards import OpenShard
+from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype

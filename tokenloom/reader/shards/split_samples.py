@@ -13,7 +13,8 @@ from tokenloom.errors import FormatError
 from tokenloom.reader.arrays import Integers
 from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
 from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.open_shards import OpenShard, OpenShards
+from tokenloom.reader.shards.one_shard import OpenShard
+from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
