@@ -14,7 +14,7 @@ from tokenloom.flows.runners import run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.hooks import VERIFY_HOOKS, completed_with
 from tokenloom.storage.versions.references import parse_dataset
-from tokenloom.tasks.retention.collect import Collected, collect, outcome_line
+from tokenloom.tasks.retention.collect import Collected, collect, collection_line
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.wording import seconds_of
 
@@ -51,7 +51,7 @@ def collect_garbage(
         found: Collected = run_one("collect", lambda: collect(store, policy, dry_run=dry_run))
     report.name_run(found.dataset, "collected")
     report.show_collection(found)
-    return completed_with(outcome_line(found), found.to_json())  # type: ignore[return-value]  # Prefect returns its data
+    return completed_with(collection_line(found), found.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 
 def _seconds(name: str, text: str) -> float:

@@ -88,15 +88,14 @@ def described(manifest: Manifest, done: Publication, seconds: float) -> dict[str
         done: what was published.
         seconds: how long it took.
     """
-    splits = manifest.splits.values()
     return asdict(done) | {
-        "tokens": sum(split.tokens for split in splits),
-        "documents": sum(split.documents for split in splits),
-        "shards": sum(len(split.shards) for split in splits),
+        "tokens": manifest.num_tokens,
+        "documents": manifest.num_documents,
+        "shards": len(manifest.shards),
         "seconds": seconds,
         "partitions": None,
         "partitions_reused": None,
-        "tokenizer": {name: getattr(manifest.tokenizer, name) for name in ("name", "kind", "vocab_size")},
+        "tokenizer": manifest.tokenizer.label,
     }
 
 

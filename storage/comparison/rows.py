@@ -19,8 +19,8 @@ from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_inputs, version_path
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.published import read_inputs
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.versions.version_spec import version_spec
 
 _READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
@@ -103,23 +103,20 @@ class VersionDocuments:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
         last_key = 0
         for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
-            path = version_path(self.manifest.version, shard.docs_name)
-            with open_document_table(self.store, self.manifest.version, shard, len(self.inputs), _READ_BYTES) as table:
+            stored = StoredShard(self.store, self.manifest.version, shard)
+            with stored.table(len(self.inputs), _READ_BYTES) as table:
                 for columns in table.batches():
-                    self._check(columns, last_key, path)
+                    self._check(columns, last_key, stored.table_place)
                     last_key = int(columns.key[-1])
                     yield _rows(columns, number, split)
 
-    def _check(self, columns: DocumentColumns, last_key: int, path: str) -> None:
+    def _check(self, columns: DocumentColumns, last_key: int, place: str) -> None:
         """Raise FormatError if rows would be counted wrongly; `last_key` is that of the row before them."""
         keys, seed = columns.key, self.key_seed
         if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
-            raise self._damaged(path, "its rows are not sorted by key")
+            raise FormatError(f"{place}: its rows are not sorted by key; restore it")
         if seed is not None and (order_keys(columns.content, seed) != keys).any():
-            raise self._damaged(path, "its keys are not those of its contents")
-
-    def _damaged(self, path: str, what: str) -> FormatError:
-        return FormatError(f"{self.store.place(path)}: {what}; restore it")
+            raise FormatError(f"{place}: its keys are not those of its contents; restore it")
 
 
 def _rows(columns: DocumentColumns, shard: int, split: int) -> Rows:

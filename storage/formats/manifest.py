@@ -50,6 +50,11 @@ class TokenizerEntry:
     vocab_size: int
     eot_id: int
 
+    @property
+    def label(self) -> JsonObject:
+        """Its name, kind and vocabulary size, as `--json` prints them."""
+        return {"name": self.name, "kind": self.kind, "vocab_size": self.vocab_size}
+
 
 @dataclass(frozen=True, slots=True)
 class Split:

@@ -25,6 +25,11 @@ class StoredFile:
     modified: float
 
 
+def cut_short(place: str, num_bytes: int, start: int, end: int) -> str:
+    """Return that the file at `place` has only `num_bytes`, although its bytes [start, end) are read."""
+    return f"{place}: {num_bytes:,} bytes, but bytes [{start:,}, {end:,}) were read: it was cut short; restore it"
+
+
 class Store(ABC):
     """The folder of one dataset; each `path` below is relative to it, with '/'. Pickles small.
 

@@ -28,7 +28,7 @@ from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.versions.version_spec import version_spec
 from tokenloom.tasks.lookup.outcomes import FoundDocument
 from tokenloom.tasks.running import progress
@@ -112,7 +112,7 @@ class VersionTables:
         return found
 
     def _open(self, entry: ShardEntry) -> DocumentTable:
-        return open_document_table(self.store, self.manifest.version, entry, len(self.inputs))
+        return StoredShard(self.store, self.manifest.version, entry).table(len(self.inputs))
 
     def _documents(self, entry: ShardEntry, columns: DocumentColumns) -> list[FoundDocument]:
         return [self._document(entry, columns, i) for i in range(columns.num_rows)]

@@ -47,15 +47,13 @@ def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int)
 
 
 def _facts(figures: VersionFigures) -> list[str]:
-    tagging, tokenizer = figures.tagging, figures.manifest.tokenizer
-    facts = []
+    tagging, facts = figures.tagging, []
     if tagging.at is not None:
         facts.append(f"published {shown_time(tagging.at)} UTC")
     facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
     if figures.build and figures.build.gates == []:
         facts.append("no checks set")
-    entry = {name: getattr(tokenizer, name) for name in ("name", "kind", "vocab_size")}
-    return [*facts, f"tokenizer {described_tokenizer(entry)}"]
+    return [*facts, f"tokenizer {described_tokenizer(figures.manifest.tokenizer.label)}"]
 
 
 def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:

@@ -48,8 +48,7 @@ def bytes_per_token(counts: EncodedCounts | None) -> float | None:
 
 
 def _sources(figures: VersionFigures) -> Section:
-    sources, total = figures.sources, figures.total
-    encoded = figures.encoded
+    sources, encoded = figures.sources, figures.encoded
     rates = {name: rate for name in sources if (rate := bytes_per_token(encoded.get(name))) is not None}
     charts = [
         _share_chart("Tokens", "by source", {name: counts.tokens for name, counts in sources.items()}),
@@ -59,10 +58,16 @@ def _sources(figures: VersionFigures) -> Section:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
         charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
     lead = "" if rates else "Bytes per token are unknown: build.json does not record them."
+    return Section("sources", "Sources", lead, charts, [_table_of_sources(figures, rates)])
+
+
+def _table_of_sources(figures: VersionFigures, rates: Mapping[str, float]) -> Table:
     columns = ["source", "files", "documents", "tokens", "of tokens", "tokens per document", "bytes per token"]
     columns.append("duplicates and excluded" if figures.manifest.rows.excluded else "duplicates")
     splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
-    files = Counter(entry.source for entry in figures.inputs)
+    columns += [f"in {split}" for split in splits]
+    files, encoded = Counter(entry.source for entry in figures.inputs), figures.encoded
+    total = figures.total
     rows = [
         [
             name,
@@ -75,11 +80,9 @@ def _sources(figures: VersionFigures) -> Section:
             f"{encoded[name].documents - counts.documents:,}" if name in encoded else "-",
             *(f"{_of_source(figures, split, name):,}" for split in splits),
         ]
-        for name, counts in sources.items()
+        for name, counts in figures.sources.items()
     ]
-    columns += [f"in {split}" for split in splits]
-    table = Table("Sources", columns, rows)
-    return Section("sources", "Sources", lead, charts, [table])
+    return Table("Sources", columns, rows)
 
 
 def _of_source(figures: VersionFigures, split: str, source: str) -> int:

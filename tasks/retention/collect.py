@@ -92,7 +92,7 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
     return collected
 
 
-def outcome_line(collected: Collected) -> str:
+def collection_line(collected: Collected) -> str:
     """Return what a collection did in one line."""
     freed, num_deleted, num_retired = shown_bytes(collected.bytes), len(collected.deleted), len(collected.retired)
     if collected.dry_run:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
+from tokenloom.storage.formats.documents import column_values
 from tokenloom.storage.formats.manifest import NAME, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import InputEntry
@@ -26,7 +27,7 @@ from tokenloom.storage.verification.file_checks import (
     check_quarantine,
     raise_unless_damage,
 )
-from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens, column_values
+from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens
 from tokenloom.storage.verification.version_checks import (
     check_retirements,
     check_tags,

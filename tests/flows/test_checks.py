@@ -56,11 +56,11 @@ def test_a_publication_by_hand_emits_the_event_of_a_build(
     monkeypatch.setenv("PREFECT_API_URL", flows_url)
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
     source = {"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}
-    by_build = build_dataset(make_spec(tmp_path / "store", [source], dataset="by-build").with_workers(0))
+    spec = make_spec(tmp_path / "store", [source], dataset="by-build", report=True)
+    by_build = build_dataset(spec.with_workers(0))
+    checks = {"min_documents": 1000, "min_tokens": 1}
     with pytest.raises(GateFailed) as failed:
-        build(
-            make_spec(tmp_path / "store", [source], dataset="by-hand", checks={"min_documents": 1000, "min_tokens": 1})
-        )
+        build(make_spec(tmp_path / "store", [source], dataset="by-hand", checks=checks, report=True))
     reference = f"{tmp_path}/store/by-hand@{failed.value.version}"
     assert main(["publish", reference, "--force", "--reason", "a small corpus", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

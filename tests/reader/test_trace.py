@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -339,3 +341,16 @@ def test_a_trace_of_a_remote_store_reads_ranges_and_downloads_no_shard(
 def test_a_trace_is_json(built: Built) -> None:
     found = built.dataset("best_fit").trace(np.int64(3))
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_trace_does_not_import_pandas(built: Built) -> None:
+    """It takes a third of a second, as long as the rest of a first trace."""
+    pytest.importorskip("pandas")
+    code = f"""
+import sys
+from tokenloom import TokenDataset
+found = TokenDataset({built.reference!r}, seq_len={_T}).trace(0)
+print(len(found["samples"]), "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 False\n"

@@ -40,7 +40,7 @@ def add_whole_spec(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override a key, such as documents.min_chars=5; may be repeated",
+        help="override a key, such as documents.min_chars=5; paths start from the current folder; may be repeated",
     )
 
 

@@ -11,7 +11,7 @@ from tokenloom.cli.results import Json, Result
 from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.storage.versions.references import parse_dataset
-from tokenloom.tasks.retention.collect import Collected, collect, outcome_line
+from tokenloom.tasks.retention.collect import Collected, collect, collection_line
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.wording import counted, shown_bytes
 
@@ -75,4 +75,4 @@ def _print(out: Output, found: Collected) -> None:
         out.table(["version", "", "why"], [[version, done, printable(why)] for version, done, why in rows])
     for each in found.leftovers:
         out.line(f"  {each.kind}: {counted(len(each.paths), 'file')}, {shown_bytes(each.bytes)}")
-    out.line(outcome_line(found))
+    out.line(collection_line(found))
