@@ -6,6 +6,7 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.report.collect import collect_figures
+from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.page import render_page
 
 
@@ -14,13 +15,11 @@ def make_report(store: Store, manifest: Manifest) -> bytes:
     return render_page(collect_figures(store, manifest)).encode()
 
 
-def write_report(store: Store, manifest: Manifest) -> str:
+def write_report(store: Store, figures: VersionFigures) -> str:
     """Write the report of a version into its store, and return its place: a local path or a URL.
 
-    Raises:
-        FormatError: a file of the version is damaged.
-        StoreError: the store can't be read or written.
+    Raises StoreError if the store can't be written.
     """
-    path = report_path(manifest.version)
-    store.replace(path, make_report(store, manifest), durable=False)
+    path = report_path(figures.manifest.version)
+    store.replace(path, render_page(figures).encode(), durable=False)
     return store.place(path)
