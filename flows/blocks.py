@@ -72,20 +72,37 @@ def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:
 
 
 def with_store_of_block(spec: BuildSpec) -> BuildSpec:
-    """Return the spec with the folder of its store's block as its store.
+    """Return the spec with the folder of its store's block as its store; see store_of_block for errors."""
+    return spec.model_copy(update={"store": store_of_block("store", spec.store)})
 
-    Raises SpecError if the block does not exist or has no folder.
+
+def store_of_block(key: str, store: str) -> str:
+    """Return the folder of a store that is given as a block; any other store unchanged.
+
+    Raises SpecError, which names `key`, if the block does not exist or has no folder.
     """
-    if not spec.store.startswith(BLOCK_URL):
-        return spec
-    where = f"store: {spec.store}"
-    name, *folder = spec.store.removeprefix(_STORE).split("/")
-    if not spec.store.startswith(_STORE) or ".." in folder:
+    if not store.startswith(BLOCK_URL):
+        return store
+    where = f"{key}: {store}"
+    name, *folder = store.removeprefix(_STORE).split("/")
+    if not store.startswith(_STORE) or ".." in folder:
         raise SpecError(f"{where}: write {_STORE}NAME or {_STORE}NAME/FOLDER")
     base = _load(f"local-file-system/{name}", where).basepath
     if not base:
         raise SpecError(f"{where}: the block has no basepath; give it one in the UI under Blocks")
-    return spec.model_copy(update={"store": posixpath.join(str(base), *filter(None, folder))})
+    return posixpath.join(str(base), *filter(None, folder))
+
+
+def credentials_in(text: str) -> list[Credentials]:
+    """Return the credentials in a text field, PROTOCOL=BLOCK separated by spaces or lines; raises SpecError."""
+    found = []
+    for given in text.split():
+        protocol, _, block = given.partition("=")
+        try:
+            found.append(Credentials(protocol=protocol, block=block))
+        except ValidationError:
+            raise SpecError(f"credentials: {given!r}: write PROTOCOL=BLOCK, such as s3=prod-s3") from None
+    return found
 
 
 def _options(credentials: Credentials) -> dict[str, Any]:

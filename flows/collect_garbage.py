@@ -8,12 +8,13 @@ from prefect import flow
 from pydantic import Field
 
 from tokenloom.errors import SpecError
+from tokenloom.flows.blocks import credentials_in, store_of_block, using_credentials
 from tokenloom.flows.build_dataset import absolute_path
 from tokenloom.flows.runners import run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.hooks import VERIFY_HOOKS, completed_with
 from tokenloom.storage.versions.references import parse_dataset
-from tokenloom.tasks.retention.collect import Collected, collect, outcome_line
+from tokenloom.tasks.retention.collect import Collected, collect, collection_line
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.wording import seconds_of
 
@@ -26,6 +27,7 @@ def collect_garbage(
     grace: str = "24h",
     keep_work: str = "7d",
     dry_run: bool = False,
+    credentials: str = "",
 ) -> dict[str, Any]:
     """Retire versions that no rule, tag or lease keeps; delete those that an earlier run retired, and leftovers.
 
@@ -36,16 +38,20 @@ def collect_garbage(
         grace: How long a version stays retired before a run deletes it: 24h, 30m, 7d.
         keep_work: How long unpublished candidates stay, and spills that no version uses.
         dry_run: Change nothing; show what a run would do.
+        credentials: Secret blocks by protocol, such as s3=prod-s3; spaces separate several. Default: the credentials in
+            the worker's environment.
 
     Returns:
         The JSON object of `tokenloom gc --json`: deleted, retired, kept, bytes and more.
     """
-    store = parse_dataset(absolute_path("dataset", dataset.strip().rstrip("/")))
+    place = store_of_block("dataset", dataset.strip().rstrip("/"))
+    store = parse_dataset(absolute_path("dataset", place))
     policy = Policy(keep_last, keep_days, _seconds("grace", grace), _seconds("keep_work", keep_work))
-    found: Collected = run_one("collect", lambda: collect(store, policy, dry_run=dry_run))
+    with using_credentials(credentials_in(credentials)):
+        found: Collected = run_one("collect", lambda: collect(store, policy, dry_run=dry_run))
     report.name_run(found.dataset, "collected")
     report.show_collection(found)
-    return completed_with(outcome_line(found), found.to_json())  # type: ignore[return-value]  # Prefect returns its data
+    return completed_with(collection_line(found), found.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 
 def _seconds(name: str, text: str) -> float:

@@ -89,14 +89,14 @@ def find_published(spec: BuildSpec) -> BuildResult | None:
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
     """Return the plan of a build with its partitions, and an estimate of the result (None for a try-out).
 
-    Writes only the cache of fingerprints, and raises the errors that a build raises before it encodes.
+    Writes only the cache of fingerprints, if it can, and raises the errors that a build raises before it encodes.
 
     Args:
         spec: with absolute paths.
         num_workers: worker processes; with 0 this process reads the structure of the files.
 
     Raises:
-        TokenloomError: as run_build: the store can't be written, a column is missing, and so on.
+        TokenloomError: as run_build: a column is missing, and so on; not because the store can't be written.
     """
     from tokenloom.flows.build_steps import cut_inputs, sample_build
     from tokenloom.flows.source_lines import add_source_line
@@ -104,8 +104,6 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
 
     with add_source_line(spec), _open_workers(num_workers) as run_each:
         plan = plan_build(spec)
-        if not plan.published:
-            plan.store.check_writable()
         plan = with_partitions(plan, cut_inputs(plan, num_workers, run_each))
         # Also for a try-out: sampling reads rows, and finds a missing column.
         estimate = sample_build(plan, num_workers, run_each)

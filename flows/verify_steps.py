@@ -107,7 +107,7 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
 
 
 def _next_step(file: str) -> str:
-    if file.startswith("tags/"):
+    if file.startswith(("tags/", "retired/")):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     if file.endswith(".blocks"):
         return "run the same command with --write-blocks, which writes it again"

@@ -1,4 +1,4 @@
-"""Write the report of a version that was just published, which stays published whatever becomes of the report."""
+"""Write the report of a published version, which stays published whatever becomes of the report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import TokenloomError, message_of
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
     from tokenloom.tasks.publish import BuildResult
     from tokenloom.tasks.report.figures import VersionFigures
-
 
 STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build
 
@@ -35,53 +35,60 @@ def _import() -> None:
         page_template()
 
 
-def with_new_report(plan: BuildPlan, result: BuildResult, run_each: RunEach) -> BuildResult:
-    """Return the result of a build with the place of the version's report, which is written if the build published it.
+def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None = None) -> BuildResult:
+    """Return the result with the place of the version's report, which is written if the version is new or has none.
 
-    A worker collects the figures, because it has the tokenizer.
+    A version that was found published has none if the build that published it was killed before it wrote the report.
+    With `run_each`, a worker collects the figures: it has the tokenizer.
     """
-    if not plan.spec.report or not result.published:
-        return with_report(plan, result)
-
-    def collect() -> VersionFigures:
-        from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
-
-        job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
-        figures: VersionFigures = run_each(STEP, collect_for_build, [(plan.version, job)])[0]
-        return figures
-
-    return replace(result, report=_write(plan.store, plan.version, collect))
+    if not plan.spec.report:
+        return result
+    collect = partial(_collect, plan.store, plan.version)
+    if run_each is not None:
+        collect = partial(_collect_in_worker, plan, run_each)
+    return replace(result, report=_report(plan.store, plan.version, result.published, collect))
 
 
-def with_report(plan: BuildPlan, result: BuildResult) -> BuildResult:
-    """Return the result of a build that published nothing with the place of the version's report, if there is one."""
-    path = report_path(plan.version)
-    has_report = plan.spec.report and plan.store.exists(path)
-    return replace(result, report=plan.store.place(path) if has_report else None)
+def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
+    from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
+
+    job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
+    figures: VersionFigures = run_each(STEP, collect_for_build, [(plan.version, job)])[0]
+    return figures
 
 
-def report_of_candidate(store: Store, version: str) -> str | None:
-    """Write the report of a candidate that was just published and return its place; None with `report: false`."""
+def _collect(store: Store, version: str) -> VersionFigures:
+    from tokenloom.tasks.report.collect import collect_figures
 
-    def collect() -> VersionFigures:
-        from tokenloom.tasks.report.collect import collect_figures
+    return collect_figures(store, load_manifest(store, version))
 
-        return collect_figures(store, load_manifest(store, version))
 
+def report_of_candidate(store: Store, version: str, published: bool) -> str | None:
+    """Return the place of a candidate's report, written as by with_report; None with `report: false`."""
     build = find_build_record(store, version)
-    return None if build and build.spec.get("report") is False else _write(store, version, collect)
+    return (
+        None
+        if build and build.spec.get("report") is False
+        else _report(store, version, published, partial(_collect, store, version))
+    )
+
+
+def _report(store: Store, version: str, is_new: bool, collect: Callable[[], VersionFigures]) -> str | None:
+    path = report_path(version)
+    return store.place(path) if not is_new and store.exists(path) else _write(store, version, collect)
 
 
 def _write(store: Store, version: str, collect: Callable[[], VersionFigures]) -> str | None:
     """Write the report and return its place; None, with a message that says why, if that is not possible."""
     try:
-        from tokenloom.tasks.report.writing import write_report  # late: only this needs the packages that draw it
+        from tokenloom.tasks.report.page import render_page  # late: only this needs the packages that draw
+        from tokenloom.tasks.report.writing import write_report
 
-        return write_report(store, collect())
+        return write_report(store, version, render_page(collect()).encode())
     except ModuleNotFoundError as error:
         why = f"it needs the package {error.name!r}: pip install 'tokenloom[build]'"
     except (TokenloomError, OSError) as error:
         why = message_of(error)
     next_step = f"run `tokenloom report {store.root}@{version}` later, or set `report: false` in the spec"
-    progress.report(progress.Message(f"published, but no report was written: {why}; {next_step}"))
+    progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
     return None

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tokenloom.errors import DistrustedEncoder, StoreError, WorkError
 from tokenloom.storage.formats.manifest import BUILD, NAME, Manifest
 from tokenloom.storage.formats.version_files import GateResult, encode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import check_file
+from tokenloom.storage.verification.version_checks import listed_names
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
@@ -76,6 +78,25 @@ def publish_candidate(store: Store, version: str, forced_because: str | None = N
         return _published_before(store, version)
     with building(store, version):  # no collector deletes it while it is read and published
         return _publish(store, version, forced_because)
+
+
+def described(manifest: Manifest, done: Publication, seconds: float) -> dict[str, Any]:
+    """Return what the event of a publication says, in the form of BuildResult.to_json; it cut no input.
+
+    Args:
+        manifest: of the version.
+        done: what was published.
+        seconds: how long it took.
+    """
+    return asdict(done) | {
+        "tokens": manifest.num_tokens,
+        "documents": manifest.num_documents,
+        "shards": len(manifest.shards),
+        "seconds": seconds,
+        "partitions": None,
+        "partitions_reused": None,
+        "tokenizer": manifest.tokenizer.label,
+    }
 
 
 def _publish(store: Store, version: str, forced_because: str | None) -> Publication:
@@ -159,10 +180,7 @@ def _check_files(store: Store, manifest: Manifest) -> None:
     folder = version_path(manifest.version)
     if name := missing_file(store, manifest):
         raise WorkError(f"{store.place(folder)}/{name}: missing, or cut short")
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    listed = manifest.files | {shard.name: shard.sha256 for shard in shards}
-    listed |= {shard.docs_name: shard.docs_sha256 for shard in shards if shard.docs_sha256}
-    num_bytes = sum(shard.bytes for shard in shards)
+    listed, num_bytes = listed_names(manifest), manifest.shard_bytes
     progress.report(progress.WorkKnown((("read", float(max(1, num_bytes))),)))
     progress.report(progress.StepStarted("read", num_bytes))
 

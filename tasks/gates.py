@@ -48,13 +48,12 @@ class _NotCompared(Exception):
 
 def contents_of(manifest: Manifest, build: BuildRecord | None) -> Contents:
     """Return what gates compare of a version, from its manifest and its build.json, if that can be read."""
-    splits = manifest.splits.values()
     statistics = build.statistics if build else None
     encoded = add_encoded(list(build.encoded.values())) if build and build.encoded else None
     return Contents(
         version=manifest.version,
-        documents=sum(split.documents for split in splits),
-        tokens=sum(split.tokens for split in splits),
+        documents=manifest.num_documents,
+        tokens=manifest.num_tokens,
         rows=manifest.rows,
         lengths=add_counts([split.lengths for split in statistics.values()]) if statistics else None,
         text_bytes=encoded.bytes if encoded else None,

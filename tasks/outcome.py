@@ -38,7 +38,8 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
     if result["partitions"] is not None:
         facts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
     if result["published"] and result["gates"]:
-        facts.append(f"{counted(len(result['gates']), 'check')} passed")
+        num_passed, gates = sum(gate["passed"] for gate in result["gates"]), counted(len(result["gates"]), "check")
+        facts.append(f"{gates} passed" if num_passed == len(result["gates"]) else f"{num_passed:,} of {gates} passed")
     return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
 
 

@@ -114,7 +114,7 @@ class BuildResult:
             "partitions": self.num_partitions,
             "partitions_reused": None if self.num_partitions is None else self.num_partitions - self.num_encoded,
             "partitions_encoded": self.num_encoded,
-            "tokenizer": {name: getattr(self.tokenizer, name) for name in ("name", "kind", "vocab_size")},
+            "tokenizer": self.tokenizer.label,
             "encoders": None if self.encoders is None else {name: asdict(use) for name, use in self.encoders.items()},
             "reference_library": self.reference_library,
             "splits": self.splits,

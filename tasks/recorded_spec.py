@@ -24,7 +24,7 @@ def check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
         identity |= {"documents": documents} if documents else {}
     mine = json.loads(json.dumps(mine))
     if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
-        raise SpecError(f"{name}: the version was built from another spec: {', '.join(differing)} differ")
+        raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
 
 
 def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import Event, emit_event
 from prefect.runtime import flow_run
@@ -36,6 +36,7 @@ _PUBLISHED = (
     "partitions",
     "partitions_reused",
     "tokenizer",
+    "report",
 )
 
 Ending = Literal["failed", "cancelled", "crashed"]
@@ -48,24 +49,39 @@ def write_last_line(client: SyncPrefectClient, run: FlowRun, ending: Ending, mes
 
 
 def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
-    """Emit the event `tokenloom.dataset.published`.
+    """Emit the event `tokenloom.dataset.published` of this flow run.
 
     Args:
         dataset: its name.
         result: see BuildResult.to_json.
     """
+    emit_event(**_published(dataset, result, flow_run.get_id()))
+
+
+def send_published(dataset: str, result: Mapping[str, Any]) -> None:
+    """Send the same event from a program that is not a flow run; return when the server has it.
+
+    Args:
+        dataset: its name.
+        result: see tasks.candidates.described.
+    """
+    with get_client(sync_client=True) as client:
+        _send(client, Event(**_published(dataset, result, None)))
+
+
+def _published(dataset: str, result: Mapping[str, Any], run_id: str | None) -> dict[str, Any]:
     tag = result["tag"] if result["tag_moved"] else "none"
-    emit_event(
-        "tokenloom.dataset.published",
-        resource=_resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
-        payload={
+    return {
+        "event": "tokenloom.dataset.published",
+        "resource": _resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
+        "payload": {
             "dataset": dataset,
             **{name: result[name] for name in _PUBLISHED},
-            "flow_run_id": flow_run.get_id(),
+            "flow_run_id": run_id,
             "message": outcome_line(result),
             "read": reading_lines(result["reference"]),
         },
-    )
+    }
 
 
 def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: str | None, message: str) -> None:
@@ -90,6 +106,10 @@ def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: 
             "flow_run_id": str(run.id),
         },
     )
+    _send(client, event)
+
+
+def _send(client: SyncPrefectClient, event: Event) -> None:
     client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
 

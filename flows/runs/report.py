@@ -19,20 +19,12 @@ from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.outcome import outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.retention.collect import Collected
-from tokenloom.tasks.retention.collect import outcome_line as collection_line
-from tokenloom.tasks.running.meter_reading import step_label
+from tokenloom.tasks.retention.collect import Collected, collection_line
+from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
 _MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
-_STEPS = {
-    "tokenize": "text to spills of token ids",
-    "assign": "where each document goes",
-    "shuffle": "spills to shards in their global order",
-    "validate": "counts, ids, and 1,000 documents encoded again",
-    "publish": "manifest and tag",
-}
 
 
 def name_run(dataset: str, version: str) -> None:
@@ -133,7 +125,7 @@ def _diagram(manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, fl
         f"{counted(len(inputs), 'file')}, {_megabytes(sum(entry.bytes for entry in inputs))}",
         *(
             f"{step_label(step):<18} {seconds[step]:>9,.1f} s   {what}"
-            for step, what in _STEPS.items()
+            for step, what in STEPS.items()
             if step in seconds
         ),
         f"{counted(sum(len(split.shards) for split in splits), 'shard')}, "
@@ -184,10 +176,10 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
 
 
 def show_collection(found: Collected) -> None:
-    """Write what became of each version, and which leftovers were deleted, as a table artifact."""
+    """Write what became of each version and of leftovers, or would, as a table artifact."""
     rows = [{"version": version, "outcome": outcome, "why": printable(why)} for version, outcome, why in found.rows()]
     rows += [
-        {"version": "", "outcome": "deleted", "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
+        {"version": "", "outcome": found.outcome("delete"), "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
         for each in found.leftovers
     ]
     create_table_artifact(

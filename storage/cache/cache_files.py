@@ -166,10 +166,11 @@ class CacheFiles:
                 "raise it: TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache"
             )
 
-    def partial(self, blocks: ShardBlocks) -> PartialFile | None:
+    def partial(self, blocks: ShardBlocks, *, is_locked: bool) -> PartialFile | None:
         """Return the file to download a shard into by blocks, which all processes of the machine share.
 
-        None if the shard is complete by now, or while other downloads take up the space. Errors as `reserve`.
+        None if the shard is complete by now, while somebody else downloads it as a whole, or while other downloads take
+        up the space. `is_locked` says whether the caller holds the shard's lock. Errors as `reserve`.
         """
         self._check_limit(blocks.num_bytes)
         path = self.folder / "partial" / f"{blocks.sha256}.part"
@@ -178,8 +179,9 @@ class CacheFiles:
                 return None
             if (found := open_partial(path, blocks)) is not None:
                 return found
-            self._remove_leftovers(blocks.sha256)
-            if is_in_use(path) or not self._make_room(blocks.num_bytes):
+            self._remove_leftovers(blocks.sha256 if is_locked else None)
+            is_downloaded = any(sha256 == blocks.sha256 for _, sha256, _ in self._downloads())
+            if is_downloaded or is_in_use(path) or not self._make_room(blocks.num_bytes):
                 return None
             try:
                 create_partial(path, blocks)
@@ -198,6 +200,12 @@ class CacheFiles:
             else:
                 partial.path.unlink(missing_ok=True)
             partial.end(COMPLETE if is_right else DAMAGED)
+
+    def close_unused(self) -> None:
+        """Close the partial files that no shard of this process uses, so that they can be removed."""
+        if self.folder.exists():
+            with translate_cache_errors(self.folder), self._room_lock():
+                pass  # it closes them
 
     def remove(self, sha256: str) -> bool:
         """Remove a complete file; return whether it existed."""
@@ -241,8 +249,8 @@ class CacheFiles:
                 self.num_evicted += 1
         return excess <= 0
 
-    def _remove_leftovers(self, own: str) -> None:
-        """Remove downloads of ended processes: the shard's lock is free, or the caller holds it."""
+    def _remove_leftovers(self, own: str | None) -> None:
+        """Remove downloads of ended processes: the shard's lock is free, or the caller holds it, that of `own`."""
         for _, sha256, path in list(self._downloads()):
             if sha256 == own:
                 path.unlink(missing_ok=True)

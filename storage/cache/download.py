@@ -16,6 +16,7 @@ from filelock import Timeout
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import POLL_SECONDS, CacheFiles, is_full
+from tokenloom.storage.cache.partial_file import add_holder, close_holders
 from tokenloom.storage.cache.partial_shard import PartialShard
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores import local_files
@@ -41,6 +42,7 @@ class CacheProcess:
         self.partials: dict[str, PartialShard] = {}  # by SHA-256, the most recently used one last
         self.whole: set[str] = set()  # SHA-256 of shards without a usable `.blocks` file
         self.logged: set[tuple[str, str]] = set()
+        add_holder(self)
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter."""
@@ -93,6 +95,13 @@ class CacheProcess:
         """Forget the shards that are read by blocks, but for the most recently used ones; those in use stay open."""
         for name in list(self.partials)[: max(0, len(self.partials) - num_kept)]:
             self.partials.pop(name, None)
+
+    def close_all(self) -> bool:
+        """Forget the shards that nobody completes; return whether there were any. See Holder."""
+        idle = [name for name, shard in list(self.partials.items()) if shard.only_blocks]
+        for name in idle:
+            self.partials.pop(name, None)
+        return bool(idle)
 
     def read_whole(self, request: ShardRequest, error: Exception) -> None:
         """Note that a shard has no usable `.blocks` file, and say so in the log once for each folder and reason."""
@@ -160,6 +169,8 @@ class RoomWait:
         self._caller.check_running()
         if self._process.partials and not self._caller.needs_it_now:
             raise NoRoom
+        if close_holders():
+            return
         self._process.check_room(num_bytes)
         if time.monotonic() - self._logged_at > _LOG_SECONDS:
             self._logged_at = time.monotonic()

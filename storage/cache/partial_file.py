@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from tokenloom.storage.formats.blocks import ShardBlocks
 
@@ -30,6 +31,7 @@ _ABSENT, _HERE, _UNPROVEN = range(3)  # of a block's byte
 _DESCRIPTORS = 3  # of a partial file: its own, its map's, and the one that a memory map keeps
 
 _opened: dict[Path, PartialFile] = {}  # those of this process; guarded by the cache's lock for room
+_holders: weakref.WeakSet[Holder] = weakref.WeakSet()  # readers of this process whose files nobody completes
 _inherited: list[object] = []  # never closed: see above
 
 
@@ -58,6 +60,23 @@ def close_unused(folder: Path) -> None:
     for path in [each for each in list(_opened) if each.parent == folder]:
         if sys.getrefcount(_opened[path]) == 2:  # _opened and the argument of getrefcount
             del _opened[path]
+
+
+class Holder(Protocol):
+    """A reader that keeps partial files open which nobody completes."""
+
+    def close_all(self) -> bool:
+        """Close what is open and not being read right now; return whether anything was."""
+
+
+def add_holder(holder: Holder) -> None:
+    """Close what a reader holds whenever a cache of this process needs the space."""
+    _holders.add(holder)
+
+
+def close_holders() -> bool:
+    """Close what the readers of this process hold; return whether anything was open."""
+    return sum(holder.close_all() for holder in list(_holders)) > 0
 
 
 def create_partial(path: Path, blocks: ShardBlocks) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import CacheFiles, is_full, translate_cache_errors
@@ -63,9 +64,19 @@ class PartialShard:
         return self._request.place
 
     @property
+    def only_blocks(self) -> bool:
+        """Whether nobody downloads the rest of it."""
+        return self._request.only_blocks
+
+    @property
     def num_bytes(self) -> int:
         """Its length, which its file reserves."""
         return self._blocks.num_bytes
+
+    @property
+    def complete_path(self) -> Path:
+        """Where the file is once it is complete."""
+        return self._files.path(self._blocks.sha256)
 
     @property
     def is_open(self) -> bool:

@@ -18,7 +18,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
 from tokenloom.storage.cache.download import CacheProcess, Caller, Download, NoRoom, RoomWait
-from tokenloom.storage.cache.partial_file import max_partial_files
+from tokenloom.storage.cache.partial_file import Holder, add_holder, max_partial_files
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.stores.time_limit import is_ending
@@ -96,11 +96,13 @@ class ShardCache:
         with translate_cache_errors(self.folder):
             process.files.prepare()
             try:
-                partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING)
+                partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING, is_locked=False)
             except NoRoom:
                 return None
         if partial is not None and not request.only_blocks:
             self.ahead([request])
+        elif waits:
+            process.partials.pop(request.sha256, None)  # the caller keeps it open, as long as it likes
         return partial
 
     def has_begun(self, request: ShardRequest) -> bool:
@@ -115,7 +117,18 @@ class ShardCache:
         room = 2**63 if self.limit_bytes is None else self.limit_bytes // 4
         return max(1, min(max_partial_files(), room // max(1, num_bytes)))
 
-    def _partial(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> PartialShard | None:
+    def add_holder(self, holder: Holder) -> None:
+        """Close what a reader of single blocks holds open whenever this process needs the space for another shard."""
+        add_holder(holder)
+
+    def close_blocks(self) -> None:
+        """Close the shards whose rest is never downloaded and that no reader keeps open: others may use the space."""
+        self._process().close_all()
+        self._process().files.close_unused()
+
+    def _partial(
+        self, process: CacheProcess, request: ShardRequest, caller: Caller, *, is_locked: bool
+    ) -> PartialShard | None:
         """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
         if (found := process.partial(request.sha256)) is not None:
             return found
@@ -129,11 +142,9 @@ class ShardCache:
             process.read_whole(request, error)
             return None
         room = RoomWait(process, caller)
-        while (file := process.files.partial(blocks)) is None:
+        while (file := process.files.partial(blocks, is_locked=is_locked)) is None:
             if process.holds(request):
                 return None
-            if request.only_blocks:  # nobody completes those that were begun ahead of use
-                process.forget_oldest(0)
             room.wait(request.num_bytes)
         partial = process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
         if request.only_blocks:
@@ -198,7 +209,7 @@ class ShardCache:
 
     def _download(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> None:
         """Put a shard into the cache; the caller holds its lock."""
-        partial = self._partial(process, request, caller)
+        partial = self._partial(process, request, caller, is_locked=True)
         if partial is not None:
             partial.complete(caller.check_running)
             process.partials.pop(request.sha256, None)
@@ -209,7 +220,9 @@ class ShardCache:
         """Download the queued files, then end: an idle thread would delay the program's exit."""
         while (request := process.next_request()) is not None:
             try:
-                if not process.holds(request):
+                if process.holds(request):
+                    mark_used(process.files.path(request.sha256))  # it will be
+                else:
                     self._fetch(request, _AHEAD)
             except NoRoom:
                 continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.document_table import DocumentColumns
-from tokenloom.storage.formats.keys import SEED_SPACE, order_keys
+from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_inputs, version_path
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.published import read_inputs
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.storage.versions.version_spec import version_spec
 
 _READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
 
@@ -86,39 +88,35 @@ class VersionDocuments:
         """The source of each input."""
         return [entry.source for entry in self.inputs]
 
-    @property
+    @cached_property
     def key_seed(self) -> int | None:
         """The seed, None if duplicates are kept."""
-        rules, seed = self.manifest.spec.get("documents"), self.manifest.spec.get("seed", 0)
-        keeps_duplicates = isinstance(rules, dict) and rules.get("deduplicate") is False
-        return seed if isinstance(seed, int) and 0 <= seed < SEED_SPACE and not keeps_duplicates else None
+        spec = version_spec(self.store, self.manifest)
+        return spec.seed if spec.documents.deduplicate else None
 
     @property
     def num_documents(self) -> int:
         """The number of documents."""
-        return sum(split.documents for split in self.manifest.splits.values())
+        return self.manifest.num_documents
 
     def batches(self, split: int) -> Iterator[Rows]:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
         last_key = 0
         for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
-            path = version_path(self.manifest.version, shard.docs_name)
-            with open_document_table(self.store, self.manifest.version, shard, len(self.inputs), _READ_BYTES) as table:
+            stored = StoredShard(self.store, self.manifest.version, shard)
+            with stored.table(len(self.inputs), _READ_BYTES) as table:
                 for columns in table.batches():
-                    self._check(columns, last_key, path)
+                    self._check(columns, last_key, stored.table_place)
                     last_key = int(columns.key[-1])
                     yield _rows(columns, number, split)
 
-    def _check(self, columns: DocumentColumns, last_key: int, path: str) -> None:
+    def _check(self, columns: DocumentColumns, last_key: int, place: str) -> None:
         """Raise FormatError if rows would be counted wrongly; `last_key` is that of the row before them."""
         keys, seed = columns.key, self.key_seed
         if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
-            raise self._damaged(path, "its rows are not sorted by key")
+            raise FormatError(f"{place}: its rows are not sorted by key; restore it")
         if seed is not None and (order_keys(columns.content, seed) != keys).any():
-            raise self._damaged(path, "its keys are not those of its contents")
-
-    def _damaged(self, path: str, what: str) -> FormatError:
-        return FormatError(f"{self.store.place(path)}: {what}; restore it")
+            raise FormatError(f"{place}: its keys are not those of its contents; restore it")
 
 
 def _rows(columns: DocumentColumns, shard: int, split: int) -> Rows:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, open_table, read_batch
+from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, column_values, open_table, read_batch
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
 from tokenloom.wording import counted
@@ -122,25 +122,15 @@ class DocumentTable:
     def _batch_keys(self, index: int) -> UInt64s:
         batch = read_batch(self._keys, index, self._place)
         self._check_length(index, batch.num_rows)
-        keys: UInt64s = batch.column(0).to_numpy()
-        return keys
+        return column_values(batch, "key")
 
     def _read_batch(self, index: int) -> DocumentColumns:
         batch = read_batch(self._reader, index, self._place)
         self._check_length(index, batch.num_rows)
-        start, num_tokens, inputs, rows, content, key = (batch.column(i) for i in range(len(SCHEMA)))
-        if int(inputs.to_numpy().max()) >= self._num_inputs:
+        columns = {name: column_values(batch, name) for name in SCHEMA.names}
+        if int(columns["input"].max()) >= self._num_inputs:
             raise FormatError(f"{self._place}: its documents name inputs that do not exist; restore it")
-        halves = np.frombuffer(content.buffers()[1], ">u8", 2 * len(content), 16 * content.offset)
-        return DocumentColumns(
-            start=start.to_numpy(),
-            num_tokens=num_tokens.to_numpy(),
-            input=inputs.to_numpy(),
-            row=rows.to_numpy(),
-            content=halves.astype(np.uint64).reshape(-1, 2),
-            key=key.to_numpy(),
-            ids=batch.column(len(SCHEMA)) if batch.num_columns > len(SCHEMA) else None,
-        )
+        return DocumentColumns(**columns, ids=batch.column(len(SCHEMA)) if batch.num_columns > len(SCHEMA) else None)
 
     def _check_length(self, index: int, num_rows: int) -> None:
         if num_rows != min(BATCH_ROWS, self.num_rows - index * BATCH_ROWS):

@@ -21,7 +21,14 @@ from tokenloom.storage.formats.names import (
     VERSION_PATTERN,
 )
 from tokenloom.storage.formats.records import JsonObject, Mismatch, fields_of
-from tokenloom.storage.formats.shard_entries import COUNT_RULE, DIGEST_RULE, MAX_COUNT, Shards, decode_shards
+from tokenloom.storage.formats.shard_entries import (
+    COUNT_RULE,
+    DIGEST_RULE,
+    MAX_COUNT,
+    ShardEntry,
+    Shards,
+    decode_shards,
+)
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
@@ -42,6 +49,11 @@ class TokenizerEntry:
     fingerprint: str
     vocab_size: int
     eot_id: int
+
+    @property
+    def label(self) -> JsonObject:
+        """Its name, kind and vocabulary size, as `--json` prints them."""
+        return {"name": self.name, "kind": self.kind, "vocab_size": self.vocab_size}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,26 @@ class Manifest:
     rows: RowCounts
     files: dict[str, str]
     raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def shards(self) -> list[ShardEntry]:
+        """The shards of all splits."""
+        return [shard for split in self.splits.values() for shard in split.shards]
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents in all splits."""
+        return sum(split.documents for split in self.splits.values())
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens in all splits."""
+        return sum(split.tokens for split in self.splits.values())
+
+    @property
+    def shard_bytes(self) -> int:
+        """The length of all shards, without their document tables, in bytes."""
+        return sum(split.shards.num_bytes() for split in self.splits.values())
 
     @property
     def tokenizer_definition(self) -> JsonObject:

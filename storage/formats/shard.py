@@ -186,10 +186,12 @@ class Shard:
                 # Arrays over the map stay valid while they are alive: it is never closed explicitly.
                 self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except ValueError as error:
-                raise FormatError(f"{path}: the file is empty") from error
+                raise FormatError(f"{path}: the file is empty: it was cut short; restore it") from error
         self.header = header = _unpack_header(self._map, str(path))
         if header.file_bytes != len(self._map):
-            raise FormatError(f"{path}: {len(self._map)} bytes, the header says {header.file_bytes}: cut short?")
+            raise FormatError(
+                f"{path}: {len(self._map):,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"
+            )
         if not _fits(header):
             raise FormatError(f"{path}: the counts and offsets of the header contradict each other")
         #: (num_tokens,) of `header.dtype`, read-only

@@ -21,7 +21,7 @@ from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
 from tokenloom.storage.stores.local_files import check_folder, check_regular, make_folder, sync, sync_folder
-from tokenloom.storage.stores.store import TMP, Store, StoredFile
+from tokenloom.storage.stores.store import TMP, Store, StoredFile, cut_short
 
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
 _STALE_SECONDS = 24 * 3600
@@ -64,7 +64,7 @@ class LocalStore(Store):
         return True
 
     def check_writable(self) -> None:
-        """Raise StoreError if the store cannot be written; leaves nothing behind, not even a folder."""
+        """Raise StoreError if the store cannot be written; writes nothing, not even a folder."""
         for name in (TMP, "versions", "tags"):
             with translate_write_errors(self.root):
                 self._check_inside(self.local(name))
@@ -157,7 +157,7 @@ class LocalStore(Store):
             while part := file.read(end - start - len(data)):
                 data += part
         if len(data) < end - start:
-            raise FormatError(f"{place}: {start + len(data)} bytes, [{start}, {end}) wanted: cut short?")
+            raise FormatError(cut_short(str(place), start + len(data), start, end))
         return data
 
     def blocks(self, path: str) -> Iterator[memoryview]:

@@ -29,7 +29,7 @@ _ADVICE = {
     **dict.fromkeys(_LOST_MOUNT, "check that its file system is mounted"),
     errno.ENOSPC: "free space on that file system",
     errno.EDQUOT: "free space or raise the quota",
-    errno.EROFS: "the file system is read-only: choose another store",
+    errno.EROFS: "the file system is read-only: make it writable or choose another store,",
     errno.EACCES: "give this user permission to write there, or choose another store",
     errno.EPERM: "give this user permission to write there, or choose another store",
     errno.ENOTDIR: "a file is in the place of a folder: choose another store",
@@ -102,6 +102,6 @@ def _advice(error: OSError, default: str) -> str:
 
 def _not_written(path: Path, error: OSError, advice: str) -> StoreError:
     return StoreError(
-        f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing was "
-        f"published; {advice} and run the same command again"
+        f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing "
+        f"incomplete is visible; {advice} and run the same command again"
     )

@@ -7,7 +7,6 @@ store shows an object once it is complete, so a reader never sees part of one.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -19,7 +18,7 @@ from tokenloom.storage.stores.exclusive_create import create_exclusively, exclud
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3, remove_s3
-from tokenloom.storage.stores.store import TMP, Store, StoredFile
+from tokenloom.storage.stores.store import Store, StoredFile
 from tokenloom.storage.stores.store_clock import modified_of
 from tokenloom.storage.stores.urls import OBJECT_STORES, S3, bucket_and_key
 
@@ -69,15 +68,7 @@ class RemoteStore(Store):
         return excludes_writers(self._calls)
 
     def check_writable(self) -> None:
-        """Raise StoreError if an object store cannot be written: create an object and delete it.
-
-        Other stores are not probed, as a probe would leave folders behind.
-        """
-        if self._calls.scheme in OBJECT_STORES:
-            probe = f"{TMP}/{uuid.uuid4().hex}"
-            self.create(probe, b"")
-            with suppress(StoreError):  # a user may have permission to write but not to delete
-                self.remove(probe)
+        """Do nothing: only writing would show whether the store can be written."""
 
     def free_bytes(self) -> None:
         """Return None: a remote store does not report its free space."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores.remote_errors import is_bucket_missing, kind_of, reason_of, without_secrets
+from tokenloom.storage.stores.store import cut_short
 from tokenloom.storage.stores.time_limit import POLL_SECONDS, is_ending
 from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3, bucket_and_key, scheme_of
 
@@ -83,7 +84,7 @@ class RemoteCalls:
             if len(data) == end - start:
                 return data
             if (num_bytes := run("info", place)["size"]) < end:
-                raise FormatError(f"{place}: {num_bytes} bytes, [{start}, {end}) wanted: cut short?")
+                raise FormatError(cut_short(place, num_bytes, start, end))
             raise EOFError(f"the store sent {len(data)} bytes of [{start}, {end})")
 
         return self.retry(place, attempt, more_seconds=(end - start) / _SLOWEST_BYTES)
@@ -118,7 +119,7 @@ class RemoteCalls:
         if kind == "exists":
             return FileExistsError(place)
         if kind == "shorter":
-            return FormatError(f"{place}: the file is shorter than the range that was read: cut short?")
+            return FormatError(f"{place}: it is shorter than the range that was read: it was cut short; restore it")
         if kind == "forbidden":
             return self._forbidden(place, reason, doing)
         if kind == "transient":

@@ -71,16 +71,24 @@ def remove_s3(calls: RemoteCalls, place: str, urls: Sequence[str]) -> None:
             raise StoreError(f"s3://{bucket}/{failed[0]['Key']}: can't be deleted ({failed[0].get('Message')})")
 
 
-def put_file(calls: RemoteCalls, place: str, path: str) -> str:
-    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last response was lost."""
+def put_file(calls: RemoteCalls, place: str, path: str, content_type: str | None = None) -> str:
+    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last response was lost.
+
+    Args:
+        calls: the requests to the store.
+        place: the object's URL.
+        path: the local file.
+        content_type: what the store answers to a browser; None for the store's default.
+    """
     num_bytes = os.stat(path).st_size
     part_bytes = _part_bytes(num_bytes)
     bucket, key = bucket_and_key(place)
     target = {"Bucket": bucket, "Key": key}
+    shown = {"ContentType": content_type} if content_type else {}
     if num_bytes <= part_bytes:
-        answer = _write(calls, place, "put_object", **target, Body=Path(path).read_bytes())
+        answer = _write(calls, place, "put_object", **target, **shown, Body=Path(path).read_bytes())
         return str(answer["ETag"]).strip('"')
-    target["UploadId"] = _write(calls, place, "create_multipart_upload", **target)["UploadId"]
+    target["UploadId"] = _write(calls, place, "create_multipart_upload", **target, **shown)["UploadId"]
     try:
         return _complete(calls, place, target, _put_parts(calls, place, path, part_bytes, target))
     except FileNotFoundError as error:

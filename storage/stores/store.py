@@ -25,6 +25,11 @@ class StoredFile:
     modified: float
 
 
+def cut_short(place: str, num_bytes: int, start: int, end: int) -> str:
+    """Return that the file at `place` has only `num_bytes`, although its bytes [start, end) are read."""
+    return f"{place}: {num_bytes:,} bytes, but bytes [{start:,}, {end:,}) were read: it was cut short; restore it"
+
+
 class Store(ABC):
     """The folder of one dataset; each `path` below is relative to it, with '/'. Pickles small.
 
@@ -51,7 +56,7 @@ class Store(ABC):
 
     @abstractmethod
     def check_writable(self) -> None:
-        """Raise StoreError if the store cannot be written; leaves nothing behind."""
+        """Raise StoreError if the store is known not to be writable; writes nothing."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:

@@ -28,12 +28,13 @@ from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.storage.stores.remote_retries import RemoteCalls, no_bucket
 from tokenloom.storage.stores.store import TMP
-from tokenloom.storage.stores.urls import OBJECT_STORES, S3
+from tokenloom.storage.stores.urls import AZURE, OBJECT_STORES, S3
 
 _PREFIX = "tokenloom-up-"  # of temporary files in TMPDIR
 _MAX_UPLOADS = 3  # of one file that arrives corrupted
 _STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
+_HTML = "text/html"  # without it a browser saves a page and does not show it
 _PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # the number is the time in seconds when it was begun
 _logger = logging.getLogger("tokenloom")
 
@@ -92,14 +93,25 @@ def translate_missing_bucket(place: str, path: str | None = None) -> Iterator[No
 
 def _put(calls: RemoteCalls, place: str, path: str) -> str:
     """Send a file to the store; return the ETag that S3 gives it, "" if unknown."""
+    content_type = _HTML if place.endswith(".html") else None
     if calls.scheme in S3:
-        return s3.put_file(calls, place, path)
+        return s3.put_file(calls, place, path, content_type)
     num_bytes = os.stat(path).st_size
     if calls.scheme in OBJECT_STORES:
-        calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes)
+        options = _typed(calls.scheme, content_type) if content_type else {}
+        calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes, **options)
     else:
         _put_and_rename(calls, place, path, num_bytes)
     return ""
+
+
+def _typed(scheme: str, content_type: str) -> dict[str, Any]:
+    """Return the options of an upload to Google's or Azure's store that set an object's content type."""
+    if scheme in AZURE:
+        from azure.storage.blob import ContentSettings  # late: only the extra [azure] has it
+
+        return {"content_settings": ContentSettings(content_type=content_type)}
+    return {"content_type": content_type}
 
 
 def _put_and_rename(calls: RemoteCalls, place: str, path: str, num_bytes: int) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
-from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID
+from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, column_values
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.formats.shard_entries import ShardEntry
@@ -244,19 +244,6 @@ class _TableCheck:
         self._starts_hash.update(np.array([self._end], "<u8").data)
         if header and self._starts_hash.digest() != header.offsets_checksum:
             yield "its documents do not start where the document offsets of the shard say"
-
-
-def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
-    """Return a column of a document table without nulls: (n,), or (n, 2) halves of `content`, all little-endian.
-
-    Arrow's own conversion imports pandas, which takes as long as reading a few hundred megabytes.
-    """
-    column = batch[name]
-    dtype = np.dtype(">u8") if name == "content" else np.dtype(column.type.to_pandas_dtype()).newbyteorder("<")
-    values = np.frombuffer(column.buffers()[1], dtype)
-    if name == "content":
-        values = values.astype("<u8").reshape(-1, 2)
-    return values[column.offset : column.offset + len(column)]
 
 
 def _part(block: memoryview, position: int, start: int, end: int) -> memoryview:

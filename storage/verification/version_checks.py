@@ -1,4 +1,4 @@
-"""Checks of a dataset's small files against each other: manifest, inputs, tag logs, and files that are not listed."""
+"""Checks of a dataset's small files against each other: manifest, inputs, logs, and files that are not listed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from functools import cache, partial
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, Manifest, version_name
+from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message, raise_unless_damage
 from tokenloom.storage.verification.shard_checks import ShardClaim
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import retirement, tags
 from tokenloom.storage.versions.numbered_entries import entry_numbers
 from tokenloom.storage.versions.published import is_published, version_path
 from tokenloom.storage.versions.tags import TagEntry
@@ -43,7 +44,7 @@ def shard_claims(manifest: Manifest, num_inputs: int | None) -> list[ShardClaim]
 
 def listed_names(manifest: Manifest) -> dict[str, str]:
     """Return {name: SHA-256} of every file that a manifest lists; names are relative to the version's folder."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = manifest.shards
     tokens = {shard.name: shard.sha256 for shard in shards}
     documents = {shard.docs_name: shard.docs_sha256 or "" for shard in shards}
     return {**tokens, **documents, **manifest.files}
@@ -77,7 +78,7 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
         if documents != split.documents:
             yield f"split {name}: {counted(split.documents, 'document')}, its shards have {documents:,}"
     for fate, count, total in (
-        ("kept", rows.kept, sum(split.documents for split in splits)),
+        ("kept", rows.kept, manifest.num_documents),
         ("duplicates", rows.duplicates, sum(split.duplicates for split in splits)),
     ):
         if count != total:
@@ -125,6 +126,20 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
                 path = tags.entry_path(tag, entry.number)
                 warnings.append(f"{path}: it names version {entry.version}, which no longer exists")
     return damages, warnings
+
+
+def check_retirements(store: Store) -> list[Damage]:
+    """Return the damages of the entries that count in the versions' logs of retirement: `tokenloom gc` reads them."""
+    damages: list[Damage] = []
+    for version in filter(VERSION_PATTERN.match, store.names(retirement.FOLDER)):
+        number = max(entry_numbers(store.names(f"{retirement.FOLDER}/{version}")), default=0)
+        path = retirement.retirement_path(version, number)
+        try:
+            retirement.newest_retirement(store, version)
+        except (FormatError, StoreError) as error:
+            raise_unless_damage(store, error)
+            damages.append(Damage(path, bare_message(error, store.place(path))))
+    return damages
 
 
 def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:

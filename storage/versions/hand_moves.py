@@ -12,6 +12,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import check_lengths
 from tokenloom.storage.versions.tags import BUILD_REASON, LATEST, TagEntry
+from tokenloom.storage.versions.version_spec import version_spec
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ def move_by_hand(
 
     Raises:
         SpecError: the tag or the reason is not valid, or `latest` would name a try-out.
-        FormatError: a file of the version is missing or cut short.
+        FormatError: a file of the version is missing or cut short, or its spec is not one of a build.
         StoreError: the tag has moved since `seen` was read.
     """
     check_tag(tag)
     check_reason(reason)
-    limit = manifest.spec.get("limit")
+    limit = version_spec(store, manifest).limit
     if tag == LATEST and limit is not None and not allow_tryout:
         raise SpecError(
             f"{store.root}@{manifest.version} is a try-out of {limit} documents of each source, and {LATEST} is what "

@@ -30,6 +30,11 @@ def report_path(version: str) -> str:
     return f"{REPORTS}/{version}.html"
 
 
+def is_dataset(store: Store) -> bool:
+    """Return whether a folder is that of a dataset, of which something was built or published."""
+    return not {"versions", "tags", "work"}.isdisjoint(store.names(""))
+
+
 def is_published(store: Store, version: str) -> bool:
     """Return whether `version` is complete and visible."""
     return store.exists(version_path(version, NAME))
@@ -133,9 +138,8 @@ def missing_file(store: Store, manifest: Manifest) -> str | None:
         manifest: of a version, which need not be published.
     """
     wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            wanted |= {shard.name: shard.bytes, shard.docs_name: None}
+    for shard in manifest.shards:
+        wanted |= {shard.name: shard.bytes, shard.docs_name: None}
     version = version_path(manifest.version)
     folders = {name.rpartition("/")[0] for name in wanted}
     lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}

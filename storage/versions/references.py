@@ -30,9 +30,11 @@ class Reference(NamedTuple):
 def parse_reference(text: str) -> Reference:
     """Return the parts of a reference; raises StoreError if the text is not one.
 
+    Slashes at the end, as a shell completes the name of a folder, are ignored.
+
     Example: "s3://corpora/store/news" -> Reference("s3://corpora/store", "news", "latest")
     """
-    store, slash, rest = text.rpartition("/")
+    store, slash, rest = text.rstrip("/").rpartition("/")
     dataset, at, name = rest.partition("@")
     name = name if at else "latest"
     store = store or "/" if slash else "."
@@ -46,13 +48,18 @@ def parse_reference(text: str) -> Reference:
     return Reference(store, dataset, name)
 
 
+def names_version(text: str) -> bool:
+    """Return whether a reference says which tag or version it means: STORE/DATASET does not."""
+    return "@" in text.rstrip("/").rpartition("/")[2]
+
+
 def parse_dataset(text: str) -> Store:
     """Return the folder of the dataset that STORE/DATASET names.
 
     Raises SpecError if the text names a version too, StoreError if it is not such a name.
     """
     reference = parse_reference(text)
-    if "@" in text.rpartition("/")[2]:
+    if names_version(text):
         raise SpecError(f"{reference}: name the dataset alone: {reference.store}/{reference.dataset}")
     return dataset_store(reference.store, reference.dataset)
 

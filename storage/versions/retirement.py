@@ -7,10 +7,11 @@ newest entry. Of a user and a collector who both want to create the next number,
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.manifest import NAME
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_clock import store_time
 from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now, user
@@ -48,11 +49,8 @@ def retirement_path(version: str, number: int) -> str:
 def newest_retirement(store: Store, version: str) -> RetirementEntry | None:
     """Return the newest entry of a version's log, None if it was never retired; raises FormatError if it is damaged."""
     number = max(entry_numbers(store.names(f"{FOLDER}/{version}")), default=0)
-    return read_retirement(store, version, number) if number else None
-
-
-def read_retirement(store: Store, version: str, number: int) -> RetirementEntry:
-    """Return an entry of a version's log; raises FormatError if it is damaged or missing."""
+    if not number:
+        return None
     path = retirement_path(version, number)
     try:
         record = read_signed_record(store.read(path), store.place(path), RetirementRecord)
@@ -60,7 +58,7 @@ def read_retirement(store: Store, version: str, number: int) -> RetirementEntry:
         raise FormatError(f"{store.place(path)}: an entry of the version's log is missing; restore it") from error
     if record.state not in _STATES:
         raise FormatError(f"{store.place(path)}: state must be one of {', '.join(_STATES)}, not {record.state!r}")
-    return RetirementEntry(record.state, record.at, record.by, record.reason, number)
+    return RetirementEntry(**asdict(record), number=number)
 
 
 def change_state(store: Store, version: str, seen_number: int, state: str, reason: str) -> RetirementEntry:
@@ -75,7 +73,7 @@ def change_state(store: Store, version: str, seen_number: int, state: str, reaso
     """
     record = RetirementRecord(state, now(), user(), reason)
     store.create(retirement_path(version, seen_number + 1), sign_record(record))
-    return RetirementEntry(record.state, record.at, record.by, record.reason, seen_number + 1)
+    return RetirementEntry(**asdict(record), number=seen_number + 1)
 
 
 def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> None:
@@ -95,7 +93,7 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
         entry = newest_retirement(store, version)
         if entry is None or entry.state == KEPT:
             return
-        if entry.state in (DELETING, DELETED) and not (builds and _may_build(store, version, entry)):
+        if entry.state in (DELETING, DELETED) and not _may_use(store, version, entry, builds=builds):
             raise deleted_error(store, version, entry)
         try:
             change_state(store, version, entry.number, KEPT, reason)
@@ -104,15 +102,15 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
         return
 
 
-def _may_build(store: Store, version: str, entry: RetirementEntry) -> bool:
-    """Return whether nobody deletes files of a version any more."""
-    return entry.state == DELETED or is_claim_over(store, version, entry, store_time(store))
-
-
-def is_claim_over(store: Store, version: str, entry: RetirementEntry, now: float) -> bool:
-    """Return whether a collector that wrote an entry DELETING was killed: the entry is older than CLAIM_SECONDS."""
-    modified = store.modified(retirement_path(version, entry.number))
-    return modified is not None and now - modified >= CLAIM_SECONDS
+def _may_use(store: Store, version: str, entry: RetirementEntry, *, builds: bool) -> bool:
+    """Return whether nobody deletes files of a version any more, and the caller makes them or they are there again."""
+    if entry.state == DELETED:
+        return builds or store.exists(f"versions/{version}/{NAME}")  # a person restored it from a copy
+    if not builds:
+        return False
+    latest = store_time(store) - CLAIM_SECONDS  # an older claim is that of a collector that was killed
+    written = store.modified(retirement_path(version, entry.number))
+    return written is not None and written <= latest
 
 
 def refuse_deleted(store: Store, version: str) -> None:
@@ -139,14 +137,16 @@ def deleted_error(store: Store, version: str, entry: RetirementEntry) -> Version
 
 
 def warn_if_retired(store: Store, version: str) -> None:
-    """Warn (UserWarning) if a version is retired, so that a later run of gc may delete it."""
-    entry = newest_retirement(store, version)
-    if entry is not None and entry.state != KEPT:
-        if entry.state != RETIRED:
-            warnings.warn(str(deleted_error(store, version, entry)), stacklevel=4)
-            return
-        warnings.warn(
-            f"{store.root}@{version}: `tokenloom gc` retired this version at {entry.at}, and will delete it; to keep "
-            "it, tag it, or read it with TokenDataset(..., lease=True)",
-            stacklevel=4,
-        )
+    """Warn (UserWarning) if a version is retired, so that a later run of gc may delete it, or if its log is damaged."""
+    try:
+        entry = newest_retirement(store, version)
+    except FormatError as error:  # the version itself can be read
+        warnings.warn(f"it is unknown whether {store.root}@{version} is retired: {error}", stacklevel=4)
+        return
+    if entry is None or entry.state in (KEPT, DELETED):  # the manifest of a deleted one is there: it was restored
+        return
+    retired = (
+        f"{store.root}@{version}: `tokenloom gc` retired this version at {entry.at}, and will delete it; to keep it, "
+        "tag it, or read it with TokenDataset(..., lease=True)"
+    )
+    warnings.warn(retired if entry.state == RETIRED else str(deleted_error(store, version, entry)), stacklevel=4)

@@ -5,7 +5,7 @@ A tag is moved by the exclusive create of number + 1, so one of two movers gets 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed, sign_record
@@ -73,7 +73,7 @@ def _decode(store: Store, tag: str, number: int, data: bytes | None) -> TagEntry
     for field, version in (("version", record.version), ("previous", record.previous)):
         if version is not None and not VERSION_PATTERN.match(version):
             raise FormatError(f"{place}: in a tag entry, {field} must be 16 hexadecimal digits")
-    return TagEntry(record.version, record.previous, record.at, record.by, record.reason, number)
+    return TagEntry(**asdict(record), number=number)
 
 
 def log(store: Store, tag: str) -> list[TagEntry]:

@@ -67,15 +67,17 @@ def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
     for words in contents:
         if excluded := why_excluded(tables, words, known):
             return Lookup("excluded", excluded, [], hashed)
-    if why := next(filter(None, (why_filtered(tables, text) for text in texts.values())), ""):
-        return Lookup("filtered", why, [], hashed)
-    reason = f"no document has one of these {len(hashed)} texts, which were hashed{hint(tables)}"
+    for what, text in texts.items():
+        if why := why_filtered(tables, text):
+            return Lookup("filtered", f"{what}: {why}" if len(texts) > 1 else why, [], hashed)
+    sought = "this text, which was" if len(hashed) == 1 else f"one of these {len(hashed)} texts, which were"
+    reason = f"no document has {sought} hashed{hint(tables)}"
     return Lookup("not_found", reason, [], hashed)
 
 
 def find_contents(tables: VersionTables, contents: Sequence[UInt64s]) -> list[FoundDocument]:
     """Return the documents of contents, (2,) each: by binary search, or with all copies by reading all tables."""
-    if tables.deduplicates:
+    if tables.rules.deduplicate:
         return [document for content in contents for document in tables.find(content)]
     splits = sorted({tables.split_of(content) for content in contents})
     return tables.scan(is_any_of(contents), splits, "reading document tables, because duplicates were kept")
@@ -90,7 +92,7 @@ def hash_of(text: str) -> UInt64s:
 
 def why_excluded(tables: VersionTables, content: UInt64s, known: KnownSpec) -> str:
     """Return why a content was excluded, "" if it was not, or if the list can't be read."""
-    listed = tables.rules.get("exclude")
+    listed = tables.rules.exclude
     if not listed or known.spec is None or not known.spec.documents.exclude:
         return ""
     url = known.spec.documents.exclude
@@ -106,13 +108,10 @@ def why_excluded(tables: VersionTables, content: UInt64s, known: KnownSpec) -> s
 
 def hint(tables: VersionTables) -> str:
     """Return what else can keep a text out of a version, for the end of a message."""
-    limit = tables.manifest.spec.get("limit")
-    found = (
-        [f"the version is a try-out of at most {counted(limit, 'document')} of each source"]
-        if isinstance(limit, int)
-        else []
-    )
-    if tables.rules.get("exclude"):
+    found, limit = [], tables.spec.limit
+    if limit is not None:
+        found.append(f"the version is a try-out of at most {counted(limit, 'document')} of each source")
+    if tables.rules.exclude:
         found.append("documents.exclude may have listed it: its file can't be read, or does not list it now")
     return "".join(f"; {each}" for each in found)
 
@@ -121,7 +120,7 @@ def why_filtered(tables: VersionTables, text: str | None) -> str:
     """Return which document rule leaves out a text, "" if none does; the text is that after the transform."""
     if text is None:
         return "documents.transform leaves it out"
-    minimum, maximum = tables.rules.get("min_chars", 1), tables.rules.get("max_chars")
+    minimum, maximum = tables.rules.min_chars, tables.rules.max_chars
     if len(text) < minimum:
         return f"it has {counted(len(text), 'character')}, and documents.min_chars is {minimum:,}"
     if maximum is not None and len(text) > maximum:
@@ -155,7 +154,7 @@ def _variants(text: str) -> dict[str, str]:
 
 def _transformed(tables: VersionTables, text: str, known: KnownSpec, path: str) -> str | None:
     """Return the text of a file after the transform of the version, None if that leaves it out."""
-    if not tables.rules.get("transform"):
+    if not tables.rules.transform:
         return text
     if known.spec is None or known.spec.documents.transform is None:
         raise SpecError("the version was built with a documents.transform, which is code: give --spec, so that it runs")

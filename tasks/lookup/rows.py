@@ -61,7 +61,7 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
         return Lookup("no_such_row", f"{entry.path} has no row {row}{_of_lines(known, entry)}", [], [])
     if not found.passes_filter:
         return Lookup("filtered", f"the filter of the source {entry.source} leaves it out", [], [])
-    if found.text is None and "transform" not in tables.rules:
+    if found.text is None and not tables.rules.transform:
         return Lookup("filtered", "it has no text", [], [])
     if (why := why_filtered(tables, found.text)) or found.text is None:
         return Lookup("filtered", why, [], [])
@@ -69,7 +69,7 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
     hashed: list[HashedText] = [
         {"what": "the row of the source", "bytes": len(found.text.encode()), "content": content_digits(content)}
     ]
-    documents = tables.find(content) if tables.deduplicates else tables.find_copy(content, entry.fingerprint, row)
+    documents = tables.find(content) if tables.rules.deduplicate else tables.find_copy(content, entry.fingerprint, row)
     place = (entry.source, entry.path, row)
     if exact := [each for each in documents if (each["source"], each["path"], each["row"]) == place]:
         return Lookup("found", "", exact, hashed)
@@ -111,7 +111,8 @@ def _not_an_input(inputs: list[InputEntry], source: str | None, path: str) -> st
     """Return that a path is not an input, and one that is close."""
     sources = dict.fromkeys(entry.source for entry in inputs)
     if source is not None and source not in sources:
-        return f"no source is named {source!r}. {near_miss(source, sources)} Sources: {first_of(list(sources))}"
+        hint = f"{near_miss(source, sources)} Sources: {first_of(list(sources))}".lstrip()
+        return f"no source is named {source!r}. {hint}"
     paths = [entry.path for entry in inputs if source in (None, entry.source)]
     name = path.rpartition("/")[2]
     close = [each for each in paths if each.rpartition("/")[2] == name] or paths[:_MAX_COMPARED]

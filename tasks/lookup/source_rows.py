@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.tasks.inputs import InputFile, find_input
-from tokenloom.tasks.verification.reencoding import read_rows
+from tokenloom.tasks.running.memory import each_bounded
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.verification.reencoding import located, read_rows
 
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
@@ -47,10 +51,18 @@ def read_source_row(spec: BuildSpec, store: Store, entry: InputEntry, row: int) 
     transform = spec.documents.transform.function if spec.documents.transform else None
     for text in _texts(file, row, transform):
         return SourceRow(text)
-    unfiltered = replace(file, options={**file.options, "filter": None})
-    if file.options.get("filter") and any(True for _ in _texts(unfiltered, row, None)):
+    if file.options.get("filter") and _has_row(file, row):
         return SourceRow(None, passes_filter=False)
     return SourceRow(None, exists=False)
+
+
+def _has_row(file: InputFile, row: int) -> bool:
+    """Return whether a file has a row, which may have no usable text: a filter leaves out such rows, too."""
+    reader = make_reader({**file.options, "filter": None, "on_error": "skip"})
+    return any(
+        np.isin(row, batch.rows) or any(bad.row <= row < bad.row + bad.num_rows for bad in batch.bad)
+        for batch in each_bounded(located(reader, file.url, [row]), file.options["max_bytes"], file.url)
+    )
 
 
 def _texts(file: InputFile, row: int, transform: str | None) -> Iterator[str | None]:

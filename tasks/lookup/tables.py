@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.formats.keys import (
-    DEFAULT_SHARES,
     content_digits,
     order_keys,
     order_keys_with_duplicates,
@@ -30,7 +28,8 @@ from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.storage.versions.version_spec import version_spec
 from tokenloom.tasks.lookup.outcomes import FoundDocument
 from tokenloom.tasks.running import progress
 
@@ -44,16 +43,14 @@ class VersionTables:
     Args:
         store: the dataset's.
         manifest: the version's.
+
+    Raises FormatError if the spec in the manifest has values that no build writes.
     """
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self.store, self.manifest = store, manifest
-        spec: dict[str, Any] = dict(manifest.spec)
-        #: the document rules that differ from their default
-        self.rules: dict[str, Any] = spec.get("documents", {})
-        self.deduplicates = bool(self.rules.get("deduplicate", True))
-        self._seed = int(spec.get("seed", 0))
-        self._shares = [(str(name), float(share)) for name, share in spec.get("splits", DEFAULT_SHARES)]
+        self.spec = version_spec(store, manifest)
+        self.rules = self.spec.documents
 
     @cached_property
     def inputs(self) -> list[InputEntry]:
@@ -62,16 +59,16 @@ class VersionTables:
 
     def split_of(self, content: UInt64s) -> str:
         """Return the split of a content, (2,)."""
-        return self._shares[int(split_indices(content[np.newaxis], self._shares)[0])][0]
+        return self.spec.splits[int(split_indices(content[np.newaxis], self.spec.splits)[0])].name
 
     def find(self, content: UInt64s) -> list[FoundDocument]:
         """Return the document of a content, (2,), of a version without duplicates; none if it has no such document."""
-        return self._find(int(order_keys(content[np.newaxis], self._seed)[0]), content)
+        return self._find(int(order_keys(content[np.newaxis], self.spec.seed)[0]), content)
 
     def find_copy(self, content: UInt64s, fingerprint: str, row: int) -> list[FoundDocument]:
         """Return the document of a row of an input with this content, (2,), of a version that keeps duplicates."""
         rows = np.array([row], dtype=np.uint64)
-        keys = order_keys_with_duplicates(content[np.newaxis], self._seed, fingerprint, rows)
+        keys = order_keys_with_duplicates(content[np.newaxis], self.spec.seed, fingerprint, rows)
         found = self._find(int(keys[0]), content)
         return [document for document in found if document["row"] == row]
 
@@ -115,7 +112,7 @@ class VersionTables:
         return found
 
     def _open(self, entry: ShardEntry) -> DocumentTable:
-        return open_document_table(self.store, self.manifest.version, entry, len(self.inputs))
+        return StoredShard(self.store, self.manifest.version, entry).table(len(self.inputs))
 
     def _documents(self, entry: ShardEntry, columns: DocumentColumns) -> list[FoundDocument]:
         return [self._document(entry, columns, i) for i in range(columns.num_rows)]

@@ -9,16 +9,8 @@ from tokenloom.tasks.report.charts import Bar
 from tokenloom.tasks.report.figures import VersionFigures, total_of
 from tokenloom.tasks.report.parts import Section, Table, bars_of
 from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of
-from tokenloom.tasks.running.meter_reading import step_label
+from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.wording import counted
-
-_STEPS = {
-    "tokenize": "input files to spills of token ids; partitions that an earlier build encoded are reused",
-    "assign": "which shard each document goes to",
-    "shuffle": "spills to shards in their global order",
-    "validate": "counts, ids, and 1,000 documents encoded again",
-    "publish": "manifest and tag",
-}
 
 
 def checks_section(figures: VersionFigures) -> Iterator[Section]:
@@ -88,12 +80,12 @@ def steps_section(figures: VersionFigures) -> Iterator[Section]:
     lead = f"The bottleneck was {step_label(slowest)}: {percent_of(seconds[slowest], total)} of {total:,.1f} s."
     if slowest == "tokenize":
         lead += " More workers shorten it; `tokenloom tokenizer SPEC` shows what encodes, and how fast."
-    order = sorted(seconds, key=lambda step: list(_STEPS).index(step) if step in _STEPS else len(_STEPS))
+    order = sorted(seconds, key=lambda step: list(STEPS).index(step) if step in STEPS else len(STEPS))
     bars = [Bar(step_label(step), seconds[step], _seconds(seconds[step])) for step in order]
     rows = [
         [
             step_label(step),
-            _STEPS.get(step, ""),
+            STEPS.get(step, ""),
             f"{seconds[step]:,.2f}",
             percent_of(seconds[step], total),
             megabytes(num_bytes[step]) if step in num_bytes else "-",
@@ -108,8 +100,7 @@ def steps_section(figures: VersionFigures) -> Iterator[Section]:
 
 def _step_bytes(figures: VersionFigures) -> dict[str, int]:
     """Return the bytes that went through a step: of the inputs, of the shards."""
-    shards = sum(split.shards.num_bytes() for split in figures.manifest.splits.values())
-    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": shards}
+    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": figures.manifest.shard_bytes}
 
 
 def _seconds(seconds: float) -> str:

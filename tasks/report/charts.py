@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 import pygal
 from pygal.etree import etree
 from pygal.style import Style
+
+from tokenloom.tasks.report.wording import short
 
 BAR_WIDTH, _ROW_HEIGHT = 360, 26  # of a chart of bars, in pixels
 HISTOGRAM_WIDTHS = (560, 340)  # for wide screens and for phones
@@ -79,13 +81,7 @@ def _constant(text: str, value: object) -> str:
     return text
 
 
-def histogram(
-    bars: Sequence[tuple[float, float, float]],
-    marks: Sequence[Mark],
-    title: str,
-    width: int,
-    name_of: Callable[..., str],
-) -> str:
+def histogram(bars: Sequence[tuple[float, float, float]], marks: Sequence[Mark], title: str, width: int) -> str:
     """Return a histogram of lengths on a logarithmic axis as SVG.
 
     Args:
@@ -93,7 +89,6 @@ def histogram(
         marks: three lengths, rising: the names of the first and last stand beside their lines, the other above.
         title: what the chart shows, for those who can't see it.
         width: in pixels.
-        name_of: returns a count as text.
     """
     top = max(height for _, _, height in bars) or 1.0
     start, end = _with_space(bars[0][0], bars[-1][1], marks, width)
@@ -111,8 +106,8 @@ def histogram(
         truncate_label=-1,
         print_labels=True,
     )
-    chart.x_labels = [{"value": math.log2(length), "label": name_of(length)} for length in axis_lengths(start, end)]
-    chart.y_labels = [{"value": height, "label": name_of(height)} for height in axis_heights(top)]
+    chart.x_labels = [{"value": math.log2(length), "label": short(length)} for length in axis_lengths(start, end)]
+    chart.y_labels = [{"value": height, "label": short(height)} for height in axis_heights(top)]
     chart.add(None, outline, fill=True, show_dots=False)
     for mark in marks:  # the upper end of a line carries its name; the style sheet moves it beside or above the line
         chart.add(None, [(mark.at, 0.0), {"value": (mark.at, top * 1.08), "label": mark.name}])

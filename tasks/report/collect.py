@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest
-from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
@@ -104,26 +102,19 @@ def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEnt
     names = list(dict.fromkeys(entry.source for entry in inputs))
     source_of_input = np.array([names.index(entry.source) for entry in inputs])  # (num_inputs,)
     found = {}
-    for split, entry in manifest.splits.items():
+    for name, split in manifest.splits.items():
         counter = DocumentCounter(names)
-        for shard in entry.shards:
-            _count_documents(store, manifest.version, shard, source_of_input, counter)
-        found[split] = counter.statistics()
+        for entry in split.shards:
+            with StoredShard(store, manifest.version, entry).table(len(inputs)) as table:
+                for batch in table.batches():
+                    counter.add(batch.num_tokens, source_of_input[batch.input])
+        found[name] = counter.statistics()
     return found
-
-
-def _count_documents(
-    store: Store, version: str, shard: ShardEntry, source_of_input: NDArray[np.intp], counter: DocumentCounter
-) -> None:
-    with open_document_table(store, version, shard, len(source_of_input)) as table:
-        for batch in table.batches():
-            counter.add(batch.num_tokens, source_of_input[batch.input])
 
 
 def _tagging(store: Store, version: str) -> Tagging:
     """Return the tags that name a version, and the move by which a build, or else a person, published it."""
-    newest = {tag: tags.newest(store, tag) for tag in store.names("tags")}
-    current = [tag for tag, entry in newest.items() if entry and entry.version == version]
+    current = tags.tagged_versions(store).get(version, [])
     for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
         if entry := _first_naming(store, tag, version):
             return Tagging(current, tag, entry.at, entry.previous)

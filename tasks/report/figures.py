@@ -11,8 +11,10 @@ import numpy as np
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.statistics import (
     DocumentStatistics,
+    EncodedCounts,
     SourceCounts,
     add_counts,
+    add_encoded,
     add_sources,
     bin_edges,
 )
@@ -114,6 +116,16 @@ class VersionFigures:
         empty = {entry.source: SourceCounts(0, 0) for entry in self.inputs}
         found = add_sources([empty, *(one.sources for one in self.statistics.values())])
         return _largest_first(found)
+
+    @property
+    def encoded(self) -> dict[str, EncodedCounts]:
+        """What was encoded of each source; empty if unknown."""
+        return (self.build and self.build.encoded) or {}
+
+    @property
+    def all_encoded(self) -> EncodedCounts | None:
+        """What was encoded of all sources; None if unknown."""
+        return add_encoded(list(self.encoded.values()))
 
     @property
     def lengths(self) -> list[int]:

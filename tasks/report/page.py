@@ -13,9 +13,9 @@ from markupsafe import Markup
 from tokenloom.tasks.outcome import reading_lines
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Section
-from tokenloom.tasks.report.sections import all_encoded, bytes_per_token, report_sections
+from tokenloom.tasks.report.sections import bytes_per_token, report_sections
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
-from tokenloom.wording import counted, described_tokenizer
+from tokenloom.wording import counted, described_tokenizer, shown_time
 
 _MAX_BYTES = 10**6  # of a page
 _MAX_ROWS = (1000, 400, 100, 10)  # of a table: all that fit in a page are tried in this order
@@ -47,28 +47,24 @@ def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int)
 
 
 def _facts(figures: VersionFigures) -> list[str]:
-    tagging, tokenizer = figures.tagging, figures.manifest.tokenizer
-    facts = []
+    tagging, facts = figures.tagging, []
     if tagging.at is not None:
-        facts.append(f"published {tagging.at[:16].replace('T', ' ')} UTC")
+        facts.append(f"published {shown_time(tagging.at)} UTC")
     facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
     if figures.build and figures.build.gates == []:
         facts.append("no checks set")
-    entry = {name: getattr(tokenizer, name) for name in ("name", "kind", "vocab_size")}
-    return [*facts, f"tokenizer {described_tokenizer(entry)}"]
+    return [*facts, f"tokenizer {described_tokenizer(figures.manifest.tokenizer.label)}"]
 
 
 def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
     """Return the figures at the top: name, value, and the value exactly or what it is part of."""
-    total, manifest = figures.total, figures.manifest
-    rows, shards = manifest.rows, [split.shards for split in manifest.splits.values()]
-    rate = bytes_per_token(all_encoded(figures))
-    num_bytes = sum(part.num_bytes() for part in shards)
+    total, manifest, rows = figures.total, figures.manifest, figures.manifest.rows
+    rate = bytes_per_token(figures.all_encoded)
     tiles = [
         ("Tokens", short(total.tokens), f"{total.tokens:,}"),
         ("Documents", short(total.documents), f"{total.documents:,}"),
         ("Sources", f"{len(figures.sources):,}", counted(len(figures.inputs), "file")),
-        ("Shards", f"{sum(map(len, shards)):,}", megabytes(num_bytes)),
+        ("Shards", f"{len(manifest.shards):,}", megabytes(manifest.shard_bytes)),
         ("Duplicates", percent_of(rows.duplicates, rows.read), f"{rows.duplicates:,} of {counted(rows.read, 'row')}"),
     ]
     if rate is not None:

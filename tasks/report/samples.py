@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, TokenizerError
+from tokenloom.errors import TokenizerError
+from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_tokenizer_files, version_path
-from tokenloom.storage.versions.shards import read_shard_header, read_shard_tokens
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.published import read_tokenizer_files
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.report.figures import FrequentToken, SampledDocument, TokenSample
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
-NUM_DOCUMENTS = 10
-NUM_TOKENS = 30  # shown, of those in the sample
+_NUM_DOCUMENTS = 10
+_NUM_TOKENS = 30  # shown, of those in the sample
 _SAMPLE_TOKENS = 2**20
 _NUM_PIECES = 8  # of the sample, each from one place
 _RUN = 4  # neighbours among the sampled documents
@@ -43,20 +42,14 @@ def version_decoder(store: Store, manifest: Manifest) -> Tokenizer | None:
 
 def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | None) -> TokenSample:
     """Return the most frequent tokens of pieces that are spread evenly over a version; reads about a million tokens."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    pieces = token_pieces([shard.tokens for shard in shards])
-    headers = {
-        index: read_shard_header(store, manifest.version, shards[index]) for index in {index for index, _, _ in pieces}
-    }
-    parts = [
-        read_shard_tokens(store, manifest.version, shards[index], headers[index], start, end)
-        for index, start, end in pieces
-    ]
+    shards = [StoredShard(store, manifest.version, entry) for entry in manifest.shards]
+    pieces = token_pieces([shard.entry.tokens for shard in shards])
+    parts = [shards[index].tokens(start, end) for index, start, end in pieces]
     tokens = np.concatenate(parts) if parts else np.zeros(0, np.uint32)
     ids, counts = _count(tokens)
-    order = np.lexsort((ids, -counts))[:NUM_TOKENS]
+    order = np.lexsort((ids, -counts))[:_NUM_TOKENS]
     frequent = [FrequentToken(int(ids[i]), _decode(tokenizer, ids[i : i + 1]), int(counts[i])) for i in order]
-    return TokenSample(frequent, len(tokens), len(headers))
+    return TokenSample(frequent, len(tokens), len({index for index, _, _ in pieces}))
 
 
 def token_pieces(shard_tokens: Sequence[int], limit: int = _SAMPLE_TOKENS) -> list[tuple[int, int, int]]:
@@ -99,27 +92,28 @@ def sampled_documents(
     """
     if tokenizer is None:
         return []
-    shards = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
-    chosen = choose_rows(manifest.version, [shard.documents for _, shard in shards])
+    shards = [StoredShard(store, manifest.version, entry) for entry in manifest.shards]
+    chosen = choose_rows(manifest.version, [shard.entry.documents for shard in shards])
     documents: list[SampledDocument] = []
     for index, rows in chosen.items():
-        documents += _documents_of(store, manifest.version, *shards[index], rows, inputs, tokenizer)
+        with shards[index].table(len(inputs)) as table:
+            documents += [_document(shards[index], table.rows(row, row + 1), inputs, tokenizer) for row in rows]
     return documents
 
 
-def choose_rows(version: str, shard_documents: Sequence[int], count: int = NUM_DOCUMENTS) -> dict[int, list[int]]:
-    """Return rows of document tables by shard, chosen by hash: runs of up to 4 neighbours, `count` rows together.
+def choose_rows(version: str, shard_documents: Sequence[int]) -> dict[int, list[int]]:
+    """Return rows of document tables by shard, chosen by hash: runs of up to 4 neighbours, ten rows together.
 
     Args:
         version: the version's name.
         shard_documents: the documents of each shard.
-        count: rows to choose; all if there are fewer.
     """
     ends = np.cumsum(np.asarray(shard_documents, dtype=np.int64))
     total = int(ends[-1]) if len(ends) else 0
-    chosen: set[int] = set(range(total)) if total <= count else set()
+    count = min(_NUM_DOCUMENTS, total)
+    chosen: set[int] = set(range(total)) if count == total else set()
     attempt = 0
-    while len(chosen) < min(count, total):
+    while len(chosen) < count:
         digest = hashlib.sha256(f"{version} {attempt}".encode()).digest()
         anchor = int.from_bytes(digest[:8], "big") % total
         run = range(anchor, min(anchor + _RUN, total))
@@ -132,44 +126,28 @@ def choose_rows(version: str, shard_documents: Sequence[int], count: int = NUM_D
     return rows
 
 
-def _documents_of(
-    store: Store,
-    version: str,
-    split: str,
-    shard: ShardEntry,
-    rows: Sequence[int],
-    inputs: Sequence[InputEntry],
-    tokenizer: Tokenizer,
-) -> list[SampledDocument]:
-    """Return the documents of a shard in the given rows of its table."""
-    place = store.place(version_path(version, shard.docs_name))
-    header = read_shard_header(store, version, shard)
-    documents = []
-    with open_document_table(store, version, shard, len(inputs)) as table:
-        for row in rows:
-            found = table.rows(row, row + 1)
-            start, end = int(found.start[0]), int(found.start[0]) + int(found.num_tokens[0])
-            source = int(found.input[0])
-            if not start < end <= shard.tokens:
-                raise FormatError(f"{place}: row {row} is not a document of its shard; restore it")
-            ids = read_shard_tokens(store, version, shard, header, start, min(end - 1, start + 4 * _TEXT_CHARS))
-            text = _decode(tokenizer, ids)
-            documents.append(
-                SampledDocument(
-                    split=split,
-                    shard=shard.name,
-                    start=start,
-                    end=end,
-                    source=inputs[source].source,
-                    path=inputs[source].path,
-                    row=int(found.row[0]),
-                    id=None if found.ids is None else found.ids[0].as_py(),
-                    content=content_digits(found.content[0]),
-                    text=(text or "")[:_TEXT_CHARS],
-                    is_cut=start + len(ids) < end - 1 or len(text or "") > _TEXT_CHARS,
-                )
-            )
-    return documents
+def _document(
+    shard: StoredShard, found: DocumentColumns, inputs: Sequence[InputEntry], tokenizer: Tokenizer
+) -> SampledDocument:
+    """Return the document of a row of a shard's table."""
+    start, end = int(found.start[0]), int(found.start[0]) + int(found.num_tokens[0])
+    if not start < end <= shard.entry.tokens:
+        raise shard.wrong_table()
+    ids = shard.tokens(start, min(end - 1, start + 4 * _TEXT_CHARS))
+    text, source = _decode(tokenizer, ids) or "", inputs[int(found.input[0])]
+    return SampledDocument(
+        split=shard.entry.name.partition("/")[0],
+        shard=shard.entry.name,
+        start=start,
+        end=end,
+        source=source.source,
+        path=source.path,
+        row=int(found.row[0]),
+        id=None if found.ids is None else found.ids[0].as_py(),
+        content=content_digits(found.content[0]),
+        text=text[:_TEXT_CHARS],
+        is_cut=start + len(ids) < end - 1 or len(text) > _TEXT_CHARS,
+    )
 
 
 def _decode(tokenizer: Tokenizer | None, ids: NDArray[Any]) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from tokenloom.storage.formats.manifest import ordered_rows
-from tokenloom.storage.formats.statistics import EncodedCounts, add_encoded
+from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.tasks.report.build_sections import checks_section, difference_section, steps_section
 from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
 from tokenloom.tasks.report.figures import (
@@ -47,14 +47,8 @@ def bytes_per_token(counts: EncodedCounts | None) -> float | None:
     return counts.bytes / counts.tokens if counts and counts.bytes is not None and counts.tokens else None
 
 
-def all_encoded(figures: VersionFigures) -> EncodedCounts | None:
-    """Return what was encoded of all sources; None if unknown."""
-    return add_encoded(list(((figures.build and figures.build.encoded) or {}).values()))
-
-
 def _sources(figures: VersionFigures) -> Section:
-    sources, total = figures.sources, figures.total
-    encoded = (figures.build and figures.build.encoded) or {}
+    sources, encoded = figures.sources, figures.encoded
     rates = {name: rate for name in sources if (rate := bytes_per_token(encoded.get(name))) is not None}
     charts = [
         _share_chart("Tokens", "by source", {name: counts.tokens for name, counts in sources.items()}),
@@ -64,10 +58,16 @@ def _sources(figures: VersionFigures) -> Section:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
         charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
     lead = "" if rates else "Bytes per token are unknown: build.json does not record them."
+    return Section("sources", "Sources", lead, charts, [_table_of_sources(figures, rates)])
+
+
+def _table_of_sources(figures: VersionFigures, rates: Mapping[str, float]) -> Table:
     columns = ["source", "files", "documents", "tokens", "of tokens", "tokens per document", "bytes per token"]
     columns.append("duplicates and excluded" if figures.manifest.rows.excluded else "duplicates")
     splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
-    files = Counter(entry.source for entry in figures.inputs)
+    columns += [f"in {split}" for split in splits]
+    files, encoded = Counter(entry.source for entry in figures.inputs), figures.encoded
+    total = figures.total
     rows = [
         [
             name,
@@ -80,11 +80,9 @@ def _sources(figures: VersionFigures) -> Section:
             f"{encoded[name].documents - counts.documents:,}" if name in encoded else "-",
             *(f"{_of_source(figures, split, name):,}" for split in splits),
         ]
-        for name, counts in sources.items()
+        for name, counts in figures.sources.items()
     ]
-    columns += [f"in {split}" for split in splits]
-    table = Table("Sources", columns, rows)
-    return Section("sources", "Sources", lead, charts, [table])
+    return Table("Sources", columns, rows)
 
 
 def _of_source(figures: VersionFigures, split: str, source: str) -> int:
@@ -148,7 +146,7 @@ def _histogram(title: str, unit: str, counts: Sequence[float]) -> Chart:
     values = [(share, max(1.0, value)) for share, value in zip(_MARKED, length_quantiles(counts, _MARKED), strict=True)]
     marks = [Mark(math.log2(value), f"{_quantile_name(share)} {_length(value)}") for share, value in values]
     bars = length_density(counts)
-    drawings = [Markup(histogram(bars, marks, title, width, short)) for width in HISTOGRAM_WIDTHS]
+    drawings = [Markup(histogram(bars, marks, title, width)) for width in HISTOGRAM_WIDTHS]
     return Chart(title, unit, drawings, "half")
 
 

@@ -6,7 +6,6 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.report.collect import collect_figures
-from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.page import render_page
 
 
@@ -15,11 +14,7 @@ def make_report(store: Store, manifest: Manifest) -> bytes:
     return render_page(collect_figures(store, manifest)).encode()
 
 
-def write_report(store: Store, figures: VersionFigures) -> str:
-    """Write the report of a version into its store, and return its place: a local path or a URL.
-
-    Raises StoreError if the store can't be written.
-    """
-    path = report_path(figures.manifest.version)
-    store.replace(path, render_page(figures).encode(), durable=False)
-    return store.place(path)
+def write_report(store: Store, version: str, page: bytes) -> str:
+    """Write the report of a version into its store, and return its place: a local path or a URL."""
+    store.replace(report_path(version), page, durable=False)
+    return store.place(report_path(version))

@@ -1,1 +1,1 @@
-"""Retention: which versions a policy keeps, the collection of the others and of leftovers, and what takes the room."""
+"""Retention: which versions a policy keeps, the collection of the others and of leftovers, and what uses the space."""

@@ -8,11 +8,12 @@ from typing import Any
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_clock import readers_time, store_time
+from tokenloom.storage.versions.published import is_dataset
 from tokenloom.storage.versions.retirement import KEPT, RETIRED, change_state
 from tokenloom.tasks.retention.deletion import FILES_AT_ONCE, Used, delete_version
 from tokenloom.tasks.retention.leftovers import Leftovers, find_leftovers
 from tokenloom.tasks.retention.policy import Action, Decision, Policy, decide
-from tokenloom.tasks.retention.survey import survey, version_files
+from tokenloom.tasks.retention.survey import VersionStatus, survey, version_files
 from tokenloom.wording import shown_bytes
 
 
@@ -26,7 +27,7 @@ class Kept:
 
 @dataclass
 class Collected:
-    """What a collection did, or with `dry_run` would do; `bytes` is what it freed."""
+    """What a collection did, or with `dry_run` would do; `bytes` is what it freed, `surveyed` what it found before."""
 
     dataset: str
     dry_run: bool
@@ -35,12 +36,18 @@ class Collected:
     kept: list[Kept] = field(default_factory=list)
     leftovers: list[Leftovers] = field(default_factory=list)
     bytes: int = 0
+    surveyed: list[VersionStatus] = field(default_factory=list)
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return (version, what became of it, why) of each version, for tables."""
-        gone = [(version, "deleted", "retired before") for version in self.deleted]
-        begun = [(version, "retired", "no rule keeps it; a run after the grace deletes it") for version in self.retired]
+        """Return (version, what became of it, or would, and why) of each version, for tables."""
+        deleted, retired = self.outcome("delete"), self.outcome("retire")
+        gone = [(version, deleted, "retired before") for version in self.deleted]
+        begun = [(version, retired, "no rule keeps it; a run after the grace deletes it") for version in self.retired]
         return [*gone, *begun, *((each.version, "kept", each.why) for each in self.kept)]
+
+    def outcome(self, verb: str) -> str:
+        """Return "deleted" of "delete", and "would delete" after a dry run."""
+        return f"would {verb}" if self.dry_run else f"{verb}d"
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gc --json` prints."""
@@ -69,7 +76,7 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
         StoreError: there is no such dataset, the store can't be read or written, or it does not create exclusively.
         FormatError: the newest entry of a tag or of a version's log is damaged; nothing was deleted.
     """
-    if not {"versions", "tags", "work"} & set(store.names("")):
+    if not is_dataset(store):
         raise StoreError(f"{store.root}: no such dataset; name STORE/DATASET")
     if not dry_run and not store.creates_exclusively():
         raise StoreError(
@@ -77,22 +84,22 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
             "others write; `--dry-run` shows what to delete by hand (docs/stores.md)"
         )
     now = readers_time(store) if dry_run else store_time(store)
-    decisions = decide(survey(store, now), policy, now)
-    collected = Collected(str(store.root).rpartition("/")[2], dry_run)
-    for decision in decisions:
+    collected = Collected(str(store.root).rpartition("/")[2], dry_run, surveyed=survey(store, now))
+    for decision in decide(collected.surveyed, policy, now):
         _apply(store, decision, now, collected)
-    stay = {each.status.version for each in decisions} - set(collected.deleted)
+    stay = {status.version for status in collected.surveyed} - set(collected.deleted)
     _remove_leftovers(store, find_leftovers(store, policy, now, stay), collected)
     return collected
 
 
-def outcome_line(collected: Collected) -> str:
+def collection_line(collected: Collected) -> str:
     """Return what a collection did in one line."""
-    verb = "would free" if collected.dry_run else "freed"
-    return (
-        f"{collected.dataset}: {verb} {shown_bytes(collected.bytes)}; {len(collected.deleted):,} deleted, "
-        f"{len(collected.retired):,} retired, {len(collected.kept):,} kept"
-    )
+    freed, num_deleted, num_retired = shown_bytes(collected.bytes), len(collected.deleted), len(collected.retired)
+    if collected.dry_run:
+        did = f"would free {freed}, delete {num_deleted:,}, retire {num_retired:,}, keep {len(collected.kept):,}"
+    else:
+        did = f"freed {freed}; {num_deleted:,} deleted, {num_retired:,} retired, {len(collected.kept):,} kept"
+    return f"{collected.dataset}: {did}"
 
 
 def _apply(store: Store, decision: Decision, now: float, collected: Collected) -> None:

@@ -1,16 +1,16 @@
-"""What takes the room of a dataset: by version, spills, candidates, unfinished files, reports."""
+"""What uses the space of a dataset: by version, spills, candidates, unfinished files, reports."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from tokenloom.errors import FormatError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_clock import readers_time
 from tokenloom.storage.versions.retirement import RETIRED
 from tokenloom.tasks.retention.collect import Collected, collect
 from tokenloom.tasks.retention.policy import Policy
-from tokenloom.tasks.retention.survey import VersionStatus, survey
+from tokenloom.tasks.retention.survey import VersionStatus
 
 _PARTS = {
     "versions": "versions",
@@ -23,7 +23,10 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class VersionUsage:
-    """The room of a version; `state` is "published", "retired", or "candidate" if it is not published."""
+    """The space that a version uses.
+
+    `state` is "published", "retired", "candidate" if it is not published, or "unknown" beside a damaged log.
+    """
 
     version: str
     state: str
@@ -35,9 +38,11 @@ class VersionUsage:
 
 @dataclass(frozen=True)
 class DatasetUsage:
-    """The room of a dataset, in bytes; `candidates` are the records of builds in work/, also of published versions.
+    """The space that a dataset uses, in bytes.
 
-    `other` is everything else: tags, leases, records. `gc_frees` is what a run of gc would free now.
+    `candidates` are the records of builds in work/, also of published versions; `other` is everything else: tags,
+    leases, records. `gc_frees` is what a run of gc would free now. `damage` names the damaged log that
+    stops gc, if there is one.
     """
 
     dataset: str
@@ -50,10 +55,11 @@ class DatasetUsage:
     other: int
     gc_frees: int
     gc_retires: list[str]
+    damage: str | None
 
 
 def measure(store: Store, policy: Policy) -> DatasetUsage:
-    """Return what takes the room of a dataset, and what gc would free; changes nothing.
+    """Return what uses the space of a dataset, and what gc would free; changes nothing.
 
     Args:
         store: the dataset's store.
@@ -61,32 +67,31 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
 
     Raises:
         StoreError: there is no such dataset, or the store can't be read.
-        FormatError: the newest entry of a tag or of a version's log is damaged.
     """
-    would: Collected = collect(store, policy, dry_run=True)
+    damage = None
+    try:
+        would = collect(store, policy, dry_run=True)
+    except FormatError as error:
+        would, damage = Collected(str(store.root).rpartition("/")[2], dry_run=True), str(error)
     files = store.files_below("")
-    sizes: Counter[str] = Counter()
-    numbers: Counter[str] = Counter()
     parts: Counter[str] = Counter()
+    sizes_of: defaultdict[str, list[int]] = defaultdict(list)  # the sizes of the files of a version
     for path, file in files.items():
-        folder, _, rest = path.partition("/")
-        if folder == "versions":
-            version = rest.partition("/")[0]
-            sizes[version] += file.num_bytes
-            numbers[version] += 1
         parts[_part(path)] += file.num_bytes
-    versions = [_usage(each, numbers, sizes) for each in survey(store, readers_time(store))]
+        if path.startswith("versions/"):
+            sizes_of[path.split("/")[1]].append(file.num_bytes)
     return DatasetUsage(
         dataset=would.dataset,
         bytes=sum(file.num_bytes for file in files.values()),
-        versions=versions,
-        spills=parts["spills"],
-        candidates=parts["candidates"],
-        temporaries=parts["temporaries"],
-        reports=parts["reports"],
-        other=parts["other"],
+        versions=(
+            [_usage(status, sizes_of[status.version]) for status in would.surveyed]
+            if damage is None
+            else [VersionUsage(name, "unknown", [], [], len(sizes), sum(sizes)) for name, sizes in sizes_of.items()]
+        ),
+        **{part: parts[part] for part in ("spills", "candidates", "temporaries", "reports", "other")},
         gc_frees=would.bytes,
         gc_retires=would.retired,
+        damage=damage,
     )
 
 
@@ -95,13 +100,13 @@ def _part(path: str) -> str:
     return next((part for folder, part in _PARTS.items() if path.startswith(f"{folder}/")), "other")
 
 
-def _usage(status: VersionStatus, numbers: Counter[str], sizes: Counter[str]) -> VersionUsage:
+def _usage(status: VersionStatus, sizes: list[int]) -> VersionUsage:
     published = "retired" if status.state == RETIRED else "published"
     return VersionUsage(
         version=status.version,
         state="candidate" if status.published is None else published,
         tags=list(status.tags),
         leases=list(status.users),
-        files=numbers[status.version],
-        bytes=sizes[status.version],
+        files=len(sizes),
+        bytes=sum(sizes),
     )

@@ -15,6 +15,14 @@ _LABELS = {
     "write": "write text",
     "server": "start Prefect",
 }
+#: what each timed step of a build makes, in their order
+STEPS = {
+    "tokenize": "text to spills of token ids",
+    "assign": "where each document goes",
+    "shuffle": "spills to shards in their global order",
+    "validate": "counts, ids, and 1,000 documents encoded again",
+    "publish": "manifest and tag",
+}
 
 
 def step_label(step: str) -> str:

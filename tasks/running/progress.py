@@ -66,7 +66,10 @@ class Reused:
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced:
-    """Work was done since the last report: what went through, and `done` of the step's total."""
+    """Work was done since the last report: what went through, and `done` of the step's total.
+
+    As in Reused, values below 0 take back what a call reported that is made again.
+    """
 
     num_documents: int = 0
     num_bytes: int = 0
@@ -107,6 +110,39 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
         if not _listeners:
             _logger.removeHandler(_WARNINGS)
+
+
+class Reported:
+    """What a call has reported, which is taken back if it fails and is made again."""
+
+    def __init__(self) -> None:
+        self._reused, self._advanced = Reused(0, 0), Advanced()
+
+    def add(self, event: Event) -> None:
+        """Add an event to the sums."""
+        if isinstance(event, Reused):
+            self._reused = Reused(self._reused.num_parts + event.num_parts, self._reused.done + event.done)
+        elif isinstance(event, Advanced):
+            before = self._advanced
+            self._advanced = Advanced(
+                num_documents=before.num_documents + event.num_documents,
+                num_bytes=before.num_bytes + event.num_bytes,
+                num_tokens=before.num_tokens + event.num_tokens,
+                done=before.done + event.done,
+            )
+
+    def take_back(self) -> None:
+        """Report the opposite of the sums."""
+        reused, advanced = self._reused, self._advanced
+        report(Reused(-reused.num_parts, -reused.done))
+        report(
+            Advanced(
+                num_documents=-advanced.num_documents,
+                num_bytes=-advanced.num_bytes,
+                num_tokens=-advanced.num_tokens,
+                done=-advanced.done,
+            )
+        )
 
 
 def recorded(call: Callable[[], Result]) -> tuple[Result, list[Event]]:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tokenloom.errors import WorkerLost
-from tokenloom.storage.stores.remote_errors import mark_transient
+from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.fork_server import ForkServer, early_or_new_server
 
@@ -54,17 +54,20 @@ class _Worker:
     def __init__(self, server: ForkServer) -> None:
         self._activity = "starting"
         self.is_busy = False
+        self.reported = progress.Reported()
         self._connection, theirs = Pipe()
         with theirs:
             self._process = server.start_worker(theirs)
 
     def call(self, function: Callable[[Any], Any], job: Any) -> Any:
         self.is_busy = True
+        self.reported = progress.Reported()
         kind, value = self._exchange((function, job))
         while kind == "event":
             if isinstance(value, progress.Working):
                 self._activity = value.what
             else:
+                self.reported.add(value)
                 progress.report(value)
             kind, value = self._exchange()
         self.is_busy = False
@@ -152,9 +155,11 @@ class WorkerPool:
             worker = worker or self._start()
             result: Result = worker.call(function, job)
             return result
-        except WorkerLost as error:
-            if self.closed:
+        except Exception as error:
+            if self.closed and isinstance(error, WorkerLost):
                 raise _stopped() from error
+            if worker is not None and is_transient(error):  # the build calls again
+                worker.reported.take_back()
             raise
         finally:
             self._give_back(worker)

@@ -106,7 +106,7 @@ def read_rows(
     reader = make_reader(file.options)
     place_of = partial(reader.place, file.url)
     numbers, num_found = np.array(wanted, np.uint64), 0
-    for batch in each_bounded(_located(reader, file.url, wanted), file.options["max_bytes"], file.url):
+    for batch in each_bounded(located(reader, file.url, wanted), file.options["max_bytes"], file.url):
         here = np.flatnonzero(np.isin(batch.rows, numbers))
         if len(here):
             rows = batch.rows[here]
@@ -116,8 +116,8 @@ def read_rows(
             return  # a file that is one partition need not be read to its end
 
 
-def _located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:
-    """Yield the parts of a file that hold these rows."""
+def located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:
+    """Yield the rows of the parts of a file that hold these rows, which are sorted."""
     for part in reader.locate(url, rows):
         yield from reader.read(url, part)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
+from tokenloom.storage.formats.documents import column_values
 from tokenloom.storage.formats.manifest import NAME, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import InputEntry
@@ -26,8 +27,9 @@ from tokenloom.storage.verification.file_checks import (
     check_quarantine,
     raise_unless_damage,
 )
-from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens, column_values
+from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens
 from tokenloom.storage.verification.version_checks import (
+    check_retirements,
     check_tags,
     check_verifiable,
     inputs_problems,
@@ -169,7 +171,7 @@ class Subject:
 
 
 def open_version(reference: str) -> Subject:
-    """Read a version's manifest and inputs, and the tags of its dataset.
+    """Read a version's manifest and inputs, and the logs of its dataset.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
@@ -181,6 +183,7 @@ def open_version(reference: str) -> Subject:
     parsed = parse_reference(reference)
     store = dataset_store(parsed.store, parsed.dataset)
     damages, warnings = check_tags(store)
+    damages += check_retirements(store)
     version: str | None = parsed.name
     if not VERSION_PATTERN.match(parsed.name):
         try:

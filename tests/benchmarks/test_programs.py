@@ -99,3 +99,17 @@ def test_diff_finds_the_counts_it_made(
     _run(monkeypatch, "diff.py", "--documents", "50000", "--order", order, "--json", str(output))
     assert [len(figure["values"]) for figure in json.loads(output.read_text())["figures"]] == [1, 1, 1, 1]
     assert f"2 versions of 50,000 documents, by {order}: " in capsys.readouterr().out
+
+
+@full_only
+def test_build_scale_compares_the_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "scale.json"
+    sizes = ["--gigabytes", "0.002", "0.001"]
+    _run(monkeypatch, "build_scale.py", *sizes, "--folder", str(tmp_path), "--json", str(output))
+    figures = {figure["name"]: figure["values"][0] for figure in json.loads(output.read_text())["figures"]}
+    small, large = (figures[f"{size} GB: per million tokens"] for size in ("0.001", "0.002"))
+    assert figures["time per token: largest / smallest"] == large / small
+    assert list(tmp_path.iterdir()) == [output]
+    assert len(capsys.readouterr().out.splitlines()) == len(figures) + 1

@@ -22,9 +22,12 @@ from tokenloom.tasks.publish import BuildResult
 
 
 def make_spec(store: Path | str, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
-    """Return a spec of dataset `data` with the byte tokenizer, unless `fields` say otherwise."""
+    """Return a spec of dataset `data` with the byte tokenizer and no report, unless `fields` say otherwise.
+
+    A report takes longer than such a build, and has tests of its own.
+    """
     required = {"dataset": "data", "store": str(store), "sources": list(sources), "tokenizer": {"kind": "byte"}}
-    return BuildSpec.model_validate(required | fields)
+    return BuildSpec.model_validate(required | {"report": False} | fields)
 
 
 def build(spec: BuildSpec, num_workers: int = 0) -> BuildResult:
@@ -47,7 +50,7 @@ def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
     return path
 
 
-def small_spec(folder: Path) -> BuildSpec:
+def small_spec(folder: Path, **fields: Any) -> BuildSpec:
     """Return a spec of a few documents of three kinds of sources, in three splits, whose files it writes."""
     texts = [f"document {i}, said {i % 7} times" * (1 + i % 5) for i in range(40)]
     write_parquet(folder / "a.parquet", [*texts[:20], "twice"], group_rows=8)
@@ -59,7 +62,7 @@ def small_spec(folder: Path) -> BuildSpec:
         {"kind": "text", "path": str(folder / "c.txt")},
     ]
     splits = {"train": 0.6, "validation": 0.2, "test": 0.2}
-    return make_spec(folder / "store", sources, splits=splits, shard_tokens=800)
+    return make_spec(folder / "store", sources, splits=splits, shard_tokens=800, **fields)
 
 
 def local_store(store: str, dataset: str) -> LocalStore:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.stores.store import Store, StoredFile
+from tokenloom.storage.stores.store import Store, StoredFile, cut_short
 
 
 class MemoryStore(Store):
@@ -95,7 +95,7 @@ class MemoryStore(Store):
         """See Store."""
         data = self.read(path)
         if len(data) < end:
-            raise FormatError(f"{path}: {len(data)} bytes, [{start}, {end}) wanted: cut short?")
+            raise FormatError(cut_short(path, len(data), start, end))
         return data[start:end]
 
     def blocks(self, path: str) -> Iterator[memoryview]:

@@ -22,6 +22,7 @@ from tests.servers.s3_server import BUCKET, download, put, s3_server
 from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
+from tokenloom.flows.collect_garbage import collect_garbage
 from tokenloom.flows.direct import build_from_spec
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import Credentials
@@ -111,7 +112,10 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     with FaultyProxy(s3) as proxy:
         Secret(value=options_with_secret(proxy.url)).save("bucket", overwrite=True)
         spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})
-        assert build_dataset(spec)["published"] is True
+        built = build_dataset(spec)
+        assert built["published"] is True
+        found = collect_garbage(f"s3://{BUCKET}/store/data", dry_run=True, credentials="s3=bucket")
+        assert found["kept"] == [{"version": built["version"], "why": "tagged latest"}]
         proxy.refused = "PUT"
         with pytest.raises(StoreError, match="no permission to write it") as refused:
             build_dataset(spec.model_copy(update={"seed": 1}))
@@ -145,7 +149,10 @@ def test_a_store_can_be_a_folder_in_a_block(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(60)])
     spec = make_spec(tmp_path, [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}]).with_workers(0)
     named = spec.model_copy(update={"store": "block://local-file-system/corpora/team"})
-    assert build_dataset(named)["reference"].startswith(f"{tmp_path}/corpora/team/data@")
+    version = build_dataset(named)["version"]
+    assert (tmp_path / "corpora" / "team" / "data" / "versions" / version).is_dir()
+    kept = collect_garbage(f"{named.store}/data", dry_run=True)["kept"]
+    assert [each["version"] for each in kept] == [version]
     for store, said in (
         ("block://local-file-system/other", "Prefect has no such block"),
         ("block://secret/x", "write block://local-file-system/NAME or"),

@@ -29,7 +29,7 @@ def test_its_form_has_flat_fields_and_says_that_a_schedule_must_give_the_dataset
     schema = parameter_schema(collect_garbage)
     assert schema.required == ["dataset"]
     assert schema.properties["dataset"]["description"].startswith("Required: ")
-    assert {"keep_last", "keep_days", "grace", "keep_work", "dry_run"} < set(schema.properties)
+    assert {"keep_last", "keep_days", "grace", "keep_work", "dry_run", "credentials"} < set(schema.properties)
     assert not any("$ref" in json.dumps(field) for field in schema.properties.values())
 
 
@@ -47,6 +47,8 @@ def test_two_runs_retire_then_delete_and_show_why(store: LocalStore) -> None:
 def test_a_mistake_ends_the_run_and_deletes_nothing(store: LocalStore) -> None:
     with pytest.raises(SpecError, match="grace: 'tomorrow' is not a time"):
         collect_garbage("store/data", grace="tomorrow")
+    with pytest.raises(SpecError, match="credentials: 's3': write PROTOCOL=BLOCK, such as s3=prod-s3"):
+        collect_garbage("store/data", credentials="gs=a\ns3")
     store.replace("tags/prod/00000001.json", b"{}")
     with pytest.raises(FormatError, match=r"tags/prod/00000001\.json"):
         collect_garbage("store/data", keep_last=0, keep_days=0, grace="0")

@@ -49,6 +49,7 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks, encode_blocks
 from tokenloom.storage.stores import remote_retries
+from tokenloom.storage.stores.remote import RemoteStore
 
 _T = 16
 _NUM_SHARDS = 6
@@ -351,6 +352,25 @@ def test_a_full_disk_has_room_for_the_map_of_a_partial_file(in_memory: Published
         assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 + blocks.num_blocks
 
 
+@pytest.mark.usefixtures("nothing_ahead")
+def test_a_shard_that_is_being_downloaded_as_a_whole_is_not_begun_by_blocks(
+    in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_cache, "max_partial_files", lambda: 0)  # so that `fetch` downloads it as a whole
+    request, other = in_memory.open(cache).files._request(0), ShardCache(cache.folder)
+    read = RemoteStore.read_range
+
+    def read_noted(store: RemoteStore, path: str, start: int, end: int) -> bytes:
+        monkeypatch.setattr(shard_cache, "max_partial_files", lambda: 10)
+        assert other.begin(request, waits=False) is None
+        return read(store, path, start, end)
+
+    monkeypatch.setattr(RemoteStore, "read_range", read_noted)
+    assert cache.fetch(request).stat().st_size == request.num_bytes
+    assert other.begin(request) is None
+    assert cache.stats()["downloads"] == 1
+
+
 # ---- kills
 
 
@@ -514,6 +534,25 @@ def test_a_header_that_lies_is_not_used(in_memory: Published, cache: ShardCache)
         lie(in_memory, 2, header=lying)
         shutil.rmtree(cache.folder, ignore_errors=True)
         assert_all_same(epoch(in_memory.open(ShardCache(cache.folder))), in_memory.local())
+
+
+@pytest.mark.parametrize("with_blocks", [True, False])
+@pytest.mark.parametrize("left", [None, 0, 9000])
+def test_a_shard_that_is_gone_or_cut_short_is_named_once_with_what_to_do(
+    left: int | None, with_blocks: bool, in_memory: Published, tmp_path: Path
+) -> None:
+    name, system = in_memory.name(2), fsspec.filesystem("memory")
+    system.rm_file(f"/blocks/data/{name}")
+    if left is not None:
+        write_in_memory(name, in_memory.shards[2].read_bytes()[:left])
+    if not with_blocks:
+        for path in system.glob("/blocks/data/versions/*/train/*.blocks"):
+            system.rm_file(path)
+    for number, access in enumerate(("mmap", "pread", "range")[: 2 + with_blocks]):
+        data = in_memory.open(ShardCache(tmp_path / str(number)), access=access)
+        with pytest.raises((StoreError, FormatError), match=rf"/{name}: .*; restore it$") as caught:
+            epoch(data)
+        assert str(caught.value).count(name) == 1
 
 
 def damage_a_token(published: Published) -> str:

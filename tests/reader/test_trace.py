@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, make_spec, open_documents, write_jsonl, write_parquet
 from tests.counts import count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
@@ -29,6 +31,7 @@ from tokenloom.reader.order import ORDERS, Order, Schedule, Steps, permute, unpe
 from tokenloom.reader.ranks import Ranks
 from tokenloom.reader.tracing.batches import step_position, trace_all_ranks
 from tokenloom.reader.tracing.records import Trace, TracedSample
+from tokenloom.reader.tracing.samples import trace_samples
 from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
 from tokenloom.storage.packing.plans import PACKINGS
 
@@ -194,11 +197,10 @@ def _assert_leads_back(
 ) -> None:
     """Assert that each document of a traced sample is seen in that row of that step's batch."""
     data = source.datasets[sample["member"]] if isinstance(source, Mixture) else source
-    starts = _document_starts(data)
+    documents = _documents_of(data.reference)
     position = loader.steps.positions(step * loader.steps.samples, 1)[index]
     for document in sample["documents"]:
-        shard, start = starts[document["content"]]
-        tokens = [ShardTokens(shard, start, start + document["num_tokens"])]
+        tokens = [documents[document["content"]]]
         (turns,) = loader.stream.turns(np.array([position]))
         epoch = int(turns.positions[0]) // len(data)
         version = data.files.manifest.version
@@ -210,14 +212,14 @@ def _assert_leads_back(
         ]
 
 
-def _document_starts(data: TokenDataset) -> dict[str, tuple[int, int]]:
-    """Return the shard of each content, and its first token there, from the document tables."""
-    found = {}
-    for shard, entry in enumerate(data.files.entries):
-        path = Path(str(data.files.store.root)) / "versions" / data.files.manifest.version / entry.docs_name
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        for content, start in zip(table["content"].to_pylist(), table["start"].to_pylist(), strict=True):
-            found[content.hex()] = (shard, start)
+@cache
+def _documents_of(reference: str) -> dict[str, ShardTokens]:
+    """Return the tokens of each content of a version in its shard, from the document tables."""
+    store, _, version = reference.partition("@")
+    found: dict[str, ShardTokens] = {}
+    for shard, path in enumerate(sorted(Path(store, "versions", version, "train").glob("*.docs"))):
+        for row in open_documents(path).to_pylist():
+            found[row["content"].hex()] = ShardTokens(shard, row["start"], row["start"] + row["num_tokens"])
     return found
 
 
@@ -225,32 +227,25 @@ def _document_starts(data: TokenDataset) -> dict[str, tuple[int, int]]:
 def test_sightings_of_a_document_are_all_samples_that_have_it(built: Built, packing: str) -> None:
     data = built.dataset(packing)
     samples_of: dict[str, list[int]] = {}
-    for index in range(len(data)):
-        for sample in data.trace(index, chars=0)["samples"]:
-            assert sample["sample"] == index
-            assert [document["text"] for document in sample["documents"]] == [None] * len(sample["documents"])
-            for document in sample["documents"]:
-                samples_of.setdefault(document["content"], []).append(index)
+    for index, sample in enumerate(trace_samples(data, np.arange(len(data)), chars=0)):
+        assert sample["sample"] == index
+        for document in sample["documents"]:
+            assert document["text"] is None
+            samples_of.setdefault(document["content"], []).append(index)
     stream, steps = data.stream("full", 3, None), Steps(Ranks(0, 3, "test"), 2, None, True)
-    for content, (shard, start) in _document_starts(data).items():
-        (num_tokens,) = {len(text.encode()) + 1 for text in built.texts.values() if _content(text) == content}
-        tokens = [ShardTokens(shard, start, start + num_tokens)]
-        version = data.files.manifest.version
-        seen = find_sightings(stream, version, "train", tokens, steps, range(2, 4))
+    version = data.files.manifest.version
+    for content, tokens in _documents_of(data.reference).items():
+        seen = find_sightings(stream, version, "train", [tokens], steps, range(2, 4))
         expected = sorted(set(samples_of.get(content, [])))
         for epoch in (2, 3):
             assert sorted(each["sample"] for each in seen if each["epoch"] == epoch) == expected
         assert seen == sorted(seen, key=lambda each: each["position"])
-        assert find_sightings(stream, version, "test", tokens, steps, range(1)) == []
-
-
-def _content(text: str) -> str:
-    return xxhash.xxh3_128_hexdigest(text.encode())
+        assert find_sightings(stream, version, "test", [tokens], steps, range(1)) == []
 
 
 def test_a_document_that_begins_with_the_shared_token_of_concat_is_in_both_samples(built: Built) -> None:
     data = built.dataset()
-    starts = [start for shard, start in _document_starts(data).values() if shard == 0]
+    starts = [tokens.start for tokens in _documents_of(data.reference).values() if tokens.shard == 0]
     seq_len = next(start for start in sorted(starts) if start > 5)  # the first sample ends with that document's token
     short = TokenDataset(built.reference, seq_len=seq_len)
     first, second = (short.trace(index)["samples"][0]["documents"] for index in (0, 1))
@@ -346,3 +341,16 @@ def test_a_trace_of_a_remote_store_reads_ranges_and_downloads_no_shard(
 def test_a_trace_is_json(built: Built) -> None:
     found = built.dataset("best_fit").trace(np.int64(3))
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_trace_does_not_import_pandas(built: Built) -> None:
+    """It takes a third of a second, as long as the rest of a first trace."""
+    pytest.importorskip("pandas")
+    code = f"""
+import sys
+from tokenloom import TokenDataset
+found = TokenDataset({built.reference!r}, seq_len={_T}).trace(0)
+print(len(found["samples"]), "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 False\n"

@@ -36,9 +36,9 @@ class StoreConformance:
         assert str(store.local("a/file") or f"{store.root}/a/file") == store.place("a/file")
         assert store.place("") == str(store.root)
 
-    def test_a_check_for_write_permission_leaves_nothing(self, store: Store) -> None:
+    def test_a_check_for_write_permission_writes_nothing(self, store: Store) -> None:
         store.check_writable()
-        assert store.names("work/tmp") == []
+        assert store.names("") == []
 
     def test_its_check_reports_whether_it_creates_exclusively(self, store: Store) -> None:
         assert [store.creates_exclusively() for _ in range(2)] == [self.excludes] * 2

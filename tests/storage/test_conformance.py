@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -88,6 +89,20 @@ class ObjectStoreConformance(StoreConformance):
             "*": ["in"],
         }.items():
             assert [file.path for file in find_files(store.place(pattern))] == paths
+
+    def test_a_browser_shows_a_page_and_does_not_save_it(
+        self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
+        for name, num_bytes in {"small": 100, "in parts": 6 * MIB}.items():
+            store.replace(f"reports/{name}.html", bytes(num_bytes))
+            assert content_type(store, f"reports/{name}.html") == "text/html"
+
+
+def content_type(store: RemoteStore, path: str) -> str | None:
+    """Return what an object store tells a browser about an object."""
+    info: dict[str, Any] = store._calls.call(store.root, "info", store.place(path))
+    return info.get("ContentType") or info.get("contentType") or str(info["content_settings"]["content_type"])
 
 
 class TestS3(ObjectStoreConformance):
@@ -181,7 +196,6 @@ class TestS3(ObjectStoreConformance):
             lambda: store.read("a"),
             lambda: store.names("tags"),
             lambda: store.exists("a"),
-            store.check_writable,
         ]
         store.remove_stale_temporaries()
         for call in calls:

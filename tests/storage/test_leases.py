@@ -177,6 +177,18 @@ def test_a_deleted_version_is_refused_by_name_and_leaves_nothing(store: MemorySt
     assert tags.newest(store, "prod") is None
 
 
+def test_a_deleted_version_that_was_restored_from_a_copy_can_be_used(store: MemoryStore) -> None:
+    states(store, RETIRED, DELETING, DELETED)
+    store.replace(f"versions/{A}/manifest.json", b"{}")
+    retirement.warn_if_retired(store, A)
+    tags.move(store, "prod", A, 0, "tag")
+    assert state_of(store) == KEPT
+    change_state(store, A, 4, RETIRED, "again")
+    change_state(store, A, 5, DELETING, "again")
+    with pytest.raises(VersionDeleted):
+        tags.move(store, "prod", A, 1, "tag")
+
+
 def test_a_build_waits_for_a_collector_and_for_one_that_was_killed_an_hour(store: MemoryStore) -> None:
     states(store, RETIRED, DELETING)
     with pytest.raises(VersionDeleted, match="build it again once gc has ended"), building(store, A):

@@ -222,7 +222,7 @@ def test_a_range_past_the_end_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"0123456789")
     assert store.read_range("a", 2, 5) == b"234"
     assert store.read_range("a", 5, 5) == b""
-    with pytest.raises(FormatError, match=r"a: 10 bytes, \[8, 11\) wanted: cut short\?"):
+    with pytest.raises(FormatError, match=r"a: 10 bytes, but bytes \[8, 11\) were read: it was cut short; restore it"):
         store.read_range("a", 8, 11)
     with pytest.raises(FileNotFoundError):
         store.read_range("b", 0, 1)

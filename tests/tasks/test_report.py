@@ -261,7 +261,7 @@ def test_a_chart_of_any_name_is_valid(name: str, value: float) -> None:
 
 
 def test_the_same_store_gives_the_same_page_and_names_nothing_else_of_the_machine(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
+    spec = small_spec(tmp_path, report=True)
     result, store, manifest = _published(spec)
     path = version_path(manifest.version, BUILD)
     record = json.loads(store.read(path)) | {"host": "host-of-the-build"}
@@ -365,7 +365,7 @@ def test_a_build_without_the_drawing_package_says_so_once_and_succeeds(
     for name in [name for name in sys.modules if name.startswith("tokenloom.tasks.report.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pygal", None)
-    result, messages = _observed_build(small_spec(tmp_path))
+    result, messages = _observed_build(small_spec(tmp_path, report=True))
     assert result.published
     assert result.report is None
     (message,) = messages
@@ -383,7 +383,7 @@ def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypa
         write(self, path, data, durable=durable)
 
     monkeypatch.setattr(LocalStore, "replace", refuse)
-    result, messages = _observed_build(small_spec(tmp_path))
+    result, messages = _observed_build(small_spec(tmp_path, report=True))
     assert result.published
     assert result.tag_moved
     assert result.report is None
@@ -391,20 +391,31 @@ def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypa
 
 
 def test_a_spec_can_leave_the_report_out_and_keeps_its_version(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
+    spec = small_spec(tmp_path, report=True)
     without, messages = _observed_build(spec.model_copy(update={"report": False}))
     assert without.report is None
     assert messages == []
     assert not (tmp_path / "store/data/reports").exists()
+    assert build(spec.model_copy(update={"report": False})).report is None
+    assert build(spec).version == without.version
+
+
+def test_a_build_writes_the_report_that_a_killed_build_of_the_same_version_did_not(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, report=True)
+    first = build(spec)
+    assert first.report is not None
+    page = Path(first.report).read_bytes()
+    Path(first.report).unlink()  # as if it had been killed between its tag and its report
+    assert not build(spec.model_copy(update={"report": False})).report
     again = build(spec)
-    assert again.version == without.version
-    assert again.report is None  # nothing was published, so nothing is written
+    assert (again.published, again.report) == (False, first.report)
+    assert Path(first.report).read_bytes() == page
 
 
 def test_the_command_writes_the_page_into_the_store_or_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = build(small_spec(tmp_path))
+    result = build(small_spec(tmp_path, report=True))
     assert result.report == str(tmp_path / f"store/data/reports/{result.version}.html")
     written = Path(result.report).read_bytes()
     Path(result.report).unlink()
@@ -421,12 +432,14 @@ def test_the_command_writes_the_page_into_the_store_or_a_file(
     assert (tmp_path / "page.html").read_bytes() == written
     assert main(["report", result.reference, "--output", str(tmp_path / "missing/page.html")]) == 1
     assert "missing/page.html: No such file or directory" in capsys.readouterr().err
-    assert build(small_spec(tmp_path)).report == result.report  # an up-to-date build names the page that is there
+    assert (
+        build(small_spec(tmp_path, report=True)).report == result.report
+    )  # an up-to-date build names the page that is there
 
 
 @pytest.mark.usefixtures("s3_proxy")
 def test_the_report_of_a_remote_store_has_the_figures_of_a_local_one(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
+    spec = small_spec(tmp_path, report=True)
     local = build(spec)
     remote = build(spec.model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4()}"}))
     assert local.report is not None

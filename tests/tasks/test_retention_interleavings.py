@@ -10,7 +10,7 @@ import pytest
 from tests.builders.retention_actors import Lost, Scenario, built_files
 from tests.counts import SUMMARY, count
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions import leases, retirement, tags
+from tokenloom.storage.versions import leases, retirement
 from tokenloom.storage.versions.leases import Lease
 from tokenloom.tasks.retention import deletion, policy
 
@@ -66,7 +66,7 @@ def leases_without_un_retiring(patch: pytest.MonkeyPatch) -> None:
 
 def build_during_a_deletion(patch: pytest.MonkeyPatch) -> None:
     """A build writes the files of a version while a collector deletes them."""
-    patch.setattr(retirement, "_may_build", lambda *_: True)
+    patch.setattr(retirement, "_may_use", lambda *_, builds: builds)
 
 
 def tag_without_a_lease(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def tag_without_a_lease(patch: pytest.MonkeyPatch) -> None:
 
         def __exit__(self, *_: object) -> None: ...
 
-    patch.setattr(tags, "leasing", Unleased)
+    patch.setattr(leases, "leasing", Unleased)  # tags.py imports it when a tag moves
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tokenloom.tasks.plan import cut_file
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.fork_server import ForkServer
+from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_partition
@@ -122,6 +123,16 @@ def print_and_report(number: int) -> int:
     os.write(1, b"written in a worker\n")
     progress.report(progress.Advanced(num_documents=1, num_bytes=number, num_tokens=2 * number))
     return number
+
+
+def report_and_fail_at_first(note: Path) -> None:
+    """Report work; the first time, end without having done all of it."""
+    progress.report(progress.Reused(1, 10))
+    progress.report(progress.Advanced(num_documents=1, num_bytes=2, num_tokens=3, done=4))
+    if not note.exists():
+        note.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    progress.report(progress.Advanced(num_documents=1, num_bytes=2, num_tokens=3, done=4))
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +311,24 @@ def test_all_threads_that_wait_for_a_child_get_its_exit_code() -> None:
         ours.close()
         assert [code.result() for code in codes] == [1, 1, 1]
         assert server.is_alive()
+
+
+def test_the_work_of_a_lost_child_is_counted_once(tmp_path: Path) -> None:
+    step = progress.StepStarted("tokenize", 18, "partitions", 2)
+    meter = Meter()
+    meter.take(step)
+
+    def listen(event: progress.Event) -> None:
+        meter.take(event)
+
+    with WorkerPool(1) as one, progress.listening(listen):
+        with pytest.raises(WorkerLost):
+            one.call(report_and_fail_at_first, tmp_path / "note")
+        current = meter.read().step
+        assert current is not None and current.position == (0, 0)
+        one.call(report_and_fail_at_first, tmp_path / "note")
+    (finished,) = meter.finish()
+    assert finished.details[:2] == ("1 of 2 partitions reused", "2 documents")
 
 
 def test_children_are_gone_after_the_block() -> None:

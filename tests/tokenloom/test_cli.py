@@ -258,6 +258,7 @@ def test_version_and_help(tmp_path: Path) -> None:
     for command in ("init", "build", "ls", "peek", "diff", "tag", "rollback", "log", "verify", "demo"):
         assert command in _run(tmp_path, "--help").stdout
         assert "--json" in _run(tmp_path, command, "--help").stdout
+    assert "\n\nList the datasets of a store, or the versions of a dataset.\n" in _run(tmp_path, "ls", "--help").stdout
 
 
 def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
@@ -380,14 +381,23 @@ def _build_in_a_group(folder: Path, *arguments: str, **extra: str) -> Iterator[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("--direct",), ()], ids=["direct", "prefect"])
-def test_ctrl_c_leaves_nothing_visible_and_the_same_command_continues(
-    migrated: Path, tmp_path: Path, arguments: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [
+        pytest.param(signal.SIGINT, ("--direct",), id="ctrl-c-direct"),
+        pytest.param(signal.SIGINT, (), id="ctrl-c-prefect"),
+        pytest.param(signal.SIGTERM, ("--direct",), id="sigterm-direct"),
+        pytest.param(signal.SIGTERM, (), id="sigterm-prefect", marks=full_only),
+    ],
+)
+def test_an_ended_build_leaves_nothing_visible_and_the_same_command_continues(
+    migrated: Path, tmp_path: Path, number: signal.Signals, arguments: tuple[str, ...]
 ) -> None:
+    what = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[number]
     use_migrated(migrated, tmp_path / "prefect")
-    for number in range(4):
-        texts = [f"{number}: line {i} " + "of some length " * 400 for i in range(1000)]
-        write_jsonl(tmp_path / "input" / f"{number:02}.jsonl", texts)
+    for file in range(4):
+        texts = [f"{file}: line {i} " + "of some length " * 400 for i in range(1000)]
+        write_jsonl(tmp_path / "input" / f"{file:02}.jsonl", texts)
     (tmp_path / "spec.yaml").write_text(_SPEC)
     home = {"PREFECT_HOME": str(tmp_path / "prefect")}
     with _build_in_a_group(tmp_path, *arguments, **home) as process:
@@ -395,11 +405,14 @@ def test_ctrl_c_leaves_nothing_visible_and_the_same_command_continues(
         while not list(tmp_path.glob("store/news/work/tmp/*")) and time.monotonic() < deadline:
             assert process.poll() is None, process.communicate()
             time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGINT)
+        if number == signal.SIGINT:  # a terminal sends it to the whole group
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         output, errors = process.communicate(timeout=60)
-        assert process.returncode == 130, errors
+        assert process.returncode == 128 + number, errors
         assert output == ""
-        assert "Only complete versions are visible; run the same command again to continue" in errors
+        assert f"{what}. Only complete versions are visible; run the same command again to continue" in errors
         assert "Traceback" not in errors
         time.sleep(0.2)
         assert _group(process.pid) == []

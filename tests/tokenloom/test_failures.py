@@ -20,6 +20,7 @@ import yaml
 
 from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli.commands import ls
+from tokenloom.cli.failures import Terminated
 from tokenloom.cli.main import main
 from tokenloom.cli.results import Result
 from tokenloom.errors import InputError
@@ -97,6 +98,7 @@ def test_debug_adds_the_traceback_and_changes_neither_exit_code_nor_object(capsy
     ("raised", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
+        (Terminated(), 143, "terminated (SIGTERM)"),
         (InputError("first line\nsecond\x1b line"), 1, r"first line second\x1b line"),
         (RuntimeError("first\r\n  second"), 1, "first second"),
         (RuntimeError(""), 1, ""),
@@ -220,17 +222,23 @@ def _tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_plan_refuses_a_store_that_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_reads_a_store_that_can_not_be_written_and_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["text"])
     spec = _spec(tmp_path, "jsonl", "a.jsonl")
     (tmp_path / "file").write_text("")
     before = _tree(tmp_path)
     for store, reason in (("file", "Not a directory"), ("file/below", "Not a directory"), ("/proc/x", "Permission")):
         where = f"store={tmp_path / store}"
-        planned = _refused(capsys, "plan", spec, "--set", where)
+        assert main(["plan", spec, "--set", where]) == 0
+        (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+        assert main(["plan", spec, "--set", where, "--json"]) == 0
+        why = json.loads(capsys.readouterr().out)["not_writable"]
         built = _refused(capsys, "build", spec, "--direct", "--workers", "0", "--set", where)
-        assert planned.partition(" (file system")[0] == built.partition(" (file system")[0]
-        assert planned.startswith(f"{tmp_path / store}/news: can't be written: {reason}")
+        assert why.partition(" (file system")[0] == built.partition(" (file system")[0]
+        assert why.startswith(f"{tmp_path / store}/news: can't be written: {reason}")
+        assert warning.startswith(f"warning: a build by this user fails: {tmp_path / store}/news: can't be written")
     assert _tree(tmp_path) == before
 
 

@@ -53,9 +53,9 @@ def test_gc_retires_then_deletes(store: LocalStore, capsys: pytest.CaptureFixtur
 def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gc", str(store.root), "--keep-days", "0", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any("retired" in line and "no rule keeps it" in line for line in lines)
+    assert any("would retire" in line and "no rule keeps it" in line for line in lines)
     assert any("kept" in line and "tagged latest" in line for line in lines)
-    assert lines[-1] == "data: would free 0 bytes; 0 deleted, 1 retired, 1 kept"
+    assert lines[-1] == "data: would free 0 bytes, delete 0, retire 1, keep 1"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,18 @@ def test_du_shows_a_store_and_a_dataset(store: LocalStore, capsys: pytest.Captur
     assert main(["du", str(store.root)]) == 0
     assert "latest" in capsys.readouterr().out
     assert main(["du", str(store.root / "nothing")]) == 1
+
+
+def test_du_shows_sizes_beside_a_damaged_tag(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    (whole,) = run(capsys, "du", store.root)["datasets"]
+    store.replace("tags/prod/00000001.json", b"{}")
+    (data,) = run(capsys, "du", store.root.parent)["datasets"]
+    assert [each["bytes"] for each in data["versions"]] == [each["bytes"] for each in whole["versions"]]
+    assert {each["state"] for each in data["versions"]} == {"unknown"}
+    assert (data["bytes"], data["gc_frees"], whole["damage"]) == (whole["bytes"] + 2, 0, None)
+    assert main(["du", str(store.root)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  gc would stop: ") and "tags/prod/00000001.json: the checksum does not match" in last
 
 
 def test_times_are_read_and_shown() -> None:

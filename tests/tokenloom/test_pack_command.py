@@ -11,12 +11,12 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.packing.counting import read_offsets
 from tokenloom.storage.packing.plans import PACKINGS
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest
+from tokenloom.storage.versions.stored_shard import StoredShard
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_counts_of_all_splits_and_packings_equal_those_of_their_shards(
     for row in value["packings"]:
         total = PackingShares(0, 0, 0, 0, 0, 0)
         for shard in manifest.splits[row["split"]].shards:
-            offsets = read_offsets(store, manifest, shard)
+            offsets = StoredShard(store, manifest.version, shard).offsets
             total += shares_of(row["packing"], 64, shard.tokens, offsets)
         assert row["samples"] == total.num_samples > 0
         assert (row["padding_share"], row["cut_share"]) == (total.padding_share, total.cut_share)

@@ -1,12 +1,12 @@
-"""Probes start once, say why they can't, and don't count if they were interrupted."""
+"""Probes start once, say why they can't, and count if they crash or hang."""
 
 from __future__ import annotations
 
 import errno
-import os
-import signal
+import faulthandler
+import json
 import subprocess
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,7 +21,7 @@ from tokenloom.tokenizers.fast import probe_process
 from tokenloom.tokenizers.fast.choice import choose
 from tokenloom.tokenizers.fast.libraries import libraries
 from tokenloom.tokenizers.fast.probe_process import run_probe, start_probe
-from tokenloom.tokenizers.fast.verdict import Verdict, num_unfinished, starts_path, verdict_path, write_verdict
+from tokenloom.tokenizers.fast.verdict import Verdict, failures_path, num_failed, verdict_path, write_verdict
 
 
 @pytest.fixture
@@ -44,29 +44,44 @@ def write_spec(folder: Path) -> str:
     return str(path)
 
 
-def interrupt() -> None:
-    raise KeyboardInterrupt
+_PROBE = """
+import os, signal, sys, time
+from tokenloom.tokenizers.fast import probe_process
+probe_process.probe = lambda *_: exec(sys.argv[3])
+probe_process._MAX_SECONDS = 0.5
+probe_process.main()
+"""
 
 
-def terminate() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-    signal.sigtimedwait([], 10)  # a handler runs here, at the latest
-    raise AssertionError
-
-
-@pytest.mark.parametrize("end", [interrupt, terminate])
-def test_a_probe_that_is_interrupted_does_not_count(
-    end: Callable[[], None], reference: Tokenizer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "num_counted"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 0),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 0),
+        ("os.abort()", 2),
+        ("time.sleep(100)", 2),
+    ],
+    ids=["killed", "terminated", "crashed", "hung"],
+)
+def test_a_probe_counts_if_it_crashes_or_hangs_not_if_it_is_killed(
+    what: str, num_counted: int, reference: Tokenizer, tmp_path: Path
 ) -> None:
     library = libraries()[0][0]
-    monkeypatch.setattr(probe_process, "probe", lambda *_: end())
-    handler = signal.getsignal(signal.SIGTERM)
-    for _ in range(4):
-        with pytest.raises((KeyboardInterrupt, SystemExit)):
-            run_probe(reference, library, lambda what, num_texts: None)
-    assert num_unfinished(verdict_path(reference, library.NAME)) == 0
+    definition = {"kind": "huggingface", "path": str(tmp_path / "tokenizer.json")}
+    for _ in range(2):
+        command = [sys.executable, "-c", _PROBE, json.dumps(definition), library.NAME, what]
+        assert subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False).returncode != 0
+    assert num_failed(verdict_path(reference, library.NAME)) == num_counted
     assert choose(reference, "auto").pending is library
-    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_an_interrupted_probe_does_not_count(reference: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = libraries()[0][0]
+    monkeypatch.setattr(probe_process, "probe", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_probe(reference, library, lambda what, num_texts: None)
+    assert num_failed(verdict_path(reference, library.NAME)) == 0
+    assert faulthandler.is_enabled()  # as pytest has it
 
 
 def test_a_library_whose_probes_crashed_is_named_and_probed_again_by_the_command(
@@ -75,16 +90,16 @@ def test_a_library_whose_probes_crashed_is_named_and_probed_again_by_the_command
     first, second = libraries()[0]
     path = verdict_path(reference, first.NAME)
     write_verdict(verdict_path(reference, second.NAME), trusting(reference, second.make_encoder(reference)))
-    starts_path(path).write_bytes(b"xxx")  # what three probes leave that crash
+    failures_path(path).write_bytes(b"Fatal Python error: Aborted\n\n" * 3)
     choice = choose(reference, "auto")
     assert (choice.encoder, choice.pending) == (second.NAME, None)
-    assert str(choice.reason).startswith(f"{first.NAME} is refused: its last three probes did not finish (`tokenloom t")
+    assert str(choice.reason).startswith(f"{first.NAME} is refused: three probes crashed or took too long (")
     monkeypatch.setattr(probe_process, "probe", trusting)
     assert main(["tokenizer", write_spec(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"probing {first.NAME} (" in shown
     assert f"encoder    {first.NAME}: " in shown
-    assert num_unfinished(path) == 0
+    assert num_failed(path) == 0
     assert choose(reference, "auto").encoder == first.NAME
 
 

@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders.datasets import make_spec, write_jsonl
+from tests.builders.datasets import write_jsonl
 from tokenloom.cli.main import main
+from tokenloom.errors import TokenloomError
+from tokenloom.server import publication_event
 
 
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     """A spec whose 50 documents are too few."""
-    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
-    value = spec.model_dump(mode="json", exclude_defaults=True) | {"checks": {"min_documents": 1000}}
-    value["sources"][0]["kind"] = "jsonl"
-    value["tokenizer"]["kind"] = "byte"
-    path = tmp_path / "data.yaml"
-    path.write_text(yaml.safe_dump(value))
-    return path
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    value = {
+        "dataset": "data",
+        "store": str(tmp_path / "store"),
+        "sources": [{"kind": "jsonl", "path": str(path)}],
+        "tokenizer": {"kind": "byte"},
+        "checks": {"min_documents": 1000},
+        "runner": {"kind": "process", "workers": 0},
+    }
+    spec = tmp_path / "data.yaml"
+    spec.write_text(yaml.safe_dump(value))
+    return spec
 
 
 def run(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, str, str]:
@@ -63,10 +69,32 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     page = Path(value["report"]).read_text()
     assert "0 of 1 check passed. The version was published all the same: a small corpus." in page
 
+    Path(value["report"]).unlink()  # as if the publication had been killed before its report
     code, out, _ = run(capsys, "publish", f"{dataset}@{version}")
-    assert (code, out) == (0, f"already published: {dataset}@{version}\n")
+    assert (code, out) == (0, f"already published: {dataset}@{version}\nreport {value['report']}\n")
+    assert Path(value["report"]).read_text() == page
     assert run(capsys, "publish", dataset)[1] == f"{dataset}: no version waits for publication\n"
     assert run_json(capsys, "publish", dataset)[1] == {"dataset": "data", "candidates": []}
+
+
+def test_a_publication_needs_no_prefect_and_outlives_a_server_that_does_not_answer(
+    spec_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> str:
+        raise TokenloomError("the server does not answer")
+
+    monkeypatch.setattr(publication_event, "known_url", fail)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
+    for name in ("PREFECT_HOME", "TOKENLOOM_UP_HOME"):
+        monkeypatch.setenv(name, str(spec_file.parent / "home"))
+    for dataset, url in (("without", ""), ("with", "http://127.0.0.1:9/api")):
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        settings = ("--set", f"dataset={dataset}", "--direct", "--workers", 0)
+        version = run_json(capsys, "build", spec_file, *settings)[1]["error"]["version"]
+        reference = f"{spec_file.parent}/store/{dataset}@{version}"
+        code, _, err = run(capsys, "publish", reference, "--force", "--reason", "a small corpus")
+        assert (code, "Prefect got no event: the server does not answer" in err) == (0, bool(url))
 
 
 @pytest.mark.parametrize(
@@ -95,6 +123,13 @@ def test_a_dataset_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.C
     code, _, err = run(capsys, "publish", tmp_path / "nothing")
     assert code == 1
     assert "no dataset 'nothing'" in err
+
+
+def test_a_store_in_place_of_a_dataset_is_named(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "build", spec_file, "--direct", "--workers", "0")
+    code, _, err = run(capsys, "publish", spec_file.parent / "store")
+    assert code == 1
+    assert "this is a store; name one of its datasets: " in err
 
 
 def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -364,6 +364,14 @@ def test_paths_start_from_the_file_and_paths_of_overrides_from_the_current_folde
     assert typed.store == str(tmp_path / "here" / "other")
     assert dict(typed.paths())["sources.1.path"] == str(tmp_path / "here" / "b.txt")
     assert dict(typed.paths())["sources.0.path"] == str(tmp_path / "specs" / "data/*.parquet")
+    builder = BASE.replace("kind: parquet, path: data/*.parquet", "kind: huggingface, name: json")
+    source = {"kind": "huggingface", "name": "json", "data_files": "c.json"}
+    for overrides in (["sources.0.data_files=c.json"], [f"sources.0={source}"], [f"sources=[{source}]"]):
+        typed = load(tmp_path / "specs", builder, *overrides)
+        assert dict(typed.paths())["sources.0.data_files"] == str(tmp_path / "here" / "c.json")
+    typed = load(tmp_path / "specs", BASE, "tokenizer={kind: huggingface, path: t.json}", "documents={exclude: x.txt}")
+    assert dict(typed.paths())["tokenizer.path"] == str(tmp_path / "here" / "t.json")
+    assert dict(typed.paths())["documents.exclude"] == str(tmp_path / "here" / "x.txt")
     relative = load_spec(Path("../specs/spec.yaml"), ["tokenizer={kind: byte}"])
     assert Path(relative.store).resolve() == tmp_path / "specs" / "store"
 

@@ -6,6 +6,7 @@ import json
 import threading
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
-from tokenloom.cli.commands import tag
+from tokenloom.cli.commands import ls, tag
+from tokenloom.cli.commands.ls import ListedVersion
 from tokenloom.cli.main import main
 from tokenloom.cli.output import Output
 from tokenloom.errors import StoreError
@@ -234,6 +236,15 @@ def test_rollback_and_log_name_a_dataset_and_a_tag_that_exist(
         assert message in project.refused(code, command, *given)
 
 
+def test_a_slash_at_the_end_of_a_dataset_is_ignored(project: Project) -> None:
+    first, _ = project.build(), project.build()
+    folder = f"{project.dataset}/"
+    assert project.json("rollback", folder)["version"] == first
+    assert len(project.json("log", folder)["entries"]) == 3
+    assert project.json("tag", folder, "prod")["version"] == first
+    assert "name the dataset without @" in project.refused(2, "log", f"{project.dataset}@prod/")
+
+
 def test_a_rollback_to_a_version_that_does_not_exist_is_refused(project: Project) -> None:
     version = project.build()
     assert "no version" in project.refused(1, "rollback", project.dataset, "--to", version[::-1])
@@ -297,6 +308,29 @@ def test_ls_fits_a_hundred_columns_and_shows_the_reason_of_a_version_that_a_pers
     shown = project.shown("ls", project.dataset).splitlines()
     assert max(map(len, shown)) <= 100
     assert shown[1].endswith("...")
+
+
+def test_ls_fits_a_hundred_columns_whatever_it_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ListedVersion("0" * 16, [], 640, 50, 1234, None, "2026-11-23T10:11:12+00:00", "ada", "build")
+    large = ListedVersion(
+        "f" * 16, ["latest"] * 9, 10**13, 10**11, 2 * 10**13, None, small.at, "name.of.a.person@an.example", "why " * 40
+    )
+    damaged = replace(large, tokens=None, documents=None, bytes=None, damage="damaged")
+    ls._print_versions(Output(), [small, large, damaged])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line[32:72].rstrip() for line in lines] == [
+        "documents      tokens  size         by",
+        "       50         640  1,234 bytes  ada",
+        "  100.0 G  10,000.0 G  20,000.0 GB  name",
+        "  damaged     damaged  damaged      name",
+    ]
+    assert lines[2].endswith("name.of.a...  lates...  why w...")
+    ls._print_versions(Output(), [small])
+    assert capsys.readouterr().out.splitlines() == [
+        "  version           date (UTC)  documents  tokens  size         by   tags  reason",
+        "  0000000000000000  2026-11-23         50     640  1,234 bytes  ada        build",
+    ]
 
 
 def test_ls_shows_the_readable_entries_of_a_damaged_log(project: Project) -> None:

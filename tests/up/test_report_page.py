@@ -31,7 +31,7 @@ return [style.backgroundColor, style.color, getComputedStyle(document.querySelec
 @pytest.fixture(scope="module")
 def page_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a report."""
-    report = build(small_spec(tmp_path_factory.mktemp("report"))).report
+    report = build(small_spec(tmp_path_factory.mktemp("report"), report=True)).report
     assert report is not None
     return Path(report).as_uri()
 

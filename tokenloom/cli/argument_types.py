@@ -15,6 +15,11 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION (default: @latest)")
 
 
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a dataset."""
+    parser.add_argument("dataset", metavar="STORE/DATASET")
+
+
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a spec and change it."""
     add_whole_spec(parser)
@@ -35,7 +40,7 @@ def add_whole_spec(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override a key, such as documents.min_chars=5; may be repeated",
+        help="override a key, such as documents.min_chars=5; paths start from the current folder; may be repeated",
     )
 
 

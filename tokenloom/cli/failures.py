@@ -7,14 +7,25 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from tokenloom.cli.parser import UsageError
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, one_line
 
 _INTERRUPTED = 130
+_TERMINATED = 143
 _USAGE = 2
 _FAILED = 1
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ended the command, which cleans up as after Ctrl-C."""
+
+
+def raise_terminated(number: int, frame: object) -> NoReturn:
+    """Raise Terminated: the handler of SIGTERM."""
+    raise Terminated
 
 
 @contextmanager
@@ -53,7 +64,7 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
 
 def _exit_code(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
-        return _INTERRUPTED
+        return _TERMINATED if isinstance(error, Terminated) else _INTERRUPTED
     if isinstance(error, UsageError):
         return _USAGE
     return error.exit_code if isinstance(error, TokenloomError) else _FAILED
@@ -89,7 +100,8 @@ def _message(error: BaseException, is_resumable: bool) -> str:
 
     if isinstance(error, KeyboardInterrupt):
         next_step = ". Only complete versions are visible; run the same command again to continue where it stopped"
-        return f"interrupted{next_step if is_resumable else ''}"
+        what = "terminated (SIGTERM)" if isinstance(error, Terminated) else "interrupted"
+        return f"{what}{next_step if is_resumable else ''}"
     problems = str(error).splitlines() if isinstance(error, SpecError) else [_system_message(error) or str(error)]
     text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
     if isinstance(error, FormatError) and "tokenloom verify" not in text:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
 
 from tokenloom.cli.argument_types import count, positive
 
@@ -13,7 +12,6 @@ from tokenloom.cli.argument_types import count, positive
 class LoaderArguments:
     """The arguments of a dataset and its loader, as given; None for what is not given."""
 
-    split: str | None
     seq_len: int | None
     packing: str | None
     order: str | None
@@ -23,6 +21,10 @@ class LoaderArguments:
     world_size: int | None
     state: str | None
     store: list[str]
+    split: str | None = None  # this and the next only of trace
+    rank: int | None = None
+    num_epochs: int | None = None
+    pad_last: bool | None = None
 
     @property
     def is_given(self) -> bool:
@@ -30,11 +32,9 @@ class LoaderArguments:
         return any(value not in (None, []) for value in vars(self).values())
 
 
-def add_loader_arguments(parser: argparse.ArgumentParser, *, with_split: bool) -> None:
-    """Add the arguments of a loader; their values are those of LoaderArguments."""
+def add_loader_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the arguments of a loader, and return their group; their values are those of LoaderArguments."""
     group = parser.add_argument_group("the loader")
-    if with_split:
-        group.add_argument("--split", help="default: train")
     group.add_argument("--seq-len", type=positive, metavar="T", help="tokens per sample")
     group.add_argument("--packing", help="concat (default), document, document_padded or best_fit")
     group.add_argument("--batch-size", type=positive, metavar="B", help="samples in a batch on one rank")
@@ -52,8 +52,4 @@ def add_loader_arguments(parser: argparse.ArgumentParser, *, with_split: bool) -
         metavar="[MEMBER=]STORE",
         help="with --state: the store of its dataset, or of a member of its mixture (default: the store of REF)",
     )
-
-
-def take_loader_arguments(options: dict[str, Any]) -> LoaderArguments:
-    """Return the arguments of a loader among those of a command, which may lack a split."""
-    return LoaderArguments(**{"split": None, **options})
+    return group

@@ -9,28 +9,33 @@ import gc
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenloom.cli.failures import naming_missing_packages, report
+from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
 from tokenloom.cli.output import Output, drop_output, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
 
 if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
-_RESUMABLE = ("build", "demo", "publish")  # run again after an interruption, these continue where they stopped
-_WITHOUT_PANDAS = (*_RESUMABLE, "plan", "report", "verify", "trace", "where")
+_RESUMABLE = ("build", "demo", "gc", "publish")  # run again after an interruption, these continue where they stopped
+_WITHOUT_PANDAS = ("build", "demo", "publish", "plan", "report", "verify", "trace", "where")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted."""
+    """Run one command; return its exit code.
+
+    0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted by Ctrl-C, 143 ended by SIGTERM.
+    """
     if argv is None:
         _collect_less_often()
+        signal.signal(signal.SIGTERM, raise_terminated)
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape the characters that the terminal can't show

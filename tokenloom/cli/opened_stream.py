@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenloom.cli.given_state import check_same_version, read_state, samples_taken, stores_of
 from tokenloom.cli.loader_arguments import LoaderArguments
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError
@@ -59,28 +58,31 @@ def open_loaded(reference: str | None, arguments: LoaderArguments) -> OpenedStre
     from tokenloom.reader.dataset import TokenDataset
     from tokenloom.reader.sample_source import make_stream
 
-    state = None if arguments.state is None else _read_state(arguments.state)
+    state = None if arguments.state is None else read_state(arguments.state)
     source, order = _of_arguments(reference, arguments) if state is None else _of_state(reference, arguments, state)
     with as_usage_errors():
         stream = make_stream(source, order["order"], order["seed"], order["lanes"])
-    taken = 0 if state is None else _taken(stream, state, str(arguments.state))
+    taken = 0 if state is None else samples_taken(stream, state, str(arguments.state))
     datasets: dict[str | None, TokenDataset] = (
         {None: source} if isinstance(source, TokenDataset) else dict(source.datasets.items())
     )
     return OpenedStream(stream, taken, datasets)
 
 
-def make_steps(
-    arguments: LoaderArguments, rank: int | None, num_samples: int | None = None, num_epochs: int | None = None
-) -> Steps:
-    """Return the steps of a rank; raise SpecError if an argument is missing or out of range."""
+def make_steps(arguments: LoaderArguments, num_samples: int | None = None) -> Steps:
+    """Return the steps of a rank; raise SpecError if an argument is missing or out of range.
+
+    Args:
+        arguments: of the loader; without a rank, the steps of rank 0.
+        num_samples: of an epoch; only a number of epochs needs it.
+    """
     from tokenloom.reader.order.steps import Steps, stream_end
     from tokenloom.reader.ranks import find_ranks
 
     with as_usage_errors():
-        ranks = find_ranks(rank or 0, arguments.world_size or 1)
-        end = stream_end(num_samples, num_epochs)
-        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=True)
+        ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
+        end = stream_end(num_samples, arguments.num_epochs)
+        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=not arguments.pad_last)
 
 
 def open_dataset(reference: str, split: str, seq_len: int, packing: str) -> TokenDataset:
@@ -133,9 +135,9 @@ def _of_state(
         if vars(arguments)[name] is not None:
             raise SpecError(f"--{name.replace('_', '-')}: --state determines it; omit it")
     members = state["stream"]["members"] if is_mixture(state["stream"]) else {}
-    store = _stores(reference, arguments, list(members))
+    store = stores_of(reference, arguments.store, list(members))
     if reference is not None and not members:
-        _check_same_version(reference, str(arguments.state), state)
+        check_same_version(reference, str(arguments.state), state)
     streams: dict[str, Any] = {**members} if members else {"": state["stream"]}
     for name, stream in streams.items():
         place = store if isinstance(store, str) else store[name]
@@ -144,58 +146,6 @@ def _of_state(
             _announce_counting(named, stream["split"], stream["packing"], stream["seq_len"])
     with as_usage_errors():
         return open_source(store, state, {})
-
-
-def _taken(stream: Stream, state: LoaderState, path: str) -> int:
-    """Return how many samples a state has taken; raise SpecError if the stream is not its own: of another release."""
-    from tokenloom.reader.state import check_state
-
-    try:
-        return check_state(state, stream.fingerprint())
-    except TokenloomError as error:
-        raise SpecError(f"--state {path}: {error}") from error
-
-
-def _read_state(path: str) -> LoaderState:
-    from tokenloom.reader.state import decode_state
-
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise SpecError(f"--state {path}: {error.strerror}") from error
-    try:
-        return decode_state(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, TokenloomError):
-            raise
-        raise SpecError(f"--state {path}: not JSON; write json.dumps(loader.state_dict()) into it") from error
-    except TokenloomError as error:
-        raise SpecError(f"--state {path}: {error}") from error
-
-
-def _stores(reference: str | None, arguments: LoaderArguments, members: list[str]) -> str | dict[str, str]:
-    """Return the store of the state's dataset, or of each member of its mixture."""
-    named = dict(text.partition("=")[::2] for text in arguments.store if text.partition("=")[0] in members)
-    others = [text for text in arguments.store if text.partition("=")[0] not in members]
-    if len(others) > 1:
-        raise SpecError(f"--store {others[1]}: given twice; write MEMBER=STORE for {', '.join(members) or 'a mixture'}")
-    if not others and reference is not None:
-        others = [parse_reference(reference).store]
-    lacking = [name for name in members if name not in named]
-    if not others and (lacking or not members):
-        raise SpecError(f"--store: give the store of {f'member {lacking[0]}' if lacking else 'the dataset, or REF'}")
-    if not members:
-        return others[0]
-    return {name: named.get(name) or others[0] for name in members}
-
-
-def _check_same_version(reference: str, path: str, state: LoaderState) -> None:
-    """Raise SpecError if a reference names another dataset or, with an @, another version than a state."""
-    stream: Any = state["stream"]
-    parsed = parse_reference(reference)
-    found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if "@" in reference.rpartition("/")[2] else parsed.dataset
-    if found not in (stream["dataset"], f"{stream['dataset']}@{stream['version']}"):
-        raise SpecError(f"--state {path}: it is of {stream['dataset']}@{stream['version']}, and REF names {found}")
 
 
 def _required(value: int | None, name: str) -> int:

@@ -38,7 +38,7 @@ _COMMANDS = (
     _Command("tag", "let a tag name a version", "tokenloom.cli.commands.tag"),
     _Command("rollback", "let a tag name the version again that it named before", "tokenloom.cli.commands.rollback"),
     _Command("log", "show which versions a tag named, since when and why", "tokenloom.cli.commands.log"),
-    _Command("du", "show what takes the room of a store or a dataset", "tokenloom.cli.commands.du"),
+    _Command("du", "show what uses the space of a store or a dataset", "tokenloom.cli.commands.du"),
     _Command(
         "gc",
         "retire and delete versions that no rule, tag or lease keeps, and leftovers",
@@ -138,5 +138,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_parser(parsers: Any, command: _Command, shared: argparse.ArgumentParser) -> None:
-    parser = parsers.add_parser(command.name, parents=[shared], help=command.help)
+    description = f"{command.help[0].upper()}{command.help[1:]}."
+    parser = parsers.add_parser(command.name, parents=[shared], help=command.help, description=description)
     parser.set_defaults(module=command.module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
@@ -11,7 +11,7 @@ from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.hand_moves import HandMove, check_tag
-from tokenloom.storage.versions.references import Reference, parse_reference
+from tokenloom.storage.versions.references import Reference, names_version, parse_reference
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,6 @@ class TagResult(Result):
     reason: str
 
 
-def add_dataset(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that names a dataset."""
-    parser.add_argument("dataset", metavar="STORE/DATASET")
-
-
 def add_tag_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that names a tag."""
     parser.add_argument("--tag", default="latest", help="default: latest")
@@ -48,9 +43,9 @@ def add_move_options(parser: argparse.ArgumentParser) -> None:
 def tag_of(dataset: str, tag: str) -> Reference:
     """Return the reference of a tag of STORE/DATASET; raises SpecError if the tag stands in it too."""
     check_tag(tag)
-    if "@" in dataset.rpartition("/")[2]:
+    if names_version(dataset):
         raise SpecError(f"{dataset}: name the dataset without @; --tag names the tag")
-    return parse_reference(f"{dataset}@{tag}")
+    return parse_reference(f"{dataset.rstrip('/')}@{tag}")
 
 
 def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult:
@@ -60,14 +55,4 @@ def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult
         out.line(printable(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})"))
     else:
         out.line(printable(f"{tag} already names {reference}; nothing was moved"))
-    return TagResult(
-        reference=reference,
-        tag=tag,
-        moved=move.moved,
-        number=entry.number,
-        version=entry.version,
-        previous=entry.previous,
-        at=entry.at,
-        by=entry.by,
-        reason=entry.reason,
-    )
+    return TagResult(reference=reference, tag=tag, moved=move.moved, **asdict(entry))

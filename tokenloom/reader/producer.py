@@ -85,7 +85,7 @@ class Producer:
         if self.is_mine:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for dataset in self._stream.datasets:
-                dataset.shards.forget_ahead()
+                dataset.end_reading()
 
     def _open_window(self) -> None:
         num_steps = min(8 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
@@ -98,13 +98,16 @@ class Producer:
         self._window.touch(may_open=not self._stream.opens_slowly)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
-        self._open_ahead()  # only now: the window's own shards come first
         self._window_steps, self._taken_steps = num_steps, 0
+        self._open_ahead()  # only now: the window's own shards come first
 
     def _open_ahead(self) -> None:
         """Begin to open the shards of the samples after the window, if opening shards is slow."""
-        if self._stream.opens_slowly:
-            upcoming = self._steps.positions(self._position, max(1, _LOOK_AHEAD // self._steps.batch_size))
+        num_steps = max(1, _LOOK_AHEAD // self._steps.batch_size)
+        if self._left is not None:
+            num_steps = min(num_steps, self._left - self._window_steps)
+        if self._stream.opens_slowly and num_steps:
+            upcoming = self._steps.positions(self._position, num_steps)
             self._pool.submit(self._prepare, upcoming)
 
     def _prepare(self, positions: Int64s, *, waits: bool = False) -> None:

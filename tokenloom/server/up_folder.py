@@ -11,7 +11,7 @@ _NAME = "server.json"
 
 def default_home() -> Path:
     """Return the folder named by TOKENLOOM_UP_HOME; ~/.tokenloom if it is not set."""
-    return Path(os.environ.get("TOKENLOOM_UP_HOME") or Path.home() / ".tokenloom")
+    return Path(os.environ.get("TOKENLOOM_UP_HOME") or Path(os.path.expanduser("~")) / ".tokenloom")
 
 
 def note_url(home: Path, url: str) -> None:

@@ -57,9 +57,9 @@ class SpecModel(BaseModel):
             if path := getattr(self, field):
                 yield field, path
 
-    def with_paths(self, absolute: Callable[[str], str]) -> Self:
-        """Return the model, with `absolute` applied to every path."""
-        return self.model_copy(update={field: absolute(path) for field, path in self.paths()})
+    def with_paths(self, key: str, absolute: Callable[[str, str], str]) -> Self:
+        """Return the model, which is at `key` of the spec, with absolute(key of the path, path) for every path."""
+        return self.model_copy(update={field: absolute(f"{key}.{field}", path) for field, path in self.paths()})
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the bytes of a version, as JSON values without defaults and paths."""

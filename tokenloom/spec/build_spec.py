@@ -6,9 +6,8 @@ paths: the content of the files enters instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -238,14 +237,23 @@ class BuildSpec(SpecModel):
             raise SpecError(f"0 workers: runner {self.runner.kind} needs at least one")
         return self.model_copy(update={"runner": self.runner.model_copy(update={"workers": workers})})
 
-    def resolve(self, folder: str | Path) -> BuildSpec:
-        """Return the spec with absolute paths; relative ones start from `folder`, a local folder or a URL."""
-        full = partial(join_path, str(folder))
+    def resolve(self, folder: str | Path, folders: Mapping[str, str] | None = None) -> BuildSpec:
+        """Return the spec with absolute paths.
+
+        Args:
+            folder: the local folder or URL that relative paths start from.
+            folders: others that those of some keys start from, by key as in `paths`.
+        """
+
+        def absolute(key: str, path: str) -> str:
+            return join_path((folders or {}).get(key, str(folder)), path)
+
+        sources = [source.with_paths(f"sources.{i}", absolute) for i, source in enumerate(self.sources)]
         parts: dict[str, Any] = {
-            "store": full(self.store),
-            "sources": [source.with_paths(full) for source in self.sources],
-            "tokenizer": self.tokenizer.with_paths(full),
-            "documents": self.documents.with_paths(full),
+            "store": absolute("store", self.store),
+            "sources": sources,
+            "tokenizer": self.tokenizer.with_paths("tokenizer", absolute),
+            "documents": self.documents.with_paths("documents", absolute),
         }
         return self.model_copy(update=parts)
 

@@ -1,4 +1,4 @@
-"""The gates of a spec: what a finished version must hold to be published. They are no part of its identity."""
+"""The gates of a spec: what a finished version must hold to be published. They are not part of its identity."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,25 +11,20 @@ from tokenloom.errors import SpecError
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.yaml_file import OVERRIDE, KeyPath, YamlFile, dotted, key_path
 
-_PATH_KEYS = ("path", "store", "ranks", "encoder", "exclude")
-_NAME_KEYS = ("name", "data_files")  # of a Hugging Face dataset; paths if they begin like one
-_PATH_PREFIXES = ("./", "../", "~/")
 
-
-def apply_override(file: YamlFile, override: str, folder: Path) -> None:
+def apply_override(file: YamlFile, override: str) -> None:
     """Set one key of a spec.
 
     Args:
         file: the spec, which is changed.
         override: "key=value"; the key is dotted, the value is YAML.
-        folder: the folder that a relative path in the value starts from.
 
     Raises SpecError if the override has the wrong form, or the spec has no place for its key.
     """
     key, text = _parts(override)
     if key[0] == "tokenizer" and len(key) > 1:
         _expand_tokenizer(file.value, override)
-    _set(file.value, key, _value(key, text, folder), override)
+    _set(file.value, key, _value(text), override)
     for replaced in [known for known in file.places if known[: len(key)] == key]:
         del file.places[replaced]
     file.places[key] = f"{OVERRIDE}{override}"
@@ -46,16 +40,11 @@ def _parts(override: str) -> tuple[KeyPath, str]:
     return key_path(key), text
 
 
-def _value(key: KeyPath, text: str, folder: Path) -> Any:
-    """Return the value that a text stands for; a local path becomes absolute."""
+def _value(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError:  # *.txt, [a-z]+: a text that is not valid YAML is taken literally
-        value = text
-    if not isinstance(value, str) or not value or "://" in value:
-        return value
-    is_path = key[-1] in _PATH_KEYS or (key[-1] in _NAME_KEYS and value.startswith(_PATH_PREFIXES))
-    return str((folder / Path(value).expanduser()).absolute()) if is_path else value
+        return text
 
 
 def _expand_tokenizer(spec: dict[str, Any], override: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tokenloom.cli.argument_types import add_policy
+from tokenloom.cli.argument_types import add_dataset, add_policy
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, Result
 from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.storage.versions.references import parse_dataset
-from tokenloom.tasks.retention.collect import Collected, collect, outcome_line
+from tokenloom.tasks.retention.collect import Collected, collect, collection_line
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.wording import counted, shown_bytes
 
@@ -29,7 +29,7 @@ class CollectResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("dataset", metavar="STORE/DATASET")
+    add_dataset(parser)
     add_policy(parser)
     parser.add_argument("--dry-run", action="store_true", help="change nothing; show what a run would do")
 
@@ -75,4 +75,4 @@ def _print(out: Output, found: Collected) -> None:
         out.table(["version", "", "why"], [[version, done, printable(why)] for version, done, why in rows])
     for each in found.leftovers:
         out.line(f"  {each.kind}: {counted(len(each.paths), 'file')}, {shown_bytes(each.bytes)}")
-    out.line(outcome_line(found))
+    out.line(collection_line(found))

@@ -157,8 +157,7 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
 
 def _version(documents: VersionDocuments) -> ComparedVersion:
     manifest = documents.manifest
-    num_tokens = sum(split.tokens for split in manifest.splits.values())
-    return ComparedVersion(f"{documents.store.root}@{manifest.version}", documents.num_documents, num_tokens)
+    return ComparedVersion(f"{documents.store.root}@{manifest.version}", manifest.num_documents, manifest.num_tokens)
 
 
 def _counts(tally: Tally) -> dict[str, Any]:

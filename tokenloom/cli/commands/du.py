@@ -1,4 +1,4 @@
-"""`tokenloom du`: what takes the room of a store or a dataset."""
+"""`tokenloom du`: what uses the space of a store or a dataset."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from tokenloom.cli.argument_types import add_policy
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.console import printable
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
+from tokenloom.storage.versions.published import is_dataset
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.tasks.retention.usage import DatasetUsage, measure
@@ -21,7 +23,7 @@ _KEEP_LAST, _KEEP_DAYS = 3, 30.0
 
 @dataclass(frozen=True)
 class UsageResult(Result):
-    """What takes the room of each dataset, in bytes."""
+    """What uses the space of each dataset, in bytes."""
 
     store: str
     datasets: list[DatasetUsage]
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
     store: str, keep_last: int | None, keep_days: float | None, grace: float, keep_work: float, out: Output
 ) -> UsageResult:
-    """Show what takes the room of each dataset, and what `tokenloom gc` with these options would free.
+    """Show what uses the space of each dataset, and what `tokenloom gc` with these options would free.
 
     Args:
         store: STORE or STORE/DATASET.
@@ -48,7 +50,6 @@ def run(
 
     Raises:
         StoreError: there is no such store, or it can't be read.
-        FormatError: a tag is damaged.
     """
     folder = open_store(store)
     if keep_last is None and keep_days is None:
@@ -61,11 +62,10 @@ def run(
 
 
 def _datasets(store: str, folder: Store) -> list[Store]:
-    names = set(folder.names(""))
-    if names & {"versions", "tags", "work"}:
+    if is_dataset(folder):
         return [folder]
-    found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, names))]
-    found = [each for each in found if {"versions", "tags", "work"} & set(each.names(""))]
+    found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, folder.names("")))]
+    found = [each for each in found if is_dataset(each)]
     if not found:
         raise StoreError(f"{store}: no such store or dataset; a build creates it")
     return found
@@ -82,5 +82,8 @@ def _print(out: Output, usage: DatasetUsage) -> None:
     for name in ("spills", "candidates", "temporaries", "reports", "other"):
         if num_bytes := getattr(usage, name):
             out.line(f"  {name:<12} {shown_bytes(num_bytes)}")
+    if usage.damage is not None:
+        out.line(printable(f"  gc would stop: {usage.damage}"))
+        return
     retires = f", and retire {counted(len(usage.gc_retires), 'version')}" if usage.gc_retires else ""
     out.line(f"  gc would free {shown_bytes(usage.gc_frees)} now{retires}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from tokenloom.cli.argument_types import add_dataset
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.cli.tag_moves import add_dataset, add_tag_option, tag_of
+from tokenloom.cli.tag_moves import add_tag_option, tag_of
 from tokenloom.console import printable
 from tokenloom.errors import StoreError
 from tokenloom.storage.versions import tags
@@ -62,12 +63,7 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
     if not moves:
         raise StoreError(why_missing(store, reference))
     published = {version: is_published(store, version) for version in {move.version for move in moves}}
-    entries = [
-        LogEntry(
-            move.number, move.at, move.by, move.version, move.previous, move.reason, published=published[move.version]
-        )
-        for move in reversed(moves)
-    ]
+    entries = [LogEntry(**asdict(move), published=published[move.version]) for move in reversed(moves)]
     rows = [
         [entry.number, shown_time(entry.at), _version(entry), printable(entry.by), printable(entry.reason)]
         for entry in entries

@@ -24,7 +24,10 @@ from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import shortened, shown_bytes
 
 _WIDTH = 100  # of a line
-_MIN_WIDTH = 12  # of the columns that are shortened
+_NUM_FLEXIBLE = 3  # columns at the end that are shortened: by, tags, reason
+_MIN_WIDTH = 10  # of these, with the space before the next one
+_MAX_NAME = 20
+_COUNTS = (2, 3)  # columns of integers, which are right-aligned
 
 
 class _Publication(NamedTuple):
@@ -170,22 +173,32 @@ def _built(data: bytes | None) -> _Publication:
 
 def _print_versions(out: Output, versions: list[ListedVersion]) -> None:
     header = ["version", "date (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
-    rows = [_cells(version) for version in versions]
-    texts = [header, *[[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]]
-    *widths, tags_width, reason_width = [2 + max(map(len, column)) for column in zip(*texts, strict=True)]
-    left = _WIDTH - sum(widths)
-    tags_width = max(_MIN_WIDTH, min(tags_width, left - min(reason_width, _MIN_WIDTH)))
-    reason_width = max(_MIN_WIDTH, left - tags_width)
+    rows = [header, *[_cells(version) for version in versions]]
+    widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = _WIDTH - sum(widths[:-_NUM_FLEXIBLE])
+    for i in range(len(header) - _NUM_FLEXIBLE, len(header)):
+        widths[i] = max(_MIN_WIDTH, min(widths[i], left - sum(min(width, _MIN_WIDTH) for width in widths[i + 1 :])))
+        left -= widths[i]
+        for row in rows:
+            row[i] = shortened(row[i], widths[i] - 2)
     for row in rows:
-        row[-2:] = shortened(str(row[-2]), tags_width - 2), shortened(str(row[-1]), reason_width - 2)
-    out.table(header, rows)
+        for i in _COUNTS:
+            row[i] = row[i].rjust(widths[i] - 2)
+    out.table(rows[0], rows[1:])
 
 
-def _cells(version: ListedVersion) -> list[object]:
-    counts = (version.documents, version.tokens, version.bytes and shown_bytes(version.bytes))
-    shown = counts if version.damage is None else ("damaged",) * len(counts)
+def _cells(version: ListedVersion) -> list[str]:
+    counts = ["damaged"] * 3
+    if version.damage is None:
+        counts = [_shown(version.documents or 0), _shown(version.tokens or 0), shown_bytes(version.bytes or 0)]
     who, why = printable(version.by or "-"), printable(version.reason or "-")
-    return [version.version, (version.at or "-")[:10], *shown, who, ", ".join(version.tags), why]
+    who = shortened(who, _MAX_NAME)
+    return [version.version, (version.at or "-")[:10], *counts, who, ", ".join(version.tags), why]
+
+
+def _shown(count: int) -> str:
+    """Return a count in at most eleven characters: 12,345,678 or 1,234.5 G."""
+    return f"{count:,}" if count < 10**9 else f"{count / 1e9:,.1f} G"
 
 
 def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
@@ -204,14 +217,13 @@ def _damaged(tag: str) -> str:
 
 def _listed_version(store: Store, version: str, names: list[str], publication: _Publication) -> ListedVersion:
     try:
-        splits = load_manifest(store, version).splits.values()
+        manifest = load_manifest(store, version)
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
         damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
         return ListedVersion(version, names, None, None, None, damage, *publication)
-    tokens, documents = sum(split.tokens for split in splits), sum(split.documents for split in splits)
-    num_bytes = sum(split.shards.num_bytes() for split in splits)
-    return ListedVersion(version, names, tokens, documents, num_bytes, None, *publication)
+    counts = manifest.num_tokens, manifest.num_documents, manifest.shard_bytes
+    return ListedVersion(version, names, *counts, None, *publication)
 
 
 def _raise_if_remote(store: Store, error: Exception) -> None:

@@ -15,13 +15,13 @@ from tokenloom.errors import SpecError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
-from tokenloom.storage.packing.counting import read_offsets
 from tokenloom.storage.packing.counts_file import CountsFile
 from tokenloom.storage.packing.plans import PACKINGS, check_packing
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.stored_shard import StoredShard
 
 _NUM_READERS = 8  # shards read at the same time
 _HEADER = ["split", "packing", "seq_len", "samples", "padding", "cut documents", "dropped"]
@@ -110,9 +110,9 @@ def _pack_split(
 ) -> Iterator[PackedSplit]:
     """Yield each packing of one split, and keep its counts. The offsets of a shard are read once."""
 
-    def of_shard(shard: ShardEntry) -> list[PackingShares]:
-        offsets = read_offsets(store, manifest, shard)
-        return [shares_of(packing, seq_len, shard.tokens, offsets) for packing in packings]
+    def of_shard(entry: ShardEntry) -> list[PackingShares]:
+        offsets = StoredShard(store, manifest.version, entry).offsets
+        return [shares_of(packing, seq_len, entry.tokens, offsets) for packing in packings]
 
     with ThreadPoolExecutor(_NUM_READERS) as readers:
         by_shard = list(readers.map(of_shard, manifest.splits[split].shards))

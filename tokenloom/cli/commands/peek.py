@@ -7,23 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-
 from tokenloom.cli.argument_types import add_reference, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.console import printable
-from tokenloom.errors import FormatError
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard import ShardHeader
-from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import check_split, read_inputs, version_path
+from tokenloom.storage.versions.published import check_split, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.storage.versions.shards import naming_missing, read_shard_header, read_shard_tokens
-from tokenloom.storage.versions.tables import open_document_table
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted
 
 
@@ -85,14 +79,13 @@ def _documents(store: Store, manifest: Manifest, split: str, count: int, chars: 
     for entry in manifest.splits[split].shards:
         if not entry.documents:
             continue
-        header = read_shard_header(store, manifest.version, entry)
-        with open_document_table(store, manifest.version, entry, len(inputs)) as table:
+        shard = StoredShard(store, manifest.version, entry)
+        with shard.table(len(inputs)) as table:
             rows = table.rows(0, min(count, entry.documents))
-        _check(store, manifest.version, entry, header, rows)
+        _check(shard, rows)
         for i in range(rows.num_rows):
             start, num_tokens, number = int(rows.start[i]), int(rows.num_tokens[i]), int(rows.input[i])
-            end = start + min(num_tokens - 1, 4 * chars)
-            ids = read_shard_tokens(store, manifest.version, entry, header, start, end)
+            ids = shard.tokens(start, start + min(num_tokens - 1, 4 * chars))
             yield ShownDocument(
                 source=inputs[number].source,
                 path=inputs[number].path,
@@ -105,17 +98,9 @@ def _documents(store: Store, manifest: Manifest, split: str, count: int, chars: 
             )
 
 
-def _check(store: Store, version: str, entry: ShardEntry, header: ShardHeader, rows: DocumentColumns) -> None:
+def _check(shard: StoredShard, rows: DocumentColumns) -> None:
     """Raise FormatError if the first rows of a document table are not those of its shard."""
-    start = header.offsets_start
-    with naming_missing(store, version, entry.name):
-        data = store.read_range(version_path(version, entry.name), start, start + 8 * (rows.num_rows + 1))
-    offsets = np.frombuffer(data, "<u8")  # (num_rows + 1,)
-    if not (
-        f"{int(rows.key[0]):016x}" == entry.first_key
-        and np.array_equal(rows.start, offsets[:-1])
-        and np.array_equal(rows.start + rows.num_tokens, offsets[1:])
-        and int(offsets[-1]) <= header.num_tokens
-    ):
-        place = store.place(version_path(version, entry.docs_name))
-        raise FormatError(f"{place}: it is not the document table of its shard; restore it")
+    offsets = shard.first_offsets(rows.num_rows)
+    shard.check_rows(rows, offsets)
+    if f"{int(rows.key[0]):016x}" != shard.entry.first_key or int(offsets[-1]) > shard.entry.tokens:
+        raise shard.wrong_table()

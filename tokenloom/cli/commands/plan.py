@@ -10,9 +10,12 @@ from tokenloom.cli.argument_types import add_spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.console import printable
+from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
+    from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.plan import BuildPlan
     from tokenloom.tokenizers.fast.choice import Choice
@@ -34,7 +37,8 @@ class PlanResult(Result):
     """The version that a build would make, and its inputs in total and by source.
 
     `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
-    that is not the fastest library, None if it is. `checks` are the limits that the version must keep.
+    that is not the fastest library, None if it is. `checks` are the limits that the version must keep. `not_writable`
+    says why this user can't write the store, as a build does; None if that is possible or, on a remote store, unknown.
     """
 
     dataset: str
@@ -52,6 +56,7 @@ class PlanResult(Result):
     sources: list[PlannedSource]
     left_out: dict[str, Any]
     checks: dict[str, float]
+    not_writable: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +82,8 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     result = _result(planned, estimate, choice)
     _print_sources(out, result)
     _print_plan(out, planned, estimate, choice)
+    if result.not_writable:
+        out.line(f"warning: a build by this user fails: {printable(result.not_writable)}")
     if estimate and not planned.published:
         check_disk(planned, estimate)
     return result
@@ -100,7 +107,17 @@ def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> Pl
         sources=sources,
         left_out=planned.left_out,
         checks=planned.limits,
+        not_writable=None if planned.published else _why_not_writable(planned.store),
     )
+
+
+def _why_not_writable(store: Store) -> str | None:
+    """Return why this user can't write a store; None if that is possible, or if only writing would show it."""
+    try:
+        store.check_writable()
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def _planned_source(planned: BuildPlan, name: str) -> PlannedSource:

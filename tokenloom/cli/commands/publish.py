@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import dataclass
 
 from tokenloom.cli.display import showing_progress
@@ -10,13 +11,14 @@ from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.flows.version_report import report_of_candidate
+from tokenloom.server.publication_event import announce
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import is_published
-from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, why_missing
+from tokenloom.storage.versions.published import is_dataset, is_published, load_manifest
+from tokenloom.storage.versions.references import Reference, dataset_store, names_version, parse_reference, why_missing
 from tokenloom.storage.work.candidates import CandidateRecord, find_candidates
-from tokenloom.tasks.candidates import Publication, publish_candidate
+from tokenloom.tasks.candidates import Publication, described, publish_candidate
 from tokenloom.tasks.gates import failed
 from tokenloom.wording import counted
 
@@ -73,17 +75,21 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         WorkError: the candidate is damaged.
     """
     parsed = parse_reference(reference)
-    is_list = "@" not in reference.rpartition("/")[2]
+    is_list = not names_version(reference)
     _check_options(parsed, is_list, force, (reason or "").strip())
     store = dataset_store(parsed.store, parsed.dataset)
-    if not store.exists(""):
+    if not (is_dataset(store) if is_list else store.exists("")):
         raise StoreError(why_missing(store, parsed))
     if is_list:
         return _list_candidates(store, parsed, out)
+    start = time.monotonic()
     with showing_progress():
         done = publish_candidate(store, parsed.name, reason if force else None)
-        report = report_of_candidate(store, done.version) if done.published else None
+        report = report_of_candidate(store, done.version, done.published)
     result = PublishResult(**vars(done), reference=f"{store.root}@{done.version}", report=report)
+    if done.published or done.tag_moved:
+        facts = described(load_manifest(store, done.version), done, round(time.monotonic() - start, 3))
+        announce(parsed.dataset, facts | {"reference": result.reference, "report": report})
     _print(out, result)
     return result
 

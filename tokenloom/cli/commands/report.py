@@ -9,7 +9,6 @@ from pathlib import Path
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
@@ -34,13 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(reference: str, output: Path | None, out: Output) -> ReportResult:
     """Write the report of a version: into the store, or into a file."""
-    from tokenloom.tasks.report.writing import make_report
+    from tokenloom.tasks.report.writing import make_report, write_report
 
     store, manifest = resolve(parse_reference(reference))
     page = make_report(store, manifest)
     if output is None:
-        store.replace(report_path(manifest.version), page)
-        place = store.place(report_path(manifest.version))
+        place = write_report(store, manifest.version, page)
     else:
         output.write_bytes(page)
         place = str(output)

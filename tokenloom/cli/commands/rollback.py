@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from tokenloom.cli.argument_types import add_dataset
 from tokenloom.cli.output import Output
-from tokenloom.cli.tag_moves import TagResult, add_dataset, add_move_options, add_tag_option, shown_move, tag_of
+from tokenloom.cli.tag_moves import TagResult, add_move_options, add_tag_option, shown_move, tag_of
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenloom.cli.argument_types import count, positive
-from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments, take_loader_arguments
+from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
 from tokenloom.cli.opened_stream import OpenedStream, as_usage_errors, make_steps, open_dataset, open_loaded
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
@@ -47,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="G",
         help="a sample of the split in natural order, as dataset[G], not of an order",
     )
-    parser.add_argument("--rank", type=count, metavar="R", help="in [0, world size) (default: all ranks)")
-    parser.add_argument("--num-epochs", type=positive, metavar="N", help="of the loader (default: endless)")
     parser.add_argument(
         "--chars",
         type=count,
@@ -56,18 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"characters of each document's text, 0 for none (default: {DEFAULT_CHARS})",
     )
-    add_loader_arguments(parser, with_split=True)
+    group = add_loader_arguments(parser)
+    group.add_argument("--split", help="default: train")
+    group.add_argument("--rank", type=count, metavar="R", help="in [0, world size) (default: all ranks)")
+    group.add_argument("--num-epochs", type=positive, metavar="N", help="default: endless")
+    group.add_argument(
+        "--pad-last",
+        action="store_const",
+        const=True,
+        help="the loader has drop_last=False: with --num-epochs, its last step may be short",
+    )
 
 
 def run(
-    reference: str | None,
-    step: str | None,
-    sample: int | None,
-    rank: int | None,
-    num_epochs: int | None,
-    chars: int,
-    out: Output,
-    **loader: Any,
+    reference: str | None, step: str | None, sample: int | None, chars: int, out: Output, **loader: Any
 ) -> TraceResult:
     """Show the documents in a batch or a sample.
 
@@ -75,74 +75,77 @@ def run(
         reference: STORE/DATASET@TAG_OR_VERSION; None if a state and a store are given.
         step: a step counted from the start of the stream or, after a "+", from the state.
         sample: a sample of the split, if no step is given.
-        rank: whose batch; None for those of all ranks.
-        num_epochs: of the loader; None if it is endless.
         chars: characters of each document's text; 0 for none.
         out: prints the result.
-        loader: the fields of LoaderArguments.
+        loader: the fields of LoaderArguments; without a rank, the batches of all ranks.
 
     Raises:
         SpecError: an argument is missing or out of range.
         StoreError: there is no such version or split, or a shard is missing.
         FormatError: a shard or its document table is damaged.
     """
-    arguments = take_loader_arguments(loader)
+    arguments = LoaderArguments(**loader)
     if sample is not None:
-        _refuse_step_arguments(arguments, rank, num_epochs)
-        data = open_dataset(*_of_sample(reference, arguments))
-        if sample >= len(data):
-            raise SpecError(f"--sample {sample}: the split has {counted(len(data), 'sample')}, from 0")
-        samples = data.trace(sample, chars)["samples"]
-        found: str | None = data.reference
-        title = f"{found}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})"
+        found = _trace_sample(reference, arguments, sample, chars)
     else:
         assert step is not None  # the parser requires one of them
-        opened = open_loaded(reference, arguments)
-        samples = _trace_step(opened, arguments, step, rank, num_epochs, chars)
-        first = next(iter(opened.datasets.values()))
-        found = first.reference if None in opened.datasets else None
-        place = f"{found}, split {first.split}" if found else f"mixture of {', '.join(map(str, opened.datasets))}"
-        when = f"{'+' * step.startswith('+')}{int(step):,}"
-        whose = _whose(rank, arguments.world_size or 1)
-        title = f"{place}: step {when} of {whose}, {counted(len(samples), 'sample')}"
-    _print(out, title, samples)
-    return TraceResult(found, samples)
+        found = _trace_step(reference, arguments, step, chars)
+    _print(out, found.title, found.samples)
+    return TraceResult(found.reference, found.samples)
 
 
-def _whose(rank: int | None, world_size: int) -> str:
-    """Return "rank 1 of 4", "all 4 ranks" or "the only rank"."""
-    if world_size == 1:
-        return "the only rank"
-    return f"all {world_size:,} ranks" if rank is None else f"rank {rank:,} of {world_size:,}"
+class _Traced(NamedTuple):
+    """Samples with their documents, the version that all of them are of, if it is one, and both in words."""
+
+    reference: str | None
+    title: str
+    samples: list[TracedSample]
 
 
-def _trace_step(
-    opened: OpenedStream, arguments: LoaderArguments, step: str, rank: int | None, num_epochs: int | None, chars: int
-) -> list[TracedSample]:
+def _trace_sample(reference: str | None, arguments: LoaderArguments, sample: int, chars: int) -> _Traced:
+    """Trace a sample of a split in natural order; raise SpecError for an argument that does not say which it is."""
+    for name, value in vars(arguments).items():
+        if name not in ("split", "seq_len", "packing") and value not in (None, []):
+            raise SpecError(f"--{name.replace('_', '-')}: --sample counts the samples of the split itself; omit it")
+    if reference is None or arguments.seq_len is None:
+        raise SpecError(f"--sample needs {'REF' if reference is None else '--seq-len'}")
+    data = open_dataset(reference, arguments.split or "train", arguments.seq_len, arguments.packing or "concat")
+    if sample >= len(data):
+        raise SpecError(f"--sample {sample}: the split has {counted(len(data), 'sample')}, from 0")
+    title = f"{data.reference}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})"
+    return _Traced(data.reference, title, data.trace(sample, chars)["samples"])
+
+
+def _trace_step(reference: str | None, arguments: LoaderArguments, step: str, chars: int) -> _Traced:
+    """Trace the batch of a rank, or those of all ranks, in a step."""
+    opened = open_loaded(reference, arguments)
+    samples = _samples_of_step(opened, arguments, step, chars)
+    first = next(iter(opened.datasets.values()))
+    found = first.reference if None in opened.datasets else None
+    place = f"{found}, split {first.split}" if found else f"mixture of {', '.join(map(str, opened.datasets))}"
+    when = f"{'+' * step.startswith('+')}{int(step):,}"
+    return _Traced(found, f"{place}: step {when} of {_whose(arguments)}, {counted(len(samples), 'sample')}", samples)
+
+
+def _samples_of_step(opened: OpenedStream, arguments: LoaderArguments, step: str, chars: int) -> list[TracedSample]:
     from tokenloom.reader.tracing.batches import step_position, trace_all_ranks, trace_batch
 
     if step.startswith("+") and arguments.state is None:
         raise SpecError(f"--step {step}: a step after a state needs --state")
     start = opened.taken if step.startswith("+") else 0
-    steps = make_steps(arguments, rank, opened.stream.num_samples, num_epochs)
+    steps = make_steps(arguments, opened.stream.num_samples)
     with as_usage_errors():
         position = step_position(steps, int(step), start)
-    return (trace_all_ranks if rank is None else trace_batch)(opened.stream, steps, position, chars)
+    trace = trace_all_ranks if arguments.rank is None else trace_batch
+    return trace(opened.stream, steps, position, chars)
 
 
-def _of_sample(reference: str | None, arguments: LoaderArguments) -> tuple[str, str, int, str]:
-    """Return the reference, split, seq_len and packing of a sample."""
-    if reference is None or arguments.seq_len is None:
-        raise SpecError(f"--sample needs {'REF' if reference is None else '--seq-len'}")
-    return reference, arguments.split or "train", arguments.seq_len, arguments.packing or "concat"
-
-
-def _refuse_step_arguments(arguments: LoaderArguments, rank: int | None, num_epochs: int | None) -> None:
-    """Raise SpecError for an argument that does not say which sample of a split is meant."""
-    given = vars(arguments) | {"rank": rank, "num_epochs": num_epochs}
-    for name, value in given.items():
-        if name not in ("split", "seq_len", "packing") and value not in (None, []):
-            raise SpecError(f"--{name.replace('_', '-')}: --sample counts the samples of the split itself; omit it")
+def _whose(arguments: LoaderArguments) -> str:
+    """Return "rank 1 of 4", "all 4 ranks" or "the only rank"."""
+    rank, world_size = arguments.rank, arguments.world_size or 1
+    if world_size == 1:
+        return "the only rank"
+    return f"all {world_size:,} ranks" if rank is None else f"rank {rank:,} of {world_size:,}"
 
 
 def _step(text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenloom.cli.argument_types import add_reference, count, positive_up_to
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments, take_loader_arguments
+from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
 from tokenloom.cli.opened_stream import as_usage_errors, make_steps, open_loaded
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
     )
-    add_loader_arguments(parser, with_split=False)
+    add_loader_arguments(parser)
     parser.add_argument("--epoch", type=count, default=0, metavar="E", help="the first epoch to look at (default: 0)")
     parser.add_argument(
         "--epochs",
@@ -90,7 +90,7 @@ def run(
         epoch: the first epoch of the steps.
         epochs: how many epochs.
         out: prints the result.
-        loader: the fields of LoaderArguments, except the split.
+        loader: the fields of LoaderArguments, except those of trace.
 
     Raises:
         SpecError: an argument is missing or out of range, or the version was not built from the spec.
@@ -100,11 +100,11 @@ def run(
     """
     from tokenloom.tasks.lookup.tables import VersionTables
 
-    arguments = take_loader_arguments(loader)
-    _check(content, path, row, source, arguments)
+    sought, arguments = _Sought(content, text, path, row, source), LoaderArguments(**loader)
+    _check(sought, arguments)
     store, manifest = resolve(parse_reference(reference))
     with showing_progress():
-        found = _look_up(VersionTables(store, manifest), content, text, path, row, source, spec)
+        found = _look_up(VersionTables(store, manifest), sought, spec)
     place = f"{store.root}@{manifest.version}"
     steps: list[Sighting] = []
     note = ""
@@ -116,40 +116,40 @@ def run(
     return WhereResult(place, found.status, found.reason, found.hashed, found.documents, steps)
 
 
-def _check(
-    content: str | None, path: str | None, row: int | None, source: str | None, arguments: LoaderArguments
-) -> None:
+class _Sought(NamedTuple):
+    """What to look for: a content, the text in a file, or a row of an input; the parser requires one of the three."""
+
+    content: str | None
+    text: str | None
+    path: str | None
+    row: int | None
+    source: str | None
+
+
+def _check(sought: _Sought, arguments: LoaderArguments) -> None:
     """Raise SpecError for arguments that do not fit together."""
-    if content is not None and not _CONTENT.fullmatch(content):
-        raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
-    if (path is None) != (row is None):
+    if sought.content is not None and not _CONTENT.fullmatch(sought.content):
+        raise SpecError(f"--content {sought.content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
+    if (sought.path is None) != (sought.row is None):
         raise SpecError("--path and --row belong together: give both or neither")
-    if source is not None and path is None:
+    if sought.source is not None and sought.path is None:
         raise SpecError("--source: it belongs to --path; omit it")
     if arguments.is_given and arguments.batch_size is None:
         raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
 
 
-def _look_up(
-    tables: VersionTables,
-    content: str | None,
-    text: str | None,
-    path: str | None,
-    row: int | None,
-    source: str | None,
-    spec: str | None,
-) -> Lookup:
+def _look_up(tables: VersionTables, sought: _Sought, spec: str | None) -> Lookup:
     from tokenloom.tasks.lookup.contents import look_up_content, look_up_text
     from tokenloom.tasks.lookup.known_spec import KnownSpec
     from tokenloom.tasks.lookup.rows import look_up_row
 
     known = KnownSpec(tables.store, tables.manifest, spec)
-    if content is not None:
-        return look_up_content(tables, content.lower(), known)
-    if text is not None:
-        return look_up_text(tables, text, known)
-    assert path is not None and row is not None  # the parser requires one of the three
-    return look_up_row(tables, source, path, row, known)
+    if sought.content is not None:
+        return look_up_content(tables, sought.content.lower(), known)
+    if sought.text is not None:
+        return look_up_text(tables, sought.text, known)
+    assert sought.path is not None and sought.row is not None  # as checked before
+    return look_up_row(tables, sought.source, sought.path, sought.row, known)
 
 
 def _sightings(
@@ -168,7 +168,7 @@ def _sightings(
     tokens = [
         ShardTokens(_shard_index(each), each["start"], each["start"] + each["num_tokens"]) for each in found.documents
     ]
-    steps = make_steps(arguments, None)
+    steps = make_steps(arguments)
     with as_usage_errors():
         check_epochs(opened.stream, epochs)
     seen = find_sightings(opened.stream, manifest.version, split, tokens, steps, epochs)

@@ -77,7 +77,7 @@ class OpenShard:
         if self.partial and self.partial.shard.is_damaged:
             raise FormatError(describe_damage(self.partial.shard, self._first_sample + self._served_samples()))
         if self.partial and self.partial.shard.is_complete:
-            self.partial = None
+            self.path, self.partial = self.partial.shard.complete_path, None
         return self.partial is None
 
     def _served_samples(self) -> Int64s:
@@ -134,11 +134,19 @@ class OpenShards:
         open_one: opens the shard of an index.
         max_open: how many shards may stay open, at least 1. Each may hold two file descriptors; all of them hold at
             most two thirds of those that the process may have.
+        in_cache: whether the files are in a cache, which removes the least recently used ones.
         only_blocks: whether shards are never downloaded as a whole, so that nothing is checked once one is closed.
     """
 
-    def __init__(self, open_one: Callable[[int], OpenShard], max_open: int, *, only_blocks: bool = False) -> None:
-        self._open_one, self._only_blocks = open_one, only_blocks
+    def __init__(
+        self,
+        open_one: Callable[[int], OpenShard],
+        max_open: int,
+        *,
+        in_cache: bool = False,
+        only_blocks: bool = False,
+    ) -> None:
+        self._open_one, self._in_cache, self._only_blocks = open_one, in_cache, only_blocks
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_open = max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files // 3))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
@@ -177,11 +185,13 @@ class OpenShards:
         self._notice_fork()
         self.check_downloads()
         wanted, pieces = [], list(pieces)
-        if self._only_blocks and len({index for index, _, _ in pieces}) > self._max_open:
+        indices = {index for index, _, _ in pieces}
+        if self._only_blocks and len(indices) > self._max_open:
             return  # each is opened and downloaded when it is copied
+        for index in indices.difference(self._open):
+            _ = self[index]  # may have to close others: keep no reference to them
         for index, start, end in pieces:
-            shard = self._open.get(index) or self[index]
-            if shard.partial:
+            if (shard := self._open.get(index)) and shard.partial:
                 wanted.append((shard.partial, shard.partial.missing(start, end)))
         if wanted:
             fetch_all(wanted)
@@ -231,19 +241,43 @@ class OpenShards:
         for index in indices:
             if (shard := self._open.pop(index, None)) is not None:
                 self._open[index] = shard
+        if self._in_cache:
+            self._keep_in_cache(set(indices))
         for index in indices[: self._max_open if may_open else 0]:
             if not self.is_known(index):
                 with suppress(StoreError, FormatError):
                     _ = self[index]
 
+    def _keep_in_cache(self, used: set[int]) -> None:
+        """Mark files in the cache as used; close other shards that it has removed, whose maps keep the disk space."""
+        from tokenloom.storage.cache.cache_files import mark_used  # for remote stores only
+
+        for index, shard in list(self._open.items()):
+            if index in used:
+                mark_used(shard.path)
+            elif not shard.partial and not shard.path.exists():
+                self.drop(index)
+
     def forget_ahead(self) -> None:
         """Forget the shards that were opened ahead and not used yet."""
         self._ahead = {}
+
+    def close_all(self) -> bool:
+        """Close all shards; return whether any was open. A thread that reads one keeps it open meanwhile."""
+        had_any = bool(self._open or self._ahead)
+        self._ahead = {}
+        for known in (self.bytes, self._open, self._partial):
+            known.clear()
+        return had_any
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
         for known in (self.bytes, self._open, self._partial):
             known.pop(index, None)
+
+    def is_open(self, index: int) -> bool:
+        """Return whether a shard was used and not closed since."""
+        return index in self._open
 
     def is_known(self, index: int) -> bool:
         """Return whether a shard is open or being opened."""

@@ -78,17 +78,19 @@ class ShardFiles:
 
     def _open_or_restore(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
         blocks = self.cache.begin(self._request(index)) if self.cache is not None else None
+        path = blocks.path if blocks else self.path(index)
         try:
-            return self._open(index, blocks.path if blocks else self.path(index), open_path, blocks)
+            return self._open(index, path, open_path, blocks)
         except FormatError:
-            if self.cache is None:
+            if self.cache is None or self.only_blocks:
                 raise
             self.cache.discard(self.entries[index].sha256)
         except StoreError as error:
             if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
                 raise
+        path = self.path(index)
         try:
-            return self._open(index, self.path(index), open_path)
+            return self._open(index, path, open_path)
         except FormatError as error:  # it names only the copy
             place = self.store.place(version_path(self._version, self.entries[index].name))
             raise FormatError(f"{place}, in the cache: {error}") from error

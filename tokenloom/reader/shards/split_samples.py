@@ -151,12 +151,20 @@ class SplitSamples:
 
         `waits` says whether the shards are used now, and the caller would have to wait for the store anyway.
         """
+        if self.files.cache is not None:
+            indices = self.files.fetch_ahead([index for index in indices if not self.shards.is_open(index)])
         unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
-            near = self.files.fetch_ahead(unopened)
-            unopened = self.files.begin(near, waits=waits, with_offsets=self._needs_offsets)
+            unopened = self.files.begin(unopened, waits=waits, with_offsets=self._needs_offsets)
         if self.packing != "concat":
             self.shards.prepare(unopened[: self.shards.room_ahead], pool)
+
+    def end_reading(self) -> None:
+        """Forget what a loader that ends has begun: shards opened ahead of use, and those that nobody completes."""
+        self.shards.forget_ahead()
+        if self.files.cache is not None and self.files.only_blocks:
+            self.shards.close_all()
+            self.files.cache.close_blocks()
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
@@ -166,6 +174,7 @@ class SplitSamples:
         for index in range(len(self.counts)):
             shard = self.shards[index]
             total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
+            del shard  # a small cache may have to close it to open the next one
         return total
 
     @property
@@ -183,11 +192,15 @@ class SplitSamples:
                 _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
             return shard
 
-        return OpenShards(
+        shards = OpenShards(
             lambda index: files.open(index, partial(open_path, index)),
             files.max_open(options.max_open_shards),
+            in_cache=files.is_remote,
             only_blocks=files.only_blocks,
         )
+        if files.cache is not None and files.only_blocks:
+            files.cache.add_holder(shards)
+        return shards
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)

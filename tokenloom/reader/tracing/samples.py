@@ -52,21 +52,21 @@ class _ShardTracer:
 
     def __init__(self, data: SplitSamples, shard: int, inputs: Sequence[InputEntry], chars: int) -> None:
         self._data, self._inputs, self._chars = data, inputs, chars
-        self._shard = ShardReading(data, shard)
+        self._reading = ShardReading(data, shard)
         self._first = data.first_sample(shard)
 
     def trace(self, samples: Int64s) -> list[TracedSample]:
         """Return the samples, (n,), with their documents."""
-        row_offsets, starts, lengths = self._shard.plan().pieces(samples - self._first)
+        row_offsets, starts, lengths = self._reading.plan().pieces(samples - self._first)
         traced: list[TracedSample] = []
-        with self._shard.table(len(self._inputs)) as table:
+        with self._reading.shard.table(len(self._inputs)) as table:
             for row, sample in enumerate(samples.tolist()):
                 pieces = slice(row_offsets[row], row_offsets[row + 1])
                 traced.append(
                     {
                         "sample": sample,
                         "split": self._data.split,
-                        "shard": self._shard.entry.name,
+                        "shard": self._reading.shard.entry.name,
                         "index": sample - self._first,
                         "documents": list(self._documents(table, starts[pieces], lengths[pieces])),
                     }
@@ -77,7 +77,7 @@ class _ShardTracer:
         """Yield the documents of the pieces of a sample, in order."""
         piece_start = 0
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            found = self._shard.documents(table, start, start + length)
+            found = self._reading.documents(table, start, start + length)
             for i in np.flatnonzero(found.num_tokens).tolist():
                 yield self._document(found, i, start, start + length, piece_start)
             piece_start += length
@@ -104,4 +104,4 @@ class _ShardTracer:
     def _text(self, start: int, end: int) -> str:
         """Return the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
         end = min(end, start + _TOKENS_OF_CHAR * self._chars)
-        return self._data.decode(self._shard.tokens(start, end))[: self._chars] if start < end else ""
+        return self._data.decode(self._reading.shard.tokens(start, end))[: self._chars] if start < end else ""

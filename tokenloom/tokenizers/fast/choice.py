@@ -13,11 +13,11 @@ from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.libraries import is_fastest, libraries
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
-from tokenloom.tokenizers.fast.verdict import num_unfinished, read_verdict, verdict_path
+from tokenloom.tokenizers.fast.verdict import num_failed, read_verdict, verdict_path
 
 AUTO, REFERENCE = "auto", "reference"
-_MAX_UNFINISHED = 3
-_UNFINISHED = "its last three probes did not finish (`tokenloom tokenizer SPEC` probes it again)"
+_MAX_FAILED = 3
+_FAILED = "three probes crashed or took too long (`tokenloom tokenizer SPEC` probes it again)"
 _KINDS = ("tiktoken", "huggingface", "sentencepiece")
 
 
@@ -81,7 +81,7 @@ def choose(
         backend: AUTO or REFERENCE, as in a spec.
         distrusted: names and versions of fast encoders that must not be used.
         check: which texts a fast encoder and the reference both encode.
-        probes_again: whether a library whose last probes did not finish is pending, not refused.
+        probes_again: whether a library whose probes crashed or took too long is pending, not refused.
     """
     if reference.kind not in _KINDS:
         return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
@@ -119,8 +119,8 @@ def _choice_of(
     try:
         if verdict is None:
             library.check_parts(reference)
-            if not probes_again and num_unfinished(path) >= _MAX_UNFINISHED:
-                return Choice(reference, f"{name} is refused: {_UNFINISHED}")
+            if not probes_again and num_failed(path) >= _MAX_FAILED:
+                return Choice(reference, f"{name} is refused: {_FAILED}")
             return Choice(reference, f"{name} has not been probed on this machine", library)
         encoder = library.make_encoder(reference)
     except Unproven as error:

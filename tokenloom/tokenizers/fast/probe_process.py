@@ -2,18 +2,17 @@
 
 A build starts such a process while the reference library encodes, and does not wait for it. It may outlive the build,
 so that the next one has its verdict. It ends after half an hour at the latest, and one machine probes a tokenizer once
-at a time. A probe that did not finish is counted, unless it was interrupted: after three of them, builds start no more.
+at a time. A probe that crashes or takes too long is counted, one that is killed is not: after three, builds start none.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +30,8 @@ from tokenloom.tokenizers.fast.probe import FULL_SIZE, ProbeSize, probe
 from tokenloom.tokenizers.fast.verdict import (
     Verdict,
     check_cache,
-    num_unfinished,
+    failures_path,
     read_verdict,
-    starts_path,
     verdict_path,
     write_verdict,
 )
@@ -83,7 +81,11 @@ def _lock_for_child(path: Path) -> int:
 
 
 def run_probe(
-    reference: Tokenizer, library: Library, report: Callable[[str, int], None], size: ProbeSize = FULL_SIZE
+    reference: Tokenizer,
+    library: Library,
+    report: Callable[[str, int], None],
+    size: ProbeSize = FULL_SIZE,
+    seconds: float | None = None,
 ) -> Verdict:
     """Probe the fast encoder of a tokenizer, keep the verdict and return it; wait for a probe that is running.
 
@@ -92,6 +94,7 @@ def run_probe(
         library: makes the encoder.
         report: called with what is compared and the number of texts so far.
         size: how much is compared.
+        seconds: end the process after this time; None: no limit.
 
     Raises StoreError if the cache can't be written.
     """
@@ -100,42 +103,31 @@ def run_probe(
     with translate_cache_errors(default_cache_folder()), _lock(path):
         if verdict := read_verdict(path, reference.fingerprint):  # of the probe that was running
             return verdict
-        with _counting(path):
+        with _counting(path, seconds):
             verdict = _probe(reference, library, report, size)
         write_verdict(path, verdict)
-        starts_path(path).unlink(missing_ok=True)
+        failures_path(path).unlink(missing_ok=True)
     return verdict
 
 
 @contextmanager
-def _counting(path: Path) -> Iterator[None]:
-    """Count the block as a probe that did not finish, unless it finishes or is interrupted."""
-    num_before = num_unfinished(path)
-    starts_path(path).write_bytes(b"x" * (num_before + 1))
-    try:
-        with _raising_on_signals():
+def _counting(path: Path, seconds: float | None) -> Iterator[None]:
+    """Count the block as a failed probe if native code crashes in it, or it takes longer than `seconds`.
+
+    Only a process that ends by itself can count that, so a file in which Python dumps its stack then is the count.
+    """
+    was_enabled = faulthandler.is_enabled()
+    with failures_path(path).open("ab") as file:
+        faulthandler.enable(file)
+        if seconds is not None:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+        try:
             yield
-    except BaseException:  # crashes and hangs, which count, don't get here
-        starts_path(path).write_bytes(b"x" * num_before)
-        raise
-
-
-@contextmanager
-def _raising_on_signals() -> Iterator[None]:
-    """Raise SystemExit in the block on SIGTERM and SIGHUP, as Ctrl-C raises KeyboardInterrupt."""
-    if threading.current_thread() is not threading.main_thread():  # others can't handle signals
-        yield
-        return
-    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _exit(number: int, frame: object) -> None:
-    sys.exit(128 + number)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            faulthandler.disable()
+            if was_enabled:
+                faulthandler.enable(2)  # stderr, as PYTHONFAULTHANDLER has it
 
 
 def _probe(reference: Tokenizer, library: Library, report: Callable[[str, int], None], size: ProbeSize) -> Verdict:
@@ -154,6 +146,6 @@ def _lock(path: Path) -> FileLock:
 
 def main() -> None:
     """Run in the process: probe the tokenizer that the first argument defines, for the library of the second."""
-    signal.alarm(_MAX_SECONDS)
     os.nice(5)
-    run_probe(load_tokenizer(json.loads(sys.argv[1])), library_of(sys.argv[2]), lambda what, num_texts: None)
+    reference, library = load_tokenizer(json.loads(sys.argv[1])), library_of(sys.argv[2])
+    run_probe(reference, library, lambda what, num_texts: None, seconds=_MAX_SECONDS)

@@ -37,7 +37,10 @@ class Verdict:
 
 
 def verdict_path(tokenizer: Tokenizer, library: str) -> Path:
-    """Return where the verdict on an encoder and a tokenizer is kept."""
+    """Return where the verdict on an encoder and a tokenizer is kept.
+
+    The fingerprint covers `eot` and `bos` too, as only the reference refuses those that ordinary text also encodes to.
+    """
     what = f"{_PROBE_FORMAT}\n{tokenizer.fingerprint}\n{tokenizer.backend}\n{library}\n{_vector_instructions()}"
     return machine_record_path(what)
 
@@ -59,17 +62,18 @@ def read_verdict(path: Path, fingerprint: str) -> Verdict | None:
     return verdict if verdict and verdict.fingerprint == fingerprint else None
 
 
-def starts_path(path: Path) -> Path:
-    """Return the file beside a verdict that has a byte for each probe that began and did not finish."""
-    return path.with_suffix(".starts")
+def failures_path(path: Path) -> Path:
+    """Return the file beside a verdict in which probes that crash or take too long leave their stacks."""
+    return path.with_suffix(".failures")
 
 
-def num_unfinished(path: Path) -> int:
-    """Return how many probes for a verdict did not finish, as after a crash of the library; interrupts don't count."""
+def num_failed(path: Path) -> int:
+    """Return how many probes for a verdict crashed or took too long; those that were killed don't count."""
     try:
-        return starts_path(path).stat().st_size
+        stacks = failures_path(path).read_bytes()
     except OSError:
         return 0
+    return stacks.count(b"Fatal Python error: ") + stacks.count(b"Timeout (")
 
 
 def check_cache() -> None:

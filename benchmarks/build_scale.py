@@ -1,0 +1,111 @@
+"""Measure whether the time per token and the memory of a build grow with its input.
+
+    python benchmarks/build_scale.py [--gigabytes 1 10] [--tokenizer byte] [--workers 2] [--folder FOLDER] [--json FILE]
+
+One `tokenloom build --direct` of each size, the smallest first, into a new store. The text is that of build.py, over
+and over; each copy of a document begins with the number of its turn, so that no two are equal. With the byte tokenizer,
+the folder needs about five times the largest size. Times are those of the disk as much as of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from build_tools import Vocabulary
+from corpus import distinct_documents
+from figures import Figure, print_table, write_json
+from watched import run_measured
+
+GB = 1e9
+_FILE_BYTES = 125_000_000
+_GROUP_ROWS = 500
+
+
+def numbered_copies(texts: list[str], num_bytes: float) -> Iterator[list[str]]:
+    """Yield the texts of one file after another, `num_bytes` bytes of UTF-8 in total, all of them distinct."""
+    part: list[str] = []
+    part_bytes = total = 0
+    for number in count():
+        for text in texts:
+            part.append(f"# {number}\n{text}")
+            part_bytes += len(part[-1].encode())
+            if total + part_bytes >= num_bytes:
+                yield part
+                return
+            if part_bytes >= _FILE_BYTES:
+                yield part
+                total, part_bytes, part = total + part_bytes, 0, []
+
+
+def write_files(folder: Path, texts: list[str], num_bytes: float) -> None:
+    """Write parquet files of about 125 MB of text."""
+    folder.mkdir(parents=True)
+    for index, part in enumerate(numbered_copies(texts, num_bytes)):
+        table = pa.table({"text": pa.array(part, pa.large_string())})
+        pq.write_table(table, folder / f"part-{index:05d}.parquet", row_group_size=_GROUP_ROWS, compression="zstd")
+
+
+def measure(folder: Path, texts: list[str], gigabytes: float, arguments: argparse.Namespace) -> Iterator[Figure]:
+    """Build one size; yield its time per million tokens, its rate, its steps, and its memory."""
+    write_files(folder / "corpus", texts, gigabytes * GB)
+    spec = folder / "spec.yaml"
+    definition = {
+        "dataset": "scale",
+        "store": f"{folder}/store",
+        "sources": [{"kind": "parquet", "path": f"{folder}/corpus/*.parquet"}],
+        "tokenizer": Vocabulary(arguments.tokenizer, "<|endoftext|>").definition(),
+    }
+    spec.write_text(json.dumps(definition))
+    os.sync()  # the corpus is not written during the build
+    command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--direct", "--workers", str(arguments.workers)]
+    wall, peak_mib = run_measured(command, dict(os.environ))
+    (version,) = (folder / "store/scale/versions").iterdir()
+    splits = json.loads((version / "manifest.json").read_text())["splits"].values()
+    num_tokens = sum(split["tokens"] for split in splits)
+    name = f"{gigabytes:g} GB"
+    yield Figure(f"{name}: per million tokens", "ms", [wall / num_tokens * 1e9])
+    yield Figure(f"{name}: rate", "MB/s", [gigabytes * GB / wall / 1e6])
+    yield Figure(f"{name}: memory of the largest process", "MiB", [peak_mib])
+    for step, seconds in json.loads((version / "build.json").read_text())["seconds"].items():
+        yield Figure(f"{name}: step {step}", "s", [seconds])
+
+
+def main() -> None:
+    """Parse the arguments, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gigabytes", type=float, nargs="+", default=[1.0, 10.0], help="sizes (default: 1 10)")
+    parser.add_argument("--tokenizer", default="byte", help="byte, or a name of tiktoken (default: byte)")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--folder", help="where to write (default: a temporary folder)")
+    parser.add_argument("--json", help="write the figures to this file")
+    arguments = parser.parse_args()
+    sizes = sorted(arguments.gigabytes)
+    texts = distinct_documents(min(sizes[0], 0.3) * GB)
+    figures: list[Figure] = []
+    for gigabytes in sizes:
+        folder = Path(tempfile.mkdtemp(prefix="scale-", dir=arguments.folder))
+        try:
+            figures += measure(folder, texts, gigabytes, arguments)
+        finally:
+            shutil.rmtree(folder)
+    times, memory = ([each.values[0] for each in figures if name in each.name] for name in ("per million", "memory"))
+    figures.append(Figure("time per token: largest / smallest", "", [times[-1] / times[0]], "<= 1.15"))
+    figures.append(Figure("memory: largest / smallest", "", [memory[-1] / memory[0]]))
+    print_table(figures)
+    if arguments.json:
+        write_json(arguments.json, figures, tokenizer=arguments.tokenizer, workers=arguments.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A shard of a published version, of which parts are read by ranges: no map, no cache, no more than needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.arrays import AnyArray, UInt64s
+from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_header
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store_file import BLOCK_BYTES
+from tokenloom.storage.versions.published import check_header, version_path
+from tokenloom.storage.versions.retirement import refuse_deleted
+
+if TYPE_CHECKING:
+    from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
+
+
+@dataclass(frozen=True)
+class StoredShard:
+    """A shard in its store: its entry in the manifest, and what is read of its two files.
+
+    All that reads raises StoreError if a file is missing or can't be read, VersionDeleted if gc deleted the version,
+    and FormatError if a file is damaged, or not the one that the manifest lists.
+    """
+
+    store: Store
+    version: str
+    entry: ShardEntry
+
+    @property
+    def place(self) -> str:
+        """The local path or URL of the shard, for messages."""
+        return self.store.place(version_path(self.version, self.entry.name))
+
+    @property
+    def table_place(self) -> str:
+        """The local path or URL of its document table, for messages."""
+        return self.store.place(version_path(self.version, self.entry.docs_name))
+
+    @cached_property
+    def header(self) -> ShardHeader:
+        """The header of the shard."""
+        with self._naming_missing(self.entry.name):
+            header = read_header(self.store, version_path(self.version, self.entry.name))
+        check_header(header, self.entry, self.place)
+        return header
+
+    @cached_property
+    def offsets(self) -> UInt64s:
+        """The document offsets, (num_documents + 1,), whose checksum is verified: 8 bytes a document are read."""
+        data = self._read(self.header.offsets_start, self.header.file_bytes)
+        return checked_offsets(data, self.header, self.place)
+
+    def first_offsets(self, num_documents: int) -> UInt64s:
+        """Return the offsets of the first documents, (num_documents + 1,), whose checksum is not verified."""
+        start = self.header.offsets_start
+        return np.frombuffer(self._read(start, start + 8 * (num_documents + 1)), "<u8")
+
+    def tokens(self, start: int, end: int) -> AnyArray:
+        """Return the tokens [start, end) of the shard, (end - start,), whose checksum is not verified."""
+        first, width = self.header.tokens_start, self.header.token_bytes
+        return np.frombuffer(self._read(first + start * width, first + end * width), self.header.dtype)
+
+    def table(self, num_inputs: int, block_bytes: int = BLOCK_BYTES) -> DocumentTable:
+        """Open the document table; damage may be found later, when a batch is read.
+
+        Args:
+            num_inputs: how many inputs the version has.
+            block_bytes: to read at once.
+        """
+        from tokenloom.storage.formats.document_table import DocumentTable  # pyarrow, which training does without
+
+        path = version_path(self.version, self.entry.docs_name)
+        with self._naming_missing(self.entry.docs_name):
+            return DocumentTable(self.store, path, self.entry.documents, num_inputs, block_bytes)
+
+    def check_rows(self, rows: DocumentColumns, offsets: UInt64s) -> None:
+        """Raise FormatError if n rows of the table are not where (n + 1,) offsets of the shard say."""
+        if not (np.array_equal(rows.start, offsets[:-1]) and np.array_equal(rows.start + rows.num_tokens, offsets[1:])):
+            raise self.wrong_table()
+
+    def wrong_table(self) -> FormatError:
+        """Return the error for a document table that contradicts the shard."""
+        return FormatError(f"{self.table_place}: it is not the document table of its shard; restore it")
+
+    def _read(self, start: int, end: int) -> bytes:
+        with self._naming_missing(self.entry.name):
+            return self.store.read_range(version_path(self.version, self.entry.name), start, end)
+
+    @contextmanager
+    def _naming_missing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            refuse_deleted(self.store, self.version)
+            raise StoreError(
+                f"{self.store.place(version_path(self.version, name))}: missing from a published version; "
+                f"`tokenloom verify {self.store.root}@{self.version}` says what to do"
+            ) from error

@@ -1,0 +1,58 @@
+"""The part of a version's spec that says which documents the version has, and in which order and split.
+
+The manifest leaves defaults out, and a store may hold a manifest that no build wrote: values are checked here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.keys import DEFAULT_SHARES, SEED_SPACE
+from tokenloom.storage.formats.manifest import NAME, Manifest
+from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+
+
+class SplitShare(NamedTuple):
+    """A split, and its share of the documents."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRules:
+    """Which documents are left out; `exclude` is the SHA-256 of a list of contents."""
+
+    min_chars: int = 1
+    max_chars: int | None = None
+    deduplicate: bool = True
+    exclude: str | None = None
+    transform: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpec:
+    """What lookups, comparisons and moves of tags read of a spec; `limit` is that of a try-out."""
+
+    seed: int = 0
+    splits: tuple[SplitShare, ...] = tuple(map(SplitShare._make, DEFAULT_SHARES))
+    documents: DocumentRules = DocumentRules()
+    limit: int | None = None
+
+
+def version_spec(store: Store, manifest: Manifest) -> VersionSpec:
+    """Return the spec in a version's manifest; raises FormatError for values that no build writes."""
+    try:
+        found = decode_record(VersionSpec, manifest.spec)
+        if not 0 <= found.seed < SEED_SPACE:
+            raise Mismatch("seed", "in [0, 2**56)")
+        if "train" not in dict(found.splits) or not all(0 <= split.share <= 1 for split in found.splits):
+            raise Mismatch("splits", "shares in [0, 1], among them that of train")
+    except Mismatch as error:
+        place = store.place(version_path(manifest.version, NAME))
+        raise FormatError(f"{place}: {error.inside('spec')}; restore it") from error
+    return found

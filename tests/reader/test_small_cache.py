@@ -1,0 +1,126 @@
+"""A cache that is smaller than a split: readers close what they do not need, and never wait for themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.reader.oracle import assert_same, make_store
+from tests.reader.test_blocks_reading import make_blocks_store, run_forked
+from tests.reader.test_remote_reading import Published, assert_all_same, epoch, loader_of, published_in_memory
+from tokenloom.reader import producer
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.evaluation import EvaluationPass
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.mixture import Mixture
+from tokenloom.storage.cache.cache_files import CacheFiles
+from tokenloom.storage.cache.shard_cache import ShardCache
+
+_T = 16
+_NUM_SHARDS = 12
+pytestmark = pytest.mark.timeout(60)  # the fault would be to wait forever
+
+
+@pytest.fixture(scope="module")
+def by_blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    """Six shards, the largest of a fifth of the split, that can be read by blocks."""
+    with published_in_memory(make_blocks_store(tmp_path_factory.mktemp("small")), "small") as found:
+        yield found
+
+
+def small_cache(published: Published, folder: Path, share: float = 1.0) -> ShardCache:
+    """Return a cache with room for so many of the largest shard."""
+    return ShardCache(folder, int(share * max(path.stat().st_size for path in published.shards)))
+
+
+# ---- access="range" holds nothing that something else needs
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_single_blocks_are_read_with_a_cache_for_one_shard(packing: str, by_blocks: Published, tmp_path: Path) -> None:
+    local = TokenDataset(by_blocks.reference, seq_len=_T, packing=packing)
+    data = by_blocks.open(small_cache(by_blocks, tmp_path), packing=packing, access="range")
+    used = CacheFiles(tmp_path, None).used
+    spread = range(0, len(local), len(local) // 12)
+    for sample, index in zip(data.__getitems__([*spread]), spread, strict=True):  # a batch from all shards
+        assert sample["input_ids"].tolist() == local[index]["input_ids"].tolist() == data[index]["input_ids"].tolist()
+        assert data.shards.num_bytes <= used() <= (data.files.cache.limit_bytes or 0)  # type: ignore[union-attr]
+    assert data.packing_shares() == local.packing_shares()
+    assert_all_same(list(EvaluationPass(data, 4)), list(EvaluationPass(local, 4)))
+    assert len(data.shards) == 0  # a loader that has ended holds no space
+
+
+@pytest.mark.parametrize("order", ["block", "full"])
+def test_a_training_and_an_evaluation_share_a_cache_for_one_shard(
+    order: str, by_blocks: Published, tmp_path: Path
+) -> None:
+    training, evaluation = (
+        by_blocks.open(small_cache(by_blocks, tmp_path), access=access) for access in ("mmap", "range")
+    )
+    local = TokenDataset(by_blocks.reference, seq_len=_T)
+    expected = loader_of(local, order=order, lanes=2)
+    for batch, _ in zip(loader_of(training, order=order, lanes=2), range(6), strict=False):
+        assert_same(batch, next(expected))
+        assert evaluation[5]["input_ids"].tolist() == local[5]["input_ids"].tolist()
+
+
+@pytest.mark.parametrize("access", ["mmap", "range"])
+def test_a_mixture_reads_with_a_cache_for_one_shard(access: str, by_blocks: Published, tmp_path: Path) -> None:
+    options = {"access": access, "labels": "same"}
+    datasets = [by_blocks.open(small_cache(by_blocks, tmp_path), **options) for _ in range(2)]
+    local = TokenDataset(by_blocks.reference, seq_len=_T, labels="same")
+    found, expected = (
+        TokenLoader(Mixture({"a": (one, 1.0), "b": (other, 2.0)}), 4, seed=3, rank=0, world_size=1)
+        for one, other in (datasets, (local, local))
+    )
+    for batch, other, _ in zip(found, expected, range(20), strict=False):
+        assert_same(batch, other)
+
+
+def test_processes_read_single_blocks_with_a_cache_for_one_shard(by_blocks: Published, tmp_path: Path) -> None:
+    def read(rank: int) -> None:
+        data = by_blocks.open(small_cache(by_blocks, tmp_path, 1.5), access="range")
+        options = {"order": "sequential", "rank": rank, "world_size": 2}
+        local = TokenDataset(by_blocks.reference, seq_len=_T)
+        assert_all_same(epoch(data, **options), epoch(local, **options))
+        if rank == 0:
+            run_forked(lambda: read(1))  # while this process is alive
+
+    run_forked(lambda: read(0))
+
+
+# ---- the disk
+
+
+def mapped_and_removed(folder: Path) -> int:
+    """Return the bytes of files that were removed from a folder and are still mapped by this process."""
+    sizes = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if found := re.match(r"(\w+)-(\w+) \S+ \w+ \S+ (\d+) +(.*) \(deleted\)$", line):
+            start, end, inode, path = found.groups()
+            if path.startswith(str(folder)):
+                sizes[inode] = int(end, 16) - int(start, 16)
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize(("with_blocks", "packing"), [(False, "concat"), (True, "concat"), (False, "best_fit")])
+def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_need(
+    with_blocks: bool, packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "_WINDOW_ROWS", 32)
+    reference = make_store(tmp_path / "store", [10_000 + i for i in range(_NUM_SHARDS)], with_blocks=with_blocks)
+    with published_in_memory(reference, "removed") as published:
+        largest = max(path.stat().st_size for path in published.shards)
+        data = published.open(small_cache(published, tmp_path / "cache", 4), packing=packing)
+        expected = iter(loader_of(TokenDataset(reference, seq_len=_T, packing=packing), lanes=2))
+        for number, batch in enumerate(loader_of(data, lanes=2, prefetch=0)):
+            assert_same(batch, next(expected))
+            if number % 20 == 0:
+                assert mapped_and_removed(tmp_path) <= 1.2 * 2 * largest  # whole pages, of two lanes
+    assert data.files.cache is not None
+    assert data.files.cache.stats()["evictions"] >= _NUM_SHARDS - 4
+    # Shards in use are removed last. A lane may begin inside a shard, whose other part it reads at the end.
+    assert data.files.cache.stats()["downloads"] <= _NUM_SHARDS + 2

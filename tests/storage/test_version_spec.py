@@ -1,0 +1,63 @@
+"""The spec in a manifest is read with the defaults of a build's spec; one that no build wrote is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders.datasets import make_spec
+from tests.builders.manifests import empty_manifest
+from tests.builders.memory_store import MemoryStore
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.manifest import read_manifest
+from tokenloom.storage.versions.version_spec import VersionSpec, version_spec
+
+_SOURCE = {"kind": "jsonl", "path": "/in/a.jsonl"}
+
+
+def read(spec: dict[str, Any]) -> VersionSpec:
+    """Return what is read of a version's spec."""
+    value = empty_manifest("data", "a" * 16)
+    value["spec"] |= spec
+    return version_spec(MemoryStore(), read_manifest(sign(value), "manifest"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {
+            "seed": 2**53 - 1,
+            "splits": {"test": 0.25, "train": 0.75},
+            "documents": {"deduplicate": False, "min_chars": 5, "max_chars": 9},
+            "limit": 3,
+        },
+    ],
+)
+def test_it_has_the_values_and_defaults_of_the_spec_of_the_build(fields: dict[str, Any]) -> None:
+    spec = make_spec("store", [_SOURCE], **fields)
+    found = read(spec.identity())
+    assert (found.seed, found.limit) == (spec.seed, spec.limit)
+    assert list(found.splits) == spec.split_shares()
+    for name in ("deduplicate", "min_chars", "max_chars", "exclude", "transform"):
+        assert getattr(found.documents, name) == getattr(spec.documents, name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"seed": "0"}, "spec.seed must be an integer"),
+        ({"seed": 2**56}, r"spec.seed must be in \[0, 2\*\*56\)"),
+        ({"documents": []}, "spec.documents must be an object"),
+        ({"documents": {"deduplicate": 1}}, "spec.documents.deduplicate must be true or false"),
+        ({"splits": [["train"]]}, r"spec.splits\[\] must be a list of 2 values"),
+        ({"splits": [["test", 1]]}, r"spec.splits must be shares in \[0, 1\], among them that of train"),
+        ({"splits": [["train", 2]]}, r"spec.splits must be shares in \[0, 1\], among them that of train"),
+        ({"limit": -0.5}, "spec.limit must be an integer"),
+    ],
+)
+def test_a_spec_that_no_build_wrote_is_refused(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=rf"versions/a{{16}}/manifest\.json: {message}; restore it"):
+        read(spec)
