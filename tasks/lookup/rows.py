@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +46,8 @@ def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, 
         names = first_of([tables.inputs[number].source for number in numbers])
         raise InputError(f"{path}: several sources have this path: {names}; give one with --source")
     entry = tables.inputs[numbers[0]]
+    if reason := _of_another_path(tables, entry):
+        return Lookup("no_such_row", reason, [], [])
     if reason := _quarantined(tables, entry, row):
         return Lookup("quarantined", reason, [], [])
     try:
@@ -97,6 +101,16 @@ def _scanned(tables: VersionTables, number: int, row: int, why: str) -> Lookup:
         f"but can't be read: {why}; --spec names a spec that says where the sources are now"
     )
     return Lookup("not_found", reason, [], [])
+
+
+def _of_another_path(tables: VersionTables, entry: InputEntry) -> str:
+    """Return why a file has no rows of its own, "" if it has: with `take`, they are counted through all files."""
+    sources: Any = tables.manifest.spec.get("sources", [])
+    takes = {source["name"] for source in sources if source.get("take") is not None}
+    first = next(each.path for each in tables.inputs if each.source == entry.source)
+    if entry.source not in takes or entry.path == first:
+        return ""
+    return f"{entry.source} has `take`: its rows are counted through all of its files, and have the path {first}"
 
 
 def _quarantined(tables: VersionTables, entry: InputEntry, row: int) -> str:

@@ -17,6 +17,7 @@ from tokenloom.storage.work.assignment import CANDIDATES
 from tokenloom.tasks.retention.survey import VersionStatus, users_of, version_files
 
 _EXTEND_SECONDS, _LAST_SECONDS = 300.0, 600.0  # retirement.CLAIM_SECONDS is the time after which others may continue
+_NO_FILE = "none"  # no file of a version has this name
 FILES_AT_ONCE = 1000  # deleted in one request, where the store can
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
 
@@ -72,6 +73,7 @@ def delete_version(store: Store, status: VersionStatus, now: float) -> int:
         FormatError: the newest entry of a tag is damaged.
         StoreError: the store can't be read or written.
     """
+    store.remove(version_path(status.version, _NO_FILE))  # a link out of the store is refused before the claim
     _look_again(store, status, now)
     claim = _Claim(store, status.version, status.entry_number)
     files = version_files(store, status.version)

@@ -83,7 +83,7 @@ def _decide(status: VersionStatus, policy: Policy, now: float, *, is_last: bool)
 def _decide_deleting(status: VersionStatus, now: float) -> Decision:
     age = now - (status.entry_time or now)
     if age < CLAIM_SECONDS:
-        why = f"another gc has been deleting it since {shown_age(age)}; if it was killed, "
+        why = f"another gc has been deleting it for {shown_age(age)}; if it was killed, "
         return Decision(status, Action.KEEP, f"{why}a run in {shown_age(CLAIM_SECONDS - max(0.0, age))} continues")
     return Decision(status, Action.DELETE, "a gc that was deleting it was killed")
 

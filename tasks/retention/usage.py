@@ -41,8 +41,8 @@ class DatasetUsage:
     """The space that a dataset uses, in bytes.
 
     `candidates` are the records of builds in work/, also of published versions; `other` is everything else: tags,
-    leases, records. `gc_frees` is what a run of gc would free now. `damage` names the damaged log that
-    stops gc, if there is one.
+    leases, records. `gc_frees` is what a run of gc would free now. `damage` names the damaged log that stops gc, if
+    there is one.
     """
 
     dataset: str

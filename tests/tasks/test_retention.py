@@ -244,6 +244,21 @@ def test_folders_disappear_from_a_local_store(files: dict[str, bytes], tmp_path:
     assert store.names("work/candidates") == [latest]
 
 
+def test_a_version_that_is_a_link_out_of_the_store_stays_usable(files: dict[str, bytes], tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "data")
+    for path, data in files.items():
+        store.replace(path, data, durable=False)
+    other, _ = versions_of(store)
+    folder = store.local(f"versions/{other}")
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    collect(store, RUTHLESS)
+    with pytest.raises(StoreError, match="leads out of it"):
+        collect(store, RUTHLESS)
+    assert newest_retirement(store, other).state == RETIRED  # type: ignore[union-attr]
+    assert (tmp_path / "elsewhere" / "manifest.json").exists()
+
+
 def test_usage_names_no_lease_that_has_ended(store: MemoryStore) -> None:
     _, used = versions_of(store)
 

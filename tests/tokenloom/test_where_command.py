@@ -230,6 +230,20 @@ def test_a_row_without_a_text_that_the_filter_leaves_out_is_filtered(tmp_path: P
     assert found == ["filtered", "filtered", "found"]
 
 
+def test_rows_of_a_source_with_take_have_the_path_of_its_first_file(tmp_path: Path, run: Run) -> None:
+    for number in range(2):
+        write_parquet(tmp_path / "set" / f"train-0000{number}-of-00002.parquet", [f"{number} {i}" for i in range(5)])
+    source = {"kind": "huggingface", "name": str(tmp_path / "set"), "take": 8}
+    spec = make_spec(tmp_path / "store", [source], splits={"train": 1.0})
+    reference = f"{spec.store}/data@{build(spec).version}"
+    first, second = (f"train-0000{number}-of-00002.parquet" for number in range(2))
+    found = run("where", reference, "--path", first, "--row", 6)
+    assert (found["status"], found["documents"][0]["content"]) == ("found", _content("1 1"))
+    found = run("where", reference, "--path", second, "--row", 6)
+    assert found["status"] == "no_such_row"
+    assert found["reason"].endswith(f"counted through all of its files, and have the path {first}")
+
+
 def test_a_path_that_is_no_input_is_answered_with_one_that_is_close(built: Built, run: Run) -> None:
     for path in ("new.parquet", f"{built.folder}/news.parquet"):
         found = _by_row(run, built, path, 0)
