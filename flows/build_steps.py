@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
-from tokenloom.flows.version_report import with_report
+from tokenloom.flows.version_report import import_for_reports, with_report
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
@@ -95,6 +95,8 @@ def _build(
     plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, start: float, lease: Lease
 ) -> BuildResult:
     """Build and publish a version on which this build holds a lease."""
+    if plan.spec.report:
+        import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
     repairs: Counter[str | None] = Counter()
@@ -105,7 +107,7 @@ def _build(
     while True:
         try:
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded, lease)
-            return with_report(plan, finish_build(plan, start, published, encoded))
+            return with_report(plan, finish_build(plan, start, published, encoded), run_each)
         except WorkError as error:
             repairs[error.spill_name] += 1
             if repairs[error.spill_name] > MAX_REPAIRS:

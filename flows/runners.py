@@ -24,6 +24,7 @@ from tokenloom.errors import SpecError, TokenloomError, WorkerLost
 from tokenloom.flows import forks  # noqa: F401  (forks of a process that ran a flow)
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.runs import log_filter  # noqa: F401  (filters the log of a cluster's worker)
+from tokenloom.flows.version_report import STEP as REPORT_STEP
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
@@ -151,6 +152,8 @@ def _submit_all(
 
     Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
     """
+    if name == REPORT_STEP:
+        return [call() for _, call in calls]
     name = step_label(name)
     named = _run.with_options(name=name, task_run_name=name + " {label}")
     slots = threading.Semaphore(max(1, num_workers))

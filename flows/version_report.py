@@ -2,44 +2,89 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import TokenloomError, message_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, report_path
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.steps import RunEach
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
     from tokenloom.tasks.publish import BuildResult
+    from tokenloom.tasks.report.figures import VersionFigures
+
+STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build
 
 
-def with_report(plan: BuildPlan, result: BuildResult) -> BuildResult:
+def import_for_reports() -> None:
+    """Begin to import what draws a report in a thread, while this process waits for its workers; return at once."""
+    threading.Thread(target=_import, name="imports for the report").start()
+
+
+def _import() -> None:
+    with contextlib.suppress(ImportError):  # whoever writes the report says so
+        from tokenloom.tasks.report.page import page_template
+
+        page_template()
+
+
+def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None = None) -> BuildResult:
     """Return the result with the place of the version's report, which is written if the version is new or has none.
 
     A version that was found published has none if the build that published it was killed before it wrote the report.
+    With `run_each`, a worker collects the figures: it has the tokenizer.
     """
-    return replace(result, report=_report(plan.store, plan.version, result.published)) if plan.spec.report else result
+    if not plan.spec.report:
+        return result
+    collect = partial(_collect, plan.store, plan.version)
+    if run_each is not None:
+        collect = partial(_collect_in_worker, plan, run_each)
+    return replace(result, report=_report(plan.store, plan.version, result.published, collect))
+
+
+def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
+    from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
+
+    job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
+    figures: VersionFigures = run_each(STEP, collect_for_build, [(plan.version, job)])[0]
+    return figures
+
+
+def _collect(store: Store, version: str) -> VersionFigures:
+    from tokenloom.tasks.report.collect import collect_figures
+
+    return collect_figures(store, load_manifest(store, version))
 
 
 def report_of_candidate(store: Store, version: str, published: bool) -> str | None:
     """Return the place of a candidate's report, written as by with_report; None with `report: false`."""
     build = find_build_record(store, version)
-    return None if build and build.spec.get("report") is False else _report(store, version, published)
+    return (
+        None
+        if build and build.spec.get("report") is False
+        else _report(store, version, published, partial(_collect, store, version))
+    )
 
 
-def _report(store: Store, version: str, is_new: bool) -> str | None:
+def _report(store: Store, version: str, is_new: bool, collect: Callable[[], VersionFigures]) -> str | None:
     path = report_path(version)
-    return store.place(path) if not is_new and store.exists(path) else _write(store, version)
+    return store.place(path) if not is_new and store.exists(path) else _write(store, version, collect)
 
 
-def _write(store: Store, version: str) -> str | None:
+def _write(store: Store, version: str, collect: Callable[[], VersionFigures]) -> str | None:
     """Write the report and return its place; None, with a message that says why, if that is not possible."""
     try:
-        from tokenloom.tasks.report.writing import make_report, write_report  # only this needs the packages that draw
+        from tokenloom.tasks.report.page import render_page  # late: only this needs the packages that draw
+        from tokenloom.tasks.report.writing import write_report
 
-        return write_report(store, version, make_report(store, load_manifest(store, version)))
+        return write_report(store, version, render_page(collect()).encode())
     except ModuleNotFoundError as error:
         why = f"it needs the package {error.name!r}: pip install 'tokenloom[build]'"
     except (TokenloomError, OSError) as error:

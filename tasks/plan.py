@@ -29,8 +29,9 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tokenizers import Tokenizer, load_tokenizer, pinned_fields
+from tokenloom.tokenizers import pinned_fields
 from tokenloom.tokenizers.fast.choice import may_use
+from tokenloom.tokenizers.identity import TokenizerIdentity, identify
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -94,7 +95,7 @@ class BuildPlan:
 
 
 def plan_build(spec: BuildSpec) -> BuildPlan:
-    """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
+    """Plan a build, without its partitions. Writes nothing but remembered fingerprints and tokenizers.
 
     Args:
         spec: with absolute paths (BuildSpec.resolve).
@@ -112,7 +113,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     pinned = pinned_fields(spec.tokenizer.model_dump())
     spec = spec.model_copy(update={"tokenizer": spec.tokenizer.model_copy(update=pinned)})
     definition = spec.tokenizer.model_dump()
-    tokenizer = load_tokenizer(definition)
+    tokenizer, tokenizer_files = identify(definition)
     inputs, left_out = list_inputs(spec, store)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
@@ -132,7 +133,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         seen_tag_number=tags.newest_number(store, tag),
         tokenizer=_tokenizer_entry(tokenizer),
         definition=definition,
-        tokenizer_files=tokenizer.files,
+        tokenizer_files=tokenizer_files,
         backend=tokenizer.backend,
         eot=tokenizer.eot,
         eot_of_config="eot" in pinned,
@@ -150,7 +151,7 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str,
     return identity
 
 
-def _tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
+def _tokenizer_entry(tokenizer: TokenizerIdentity) -> TokenizerEntry:
     return TokenizerEntry(
         kind=tokenizer.kind,
         name=tokenizer.name,

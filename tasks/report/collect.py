@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from tokenloom.errors import StoreError
@@ -12,19 +15,41 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
+from tokenloom.tokenizers import Tokenizer
 
 _MAX_ENTRIES = 100  # of a tag's log that are searched for the version, the newest first
 
 
-def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
+@dataclass(frozen=True)
+class FiguresJob:
+    """A version that was just published, and the tokenizer of its build; see load_job_tokenizer."""
+
+    store: Store
+    version: str
+    definition: dict[str, Any]
+    fingerprint: str
+
+
+def collect_for_build(job: FiguresJob) -> VersionFigures:
+    """Return the figures of a version in a worker of its build, which has the tokenizer in memory.
+
+    Raises as collect_figures, and TokenizerError as load_job_tokenizer.
+    """
+    tokenizer = load_job_tokenizer(job.definition, job.fingerprint)
+    return collect_figures(job.store, load_manifest(job.store, job.version), tokenizer)
+
+
+def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | None = None) -> VersionFigures:
     """Return the figures of a version.
 
     Args:
         store: the dataset's store.
         manifest: the manifest of the version.
+        tokenizer: decodes its tokens; None to load it, if that is possible here.
 
     Raises:
         FormatError: a file of the version is damaged.
@@ -35,7 +60,7 @@ def collect_figures(store: Store, manifest: Manifest) -> VersionFigures:
     statistics = build.statistics if build else None
     if statistics is None or not _fit(manifest, statistics):
         statistics = statistics_of_tables(store, manifest, inputs)
-    tokenizer = version_decoder(store, manifest)
+    tokenizer = tokenizer or version_decoder(store, manifest)
     if tokenizer is None:
         notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
     if build is None:

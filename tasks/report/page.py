@@ -30,7 +30,7 @@ def render_page(figures: VersionFigures) -> str:
 
 def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int) -> str:
     manifest = figures.manifest
-    return _template().render(
+    return page_template().render(
         max_rows=max_rows,
         title=f"{manifest.dataset} {manifest.version}: tokenloom report",
         style=Markup(_read("style.css")),
@@ -73,7 +73,8 @@ def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
 
 
 @lru_cache(maxsize=1)
-def _template() -> Template:
+def page_template() -> Template:
+    """Return the template of a page, compiled once a process."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, keep_trailing_newline=True
     )

@@ -29,13 +29,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
 from tokenloom.tokenizers.patterns import CONTRACTION, KEEPS_MATCHES, MIXED_WORDS
+
+if TYPE_CHECKING:  # fast encoders of other kinds do without it
+    import tokenizers
 
 PART_BYTES = 250_000
 _WINDOW_BYTES = 10_000

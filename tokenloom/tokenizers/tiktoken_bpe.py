@@ -201,6 +201,18 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     return TiktokenTokenizer(encoding, name, known_eot if eot is None else str(eot), definition.get("bos"), contents)
 
 
+def deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
+    """Return the files, by fixed names, that decide with the library what a definition is.
+
+    The library has the SHA-256 of the files of its own encodings. None for an encoding of a plugin, whose content may
+    change without them.
+
+    Raises TokenizerError if a file can't be read.
+    """
+    of_plugins = set(tiktoken.list_encoding_names()) - set(openai_public.ENCODING_CONSTRUCTORS)
+    return None if of_plugins & {definition.get("name"), definition.get("pattern")} else _read_files(definition)
+
+
 def _by_id(encoding: tiktoken.Encoding) -> list[str]:
     """Return the special tokens in the order of their ids."""
     return sorted(encoding.special_tokens_set, key=encoding.encode_single_token)

@@ -70,16 +70,16 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """See Library.make_encoder."""
     if tokenizer.kind == "sentencepiece":
         return _for_sentencepiece(cast("SentencePieceTokenizer", tokenizer))
-    check_parts(tokenizer)
-    assert isinstance(tokenizer, TiktokenTokenizer | HuggingFaceTokenizer)
-    if isinstance(tokenizer, TiktokenTokenizer):
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        content = bare_content(tokenizer.files[FILE])  # checks its parts
+        data = json.dumps(content).encode()
+        encoder, spellings = _Encoder(lambda: gigatoken.Tokenizer.from_json(data)), routed_spellings(content)
+    else:
+        check_parts(tokenizer)
+        assert isinstance(tokenizer, TiktokenTokenizer)
         lines = [b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items()]
         pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
         encoder, spellings = _Encoder(lambda: _from_ranks(ranks, pattern)), []
-    else:
-        content = bare_content(tokenizer.files[FILE])
-        data = json.dumps(content).encode()
-        encoder, spellings = _Encoder(lambda: gigatoken.Tokenizer.from_json(data)), routed_spellings(content)
     return FastEncoder(NAME, encoder.encode_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
 
 

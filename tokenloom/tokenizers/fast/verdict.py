@@ -6,19 +6,15 @@ which a library may choose its code; a cache can be in a home folder that severa
 
 from __future__ import annotations
 
-import hashlib
-import os
-import uuid
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_files import translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.machine_records import find_machine_record, machine_record_path, write_machine_record
 
 _PROBE_FORMAT = 3  # of the verdicts, and of the texts that the probe compares
 
@@ -46,7 +42,7 @@ def verdict_path(tokenizer: Tokenizer, library: str) -> Path:
     The fingerprint covers `eot` and `bos` too, as only the reference refuses those that ordinary text also encodes to.
     """
     what = f"{_PROBE_FORMAT}\n{tokenizer.fingerprint}\n{tokenizer.backend}\n{library}\n{_vector_instructions()}"
-    return default_cache_folder() / "tokenizers" / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
+    return machine_record_path(what)
 
 
 @cache
@@ -62,11 +58,8 @@ def _vector_instructions() -> str:
 
 def read_verdict(path: Path, fingerprint: str) -> Verdict | None:
     """Return the verdict in a file; None if it is missing, damaged or about another tokenizer."""
-    try:
-        verdict = read_signed_record(path.read_bytes(), str(path), Verdict)
-    except (OSError, FormatError):
-        return None
-    return verdict if verdict.fingerprint == fingerprint else None
+    verdict = find_machine_record(path, Verdict)
+    return verdict if verdict and verdict.fingerprint == fingerprint else None
 
 
 def failures_path(path: Path) -> Path:
@@ -95,10 +88,4 @@ def check_cache() -> None:
 
 def write_verdict(path: Path, verdict: Verdict) -> None:
     """Write a verdict atomically; raises OSError if the cache can't be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.write_bytes(sign_record(verdict))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_machine_record(path, verdict)

@@ -1,0 +1,103 @@
+"""What a plan needs to know of a tokenizer, remembered by this machine.
+
+Loading a vocabulary takes 0.2 to 0.4 s, half of a build that finds its version published. A record is found by a hash
+of all that decides it: the definition, the content of its files, the installed library (the checksums of its files,
+as its package lists them), and our own modules. So a record can be missing, but not out of date. A build that encodes
+does not rely on it either: each worker loads the tokenizer, and compares its fingerprint with the plan's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from tokenloom.errors import StoreError, TokenizerError
+from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.machine_records import find_machine_record, machine_record_path, write_machine_record
+
+_FORMAT = 1  # of the records
+_LIBRARIES = {"tiktoken": "tiktoken", "huggingface": "tokenizers", "sentencepiece": "sentencepiece"}
+_FILES = {"huggingface": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # of a definition that has a path
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerIdentity:
+    """What a tokenizer is, without its vocabulary; see Tokenizer for the fields, and ReferenceTokenizer for `eot`."""
+
+    kind: str
+    name: str
+    vocab_size: int
+    eot_id: int
+    fingerprint: str
+    backend: str
+    eot: str | None
+
+
+def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str, bytes]]:
+    """Return what a tokenizer is, and its files (`Tokenizer.files`); loads it unless this machine remembers it.
+
+    Args:
+        definition: see load_tokenizer; with its pinned_fields.
+
+    Raises TokenizerError as load_tokenizer.
+    """
+    files = _deciding_files(definition)
+    path = None if files is None else _record_path(definition, files)
+    if path is not None and files is not None and (known := find_machine_record(path, TokenizerIdentity)):
+        return known, files
+    tokenizer = load_tokenizer(definition)
+    identity = TokenizerIdentity(
+        kind=tokenizer.kind,
+        name=tokenizer.name,
+        vocab_size=tokenizer.vocab_size,
+        eot_id=tokenizer.eot_id,
+        fingerprint=tokenizer.fingerprint,
+        backend=tokenizer.backend,
+        eot=tokenizer.eot,
+    )
+    if path is not None and tokenizer.files == files:  # they did not change in between
+        with contextlib.suppress(OSError):  # the next plan loads it again
+            write_machine_record(path, identity)
+    return identity, tokenizer.files
+
+
+def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
+    """Return the files that decide, beside library and definition, what a tokenizer is; None if something else does."""
+    kind = definition.get("kind")
+    try:
+        if kind == "tiktoken":
+            from tokenloom.tokenizers.tiktoken_bpe import deciding_files
+
+            return deciding_files(definition)
+        if kind in _FILES and definition.get("path"):
+            return {_FILES[kind]: Path(definition["path"]).read_bytes()}
+    except (TokenizerError, OSError, ImportError):  # load_tokenizer raises it, with the next step
+        pass
+    return None
+
+
+def _record_path(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> Path | None:
+    """Return where the record of a tokenizer is; None if not all that decides it is known, or there is no cache."""
+    try:
+        library = distribution(_LIBRARIES[definition["kind"]]).read_text("RECORD")
+        modules = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+        decides = {
+            "format": _FORMAT,
+            "definition": dict(definition),
+            "files": {name: _sha256(data) for name, data in files.items()},
+            "library": library,
+            "modules": [_sha256(data) for data in modules],
+        }
+        return machine_record_path(canonical_json(decides).decode()) if library and modules else None
+    except (PackageNotFoundError, OSError, StoreError):
+        return None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
