@@ -152,7 +152,7 @@ def _submit_all(
 
     Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
     """
-    if name == REPORT_STEP:
+    if name == REPORT_STEP:  # shown in no task run; see there
         return [call() for _, call in calls]
     name = step_label(name)
     named = _run.with_options(name=name, task_run_name=name + " {label}")

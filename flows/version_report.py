@@ -66,11 +66,9 @@ def _collect(store: Store, version: str) -> VersionFigures:
 def report_of_candidate(store: Store, version: str, published: bool) -> str | None:
     """Return the place of a candidate's report, written as by with_report; None with `report: false`."""
     build = find_build_record(store, version)
-    return (
-        None
-        if build and build.spec.get("report") is False
-        else _report(store, version, published, partial(_collect, store, version))
-    )
+    if build and build.spec.get("report") is False:
+        return None
+    return _report(store, version, published, partial(_collect, store, version))
 
 
 def _report(store: Store, version: str, is_new: bool, collect: Callable[[], VersionFigures]) -> str | None:
