@@ -1,9 +1,8 @@
 """Measure how long the smallest commands and imports take, each as a whole process.
 
-    python benchmarks/startup.py [--rounds 25] [--python INTERPRETER] [--json FILE]
+    python benchmarks/startup.py [--rounds 25] [--tokenizer byte] [--python INTERPRETER] [--json FILE]
 
-The input is one parquet file of a few KB, encoded as bytes, so that nothing but starting, planning and ending takes
-time. Rounds are interleaved. The ratio is taken within a round, so it does not change when the speed of the machine
+The input is one parquet file of a few KB, so that nothing but starting, planning and ending takes time. Rounds are interleaved. The ratio is taken within a round, so it does not change when the speed of the machine
 drifts. An editable install is slower to import than a plain one: name the interpreter of a plain one with `--python`.
 """
 
@@ -27,13 +26,13 @@ from figures import Figure, print_table, write_json
 HELP, BUILD, AGAIN, NUMPY, READER = "help", "build", "again", "numpy", "reader"
 
 
-def write_spec(folder: Path) -> tuple[Path, Path]:
+def write_spec(folder: Path, tokenizer: str) -> tuple[Path, Path]:
     """Write an input file and a spec; return the spec and the folder of the store, which does not exist yet."""
     spec, store = folder / "spec.yaml", folder / "store"
     pq.write_table(pa.table({"text": [f"text {i}" for i in range(100)]}), folder / "texts.parquet")
     spec.write_text(
         f"dataset: bench\nstore: {store}\nsources: [{{kind: parquet, path: {folder}/texts.parquet}}]\n"
-        "tokenizer: {kind: byte}\n"
+        f"tokenizer: {tokenizer}\n"
     )
     return spec, store
 
@@ -49,9 +48,9 @@ def seconds_of(command: Sequence[str], folder: Path) -> float:
     return time.perf_counter() - begin
 
 
-def measure(python: str, folder: Path, rounds: int) -> list[Figure]:
+def measure(python: str, folder: Path, rounds: int, tokenizer: str) -> list[Figure]:
     """Run all commands in turn, after a round that warms the caches of files and imports; return the figures."""
-    spec, store = write_spec(folder)
+    spec, store = write_spec(folder, tokenizer)
     build = [python, "-m", "tokenloom", "build", str(spec), "--direct"]
     commands = {
         HELP: [python, "-m", "tokenloom", "--help"],
@@ -85,11 +84,12 @@ def main() -> None:
     """Run the benchmark that the command line asks for."""
     parser = argparse.ArgumentParser(description="Measure how long the smallest commands and imports take.")
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--tokenizer", default="byte", help="byte, or a name of tiktoken (default: byte)")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of an installation with [build]")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TOKENLOOM_BENCH_DIR")) as name:
-        figures = measure(arguments.python, Path(name), arguments.rounds)
+        figures = measure(arguments.python, Path(name), arguments.rounds, arguments.tokenizer)
     print_table(figures, digits=3)
     if arguments.json:
         write_json(arguments.json, figures)
