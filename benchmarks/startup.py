@@ -2,8 +2,9 @@
 
     python benchmarks/startup.py [--rounds 25] [--tokenizer byte] [--python INTERPRETER] [--json FILE]
 
-The input is one parquet file of a few KB, so that nothing but starting, planning and ending takes time. Rounds are interleaved. The ratio is taken within a round, so it does not change when the speed of the machine
-drifts. An editable install is slower to import than a plain one: name the interpreter of a plain one with `--python`.
+The input is one parquet file of a few KB, so that nothing but starting, planning and ending takes time. Rounds are
+interleaved. The ratio is taken within a round, so it does not change when the speed of the machine drifts. An editable
+install is slower to import than a plain one: name the interpreter of a plain one with `--python`.
 """
 
 from __future__ import annotations
