@@ -11,7 +11,6 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.retirement import refuse_deleted
 
 if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
@@ -54,6 +53,8 @@ def load_manifest(store: Store, version: str) -> Manifest:
     try:
         manifest = read_manifest(store.read(path), store.place(path))
     except FileNotFoundError as error:
+        from tokenloom.storage.versions.retirement import refuse_deleted  # most readers find it
+
         refuse_deleted(store, version)
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     if manifest.version != version:

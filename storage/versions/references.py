@@ -11,7 +11,6 @@ from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
-from tokenloom.storage.versions.retirement import warn_if_retired
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
@@ -90,6 +89,8 @@ def resolve(reference: Reference) -> tuple[Store, Manifest]:
     store, version = find_version(reference)
     manifest = load_manifest(store, version)
     if version == reference.name:  # a tag names no retired version
+        from tokenloom.storage.versions.retirement import warn_if_retired  # for those who name a version
+
         warn_if_retired(store, version)
     return store, manifest
 

@@ -49,7 +49,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 def test_a_run_that_the_api_triggers_publishes_a_version(up: Up) -> None:
     folder = up.folder
     run: Any = run_deployment(
-        "build-dataset/build-dataset", parameters=parameters(folder, "news"), timeout=300, poll_interval=1
+        "build-dataset/build-dataset",
+        parameters=parameters(folder, "news", report=True),
+        timeout=300,
+        poll_interval=1,
     )
     assert run.state.is_completed(), run.state
     (version,) = published_versions(dataset_store(str(folder / "store"), "news"))

@@ -58,12 +58,12 @@ class OpenShards:
         self._notice_fork()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
         shard = self._open.pop(index, None) or self._partial.get(index) or self._take_or_open(index)
-        self._make_room()
         if shard.partial:
             self._partial[index] = shard
         else:
             self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self._open[index] = shard
+        self._close_surplus()
         return shard
 
     def _notice_fork(self) -> None:
@@ -181,8 +181,8 @@ class OpenShards:
         """Open shards and compute their samples on the threads of `pool`; errors are raised when a shard is used."""
         for index in indices:
             if not self.is_known(index):
-                self._make_room()
                 self._ahead[index] = pool.submit(self._open_and_plan, index)
+                self._close_surplus()
 
     def _open_and_plan(self, index: int) -> OpenShard:
         shard = self._open_one(index)
@@ -211,9 +211,12 @@ class OpenShards:
                 self._drop_oldest()
             return self._open_one(index)
 
-    def _make_room(self) -> None:
-        """Close shards until there is room for one more that is open or being opened."""
-        while self._open and len(self._open) + len(self._ahead) >= self._max_open:
+    def _close_surplus(self) -> None:
+        """Close the oldest shards while too many are open or being opened; called after one was added.
+
+        Two threads that made room before they add one could leave one too many.
+        """
+        while len(self._open) > 1 and len(self._open) + len(self._ahead) > self._max_open:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:

@@ -15,7 +15,6 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard import ShardHeader, token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
-from tokenloom.storage.versions.retirement import refuse_deleted
 
 if TYPE_CHECKING:
     from tokenloom.storage.cache.partial_shard import PartialShard
@@ -78,6 +77,8 @@ class ShardFiles:
         try:
             return self._open_or_restore(index, open_path)
         except (StoreError, FormatError):
+            from tokenloom.storage.versions.retirement import refuse_deleted  # most readers find all shards
+
             refuse_deleted(self.store, self._version)
             raise
 
