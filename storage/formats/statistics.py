@@ -84,7 +84,7 @@ def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
 
 
 def add_encoded(parts: Sequence[EncodedCounts]) -> EncodedCounts | None:
-    """Return what was encoded in all parts; None if there is no part. Bytes are None if a part does not say them."""
+    """Return what was encoded in all parts, None if `parts` is empty; bytes are None if one of them has none."""
     if not parts:
         return None
     num_bytes = [part.bytes for part in parts if part.bytes is not None]

@@ -11,31 +11,10 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores.store import Store, StoredFile, cut_short
 
 
-class MemoryStore(Store):
-    """A store in memory; every write gets a time of its own from `clock`, which tests may advance.
-
-    Args:
-        files: the bytes of its files, by path.
-    """
+class _WithoutFolder(Store):
+    """What stores without a folder on this machine have in common."""
 
     is_local = False
-    root = "memory://store/data"
-
-    def __init__(self, files: dict[str, bytes] | None = None) -> None:
-        self.clock = 1_000_000.0
-        self.files = dict.fromkeys(files or {}, (b"", 0.0))
-        for path, data in (files or {}).items():
-            self._write(path, data)
-
-    def _write(self, path: str, data: bytes) -> None:
-        self.clock += 0.001
-        self.files[path] = (data, self.clock)
-
-    def place(self, path: str) -> str:
-        """See Store."""
-        if ".." in path.split("/") or path.startswith("/"):
-            raise StoreError(f"{path!r} would leave the store {self.root}")
-        return f"{self.root}/{path}" if path else self.root
 
     def local(self, path: str) -> None:
         """See Store."""
@@ -53,6 +32,32 @@ class MemoryStore(Store):
     def is_damage(self, error: OSError) -> bool:
         """See Store."""
         return False
+
+
+class MemoryStore(_WithoutFolder):
+    """A store in memory; every write gets a time of its own from `clock`, which tests may advance.
+
+    Args:
+        files: the bytes of its files, by path.
+    """
+
+    root = "memory://store/data"
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.clock = 1_000_000.0
+        self.files = dict.fromkeys(files or {}, (b"", 0.0))
+        for path, data in (files or {}).items():
+            self._write(path, data)
+
+    def _write(self, path: str, data: bytes) -> None:
+        self.clock += 0.001
+        self.files[path] = (data, self.clock)
+
+    def place(self, path: str) -> str:
+        """See Store."""
+        if ".." in path.split("/") or path.startswith("/"):
+            raise StoreError(f"{path!r} would leave the store {self.root}")
+        return f"{self.root}/{path}" if path else self.root
 
     def exists(self, path: str) -> bool:
         """See Store."""
@@ -137,7 +142,7 @@ class MemoryStore(Store):
         """See Store."""
 
 
-class SteppingStore(Store):
+class SteppingStore(_WithoutFolder):
     """A store that calls `step` before each operation. A listing of files is two operations, as that of a large folder.
 
     Args:
@@ -145,31 +150,12 @@ class SteppingStore(Store):
         step: called before each operation.
     """
 
-    is_local = False
-
     def __init__(self, inner: Store, step: Callable[[str], None]) -> None:
         self._inner, self._step, self.root = inner, step, inner.root
 
     def place(self, path: str) -> str:
         """See Store."""
         return self._inner.place(path)
-
-    def local(self, path: str) -> None:
-        """See Store."""
-
-    def creates_exclusively(self) -> bool:
-        """See Store."""
-        return True
-
-    def check_writable(self) -> None:
-        """See Store."""
-
-    def free_bytes(self) -> None:
-        """See Store."""
-
-    def is_damage(self, error: OSError) -> bool:
-        """See Store."""
-        return False
 
     def exists(self, path: str) -> bool:
         """See Store."""

@@ -100,7 +100,7 @@ class ObjectStoreConformance(StoreConformance):
 
 
 def content_type(store: RemoteStore, path: str) -> str | None:
-    """Return what an object store tells a browser about an object."""
+    """Return the content type that a browser gets for an object."""
     info: dict[str, Any] = store._calls.call(store.root, "info", store.place(path))
     return info.get("ContentType") or info.get("contentType") or str(info["content_settings"]["content_type"])
 
