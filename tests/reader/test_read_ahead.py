@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from tests.reader.oracle import make_store
 from tokenloom.reader import TokenDataset, producer
 from tokenloom.reader.feeding import read_ahead
+from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.shards import disk_reads
@@ -92,28 +92,25 @@ def test_blocks_are_read_again_once_the_system_has_evicted_them(
     assert len(reads) > len(set(reads))
 
 
-class _LazyPool:
-    """An executor that runs a call when its result is asked for, as a slow disk would."""
+class _NoThreads:
+    """An executor that runs nothing."""
 
     def __init__(self, *_: object) -> None: ...
 
-    def submit(self, call: Callable[..., object], *args: object) -> Future[object]:
+    def submit(self, *_: object) -> None:
         """See Executor."""
-        return _LazyFuture(call, *args)
 
     def shutdown(self, **_: object) -> None:
         """See Executor."""
 
 
-class _LazyFuture(Future[object]):
-    def __init__(self, call: Callable[..., object], *args: object) -> None:
-        super().__init__()
-        self._call, self._args = call, args
+class _LazyReadAhead(ReadAhead):
+    """Makes a read when it is waited for, as a slow disk would."""
 
-    def result(self, timeout: float | None = None) -> object:
-        if not self.done():
-            self.set_result(self._call(*self._args))
-        return super().result(timeout)
+    def _wait_for_first(self) -> None:
+        while self._planned and self._ended.empty():
+            read_ahead._read_first(self._planned, self._ended)
+        super()._wait_for_first()
 
 
 @pytest.mark.parametrize("order", ["block", "full"])
@@ -124,7 +121,8 @@ def test_blocks_that_were_evicted_are_read_again_before_their_rows_are_copied(
     monkeypatch.setattr(read_ahead, "disk_waits", lambda: (next(waits), 0))
     monkeypatch.setattr(read_ahead, "_CHUNKS_PER_MEASUREMENT", 2)
     monkeypatch.setattr(OpenShards, "forget_blocks", _noted(OpenShards.forget_blocks, events))
-    monkeypatch.setattr(producer, "ThreadPoolExecutor", _LazyPool)
+    monkeypatch.setattr(producer, "ThreadPoolExecutor", _NoThreads)
+    monkeypatch.setattr(producer, "ReadAhead", _LazyReadAhead)
     data = TokenDataset(reference, seq_len=500)
     loader = TokenLoader(data, 2, rank=0, world_size=1, order=order, prefetch=0, num_epochs=1)
     assert sum(1 for _ in loader) == len(loader)
@@ -157,6 +155,25 @@ def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     assert num_reads == 10 if is_cold else num_reads < 10
     num_bytes = loader.stats().bytes_read_ahead
     assert num_bytes > 0.95 * 2 * sum(SHARD_TOKENS) if is_cold else num_bytes == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 8])
+def test_what_a_read_raises_reaches_the_consumer_and_the_next_batch_is_the_same(
+    reference: str, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    data = TokenDataset(reference, seq_len=500)
+    undisturbed = TokenLoader(data, 4, rank=0, world_size=1, prefetch=0, io_threads=0)
+    loader = TokenLoader(data, 4, rank=0, world_size=1, prefetch=prefetch)
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenShards, "read_ahead", _without_memory)
+        with pytest.raises(MemoryError):
+            next(loader)
+    assert next(loader)["input_ids"].equal(next(undisturbed)["input_ids"])
+    loader.close()
+
+
+def _without_memory(self: OpenShards, index: int, start: int, end: int) -> int:
+    raise MemoryError
 
 
 def test_no_threads_read_nothing_ahead(reference: str, events: list[tuple[Any, ...]]) -> None:

@@ -1,7 +1,7 @@
 """Produce the batches of one rank in order, several at a time, on the calling thread.
 
-It looks up the rows of a whole window at once. The first window is one batch, so that the first batch comes soon; each
-window is eight times as long as the one before, up to 16,384 rows.
+It looks up the rows of a whole window at once. The first window is one batch, so that the first batch comes soon; the
+next are longer, up to 16,384 rows, so that the disk seldom waits for the next window.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tokenloom.reader.streams import Stream
 from tokenloom.storage.formats.arrays import Int64s
 
 _WINDOW_ROWS = 2**14  # at most
+_GROWTH = 64  # how many times as long as the one before a window is
+_GROWTH_OPENING = 8  # the same where opening shards is slow: a window waits for its shards
 _WINDOW_TOKENS = 2**25  # at most
 _LOOK_AHEAD = 2**14  # samples of this rank, after a window, whose shards are opened ahead
 
@@ -83,12 +85,14 @@ class Producer:
     def close(self) -> None:
         """End the threads, and cancel their remaining work."""
         if self.is_mine:
+            self._reads.cancel()
             self._pool.shutdown(wait=False, cancel_futures=True)
             for dataset in self._stream.datasets:
                 dataset.end_reading()
 
     def _open_window(self) -> None:
-        num_steps = min(8 * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
+        growth = _GROWTH_OPENING if self._stream.opens_slowly else _GROWTH
+        num_steps = min(growth * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
         with self._times.phase("read"):
             positions = self._steps.positions(self._position, num_steps)

@@ -8,8 +8,10 @@ first need, all of them together; a window whose blocks were read before costs n
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -34,54 +36,100 @@ class _Read(NamedTuple):
     end: int
 
 
+#: the reads that have not begun, in the order of need, and their numbers
+_Planned: TypeAlias = deque[tuple[int, _Read]]
+#: how many bytes came from the disk, or what the read raised
+_Result: TypeAlias = int | BaseException
+_Ended: TypeAlias = "SimpleQueue[tuple[int, _Result]]"
+
+
 class ReadAhead:
     """Reads what the rows of a window need into the system's cache before they are copied.
+
+    Each thread takes the first read that is left. A task of the pool for each of them would cost 40 us, and 0.1 s a
+    window.
 
     Args:
         pool: runs the reads.
         block: the bytes that are read around a row, see block_bytes.
-        io_threads: 0 turns reading ahead off.
+        io_threads: how many threads read; 0 turns reading ahead off.
         times: adds up the seconds waited, and the bytes read.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, block: int, io_threads: int, times: PhaseTimes) -> None:
-        self._pool, self._block, self._enabled, self._times = pool, block, io_threads > 0, times
-        self._running: deque[tuple[int, Future[int]]] = deque()  # by the first row that needs it
+        self._pool, self._block, self._io_threads, self._times = pool, block, io_threads, times
+        self._planned: _Planned = deque()
+        self._ended: _Ended = SimpleQueue()
+        self._results: dict[int, _Result] = {}  # of the reads that ended, by their numbers
+        self._rows: deque[int] = deque()  # of the reads from number `_first` on
+        self._first = 0  # the number of the first read that was not waited for
         self._chunks, self._before = 0, 0
 
     def plan(self, window: RowWindow, first: int = 0) -> None:
         """Begin to read what the rows from `first` on of a window need, in the order of need."""
-        if self._enabled:
-            width = window.form.dtype.itemsize
-            reads = [read for part in window.parts for read in _reads_of(part, first, width, self._block)]
-            for row, shards, shard, start, end in sorted(reads, key=lambda read: read.row):
-                self._running.append((row, self._pool.submit(shards.read_ahead, shard, start, end)))
+        width = window.form.dtype.itemsize
+        parts = window.parts if self._io_threads else ()
+        reads = [read for part in parts for read in _reads_of(part, first, width, self._block)]
+        reads.sort(key=lambda read: read.row)
+        number = self._first + len(self._rows)
+        self._rows.extend(read.row for read in reads)
+        self._planned.extend(enumerate(reads, number))
+        for _ in range(min(self._io_threads, len(reads))):
+            self._pool.submit(_read_all, self._planned, self._ended)
 
     def read(self, end: int) -> None:
         """Wait until what the rows before `end` need is read."""
-        if self._running:
+        if self._rows and self._rows[0] < end:
             with self._times.phase("read"):
-                while self._running and self._running[0][0] < end:
-                    self._times.bytes_read_ahead += self._running.popleft()[1].result()
+                while self._rows and self._rows[0] < end:
+                    self._wait_for_first()
         self._chunks += 1
         if self._chunks % _CHUNKS_PER_MEASUREMENT == 1:
             self._before = _num_waits()
 
     def check(self, window: RowWindow, first: int, end: int) -> None:
         """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""
-        measured = self._enabled and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
+        measured = self._io_threads and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
         if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:
             for part in window.parts:
                 part.shards.forget_blocks()
-            self._cancel()  # those of later rows would come first
+            self.cancel()  # those of later rows would come first
+            while self._rows:
+                self._wait_for_first()
             self.plan(window, end)
 
-    def _cancel(self) -> None:
-        """Cancel what was planned; wait for the few reads that run."""
-        while self._running:
-            _, read = self._running.pop()
-            if not read.cancel():
-                self._times.bytes_read_ahead += read.result()
+    def cancel(self) -> None:
+        """Drop the reads that have not begun; whoever waits for one of them continues."""
+        with suppress(IndexError):
+            while True:
+                number, _ = self._planned.pop()
+                self._ended.put((number, 0))
+
+    def _wait_for_first(self) -> None:
+        while self._first not in self._results:
+            number, result = self._ended.get()
+            self._results[number] = result
+        result = self._results.pop(self._first)
+        if isinstance(result, BaseException):
+            raise result
+        self._times.bytes_read_ahead += result
+        self._first += 1
+        self._rows.popleft()
+
+
+def _read_all(planned: _Planned, ended: _Ended) -> None:
+    """Make reads until none is left; each thread takes the first one."""
+    with suppress(IndexError):
+        while True:
+            _read_first(planned, ended)
+
+
+def _read_first(planned: _Planned, ended: _Ended) -> None:
+    number, read = planned.popleft()
+    try:
+        ended.put((number, read.shards.read_ahead(read.shard, read.start, read.end)))
+    except BaseException as error:  # noqa: BLE001  # who waits for it raises it, whatever it is
+        ended.put((number, error))
 
 
 def _num_waits() -> int:
