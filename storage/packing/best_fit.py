@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,15 @@ class Filling:
     items_per_bin: Int64s  # (num_runs,) of each bin of the run; the last may have fewer
     num_items: Int64s  # (num_runs,)
 
-    def bins(self) -> Int64s:
-        """Return the bin of each item, (sum(num_items),), in the order of packing."""
-        first_items = np.cumsum(self.num_items) - self.num_items
-        in_run = np.arange(int(self.num_items.sum())) - np.repeat(first_items, self.num_items)
-        in_run //= np.repeat(self.items_per_bin, self.num_items)
-        return in_run + np.repeat(self.first_bins, self.num_items)
+    def bins(self, number: AnyDtype) -> AnyArray:
+        """Return the bin of each item, (sum(num_items),) of an integer type, in the order of packing."""
+        num_items = self.num_items
+        first_items = np.cumsum(num_items) - num_items
+        bins: AnyArray = np.arange(int(num_items.sum()), dtype=number)
+        bins -= np.repeat(first_items.astype(number), num_items)
+        bins //= np.repeat(self.items_per_bin.astype(number), num_items)
+        bins += np.repeat(self.first_bins.astype(number), num_items)
+        return bins
 
 
 def fill_bins(sizes: Int64s, counts: Int64s, capacity: int) -> Filling:

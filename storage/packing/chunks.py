@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 
+DECREASING = "the document offsets must not decrease"
 _BLOCK = 2**20  # documents at a time, which bounds the memory
 
 
@@ -23,7 +24,7 @@ def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
         block = offsets[start : start + _BLOCK + 1].astype(np.int64)
         lengths = block[1:] - block[:-1]
         if lengths.min() < 0:
-            raise ValueError("the document offsets must not decrease")
+            raise ValueError(DECREASING)
         yield lengths
 
 
@@ -53,16 +54,21 @@ class Chunks:
 def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, AnyArray]:
     """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
 
-    Both are uint32, or int64 of a shard with 2**32 tokens or more.
+    Both are uint32, or int64 of a shard with 2**32 tokens or more. Raises ValueError if offsets decrease.
     """
     number = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
-    lengths = np.concatenate([np.zeros(0, dtype=np.int64), *length_blocks(offsets)])
-    lengths = lengths[lengths > 0]
-    counts = np.maximum(1, -((1 - lengths) // seq_len))
-    last = np.cumsum(counts) - 1  # the last piece of each document; the others share a token with the next one
-    sizes = np.full(int(counts.sum()), seq_len + 1, number)
-    sizes[last] = lengths - (counts - 1) * seq_len
-    steps = np.full(len(sizes), seq_len, number)
-    steps[last] = sizes[last]
-    ends: AnyArray = np.cumsum(steps, dtype=number)
-    return ends - steps, sizes
+    if (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(DECREASING)
+    bounds = offsets.astype(number)
+    lengths = bounds[1:] - bounds[:-1]
+    if not lengths.all():
+        lengths = lengths[lengths > 0]
+    num_full = (lengths - number(1)) // number(seq_len)
+    counts = np.maximum(num_full + (lengths - num_full * number(seq_len) > 1), number(1))
+    last = np.cumsum(counts, dtype=np.int64) - 1  # of each document; its other pieces share a token with the next one
+    num_pieces = int(counts.sum(dtype=np.int64))
+    steps, sizes = np.full(num_pieces, seq_len, number), np.full(num_pieces, seq_len + 1, number)
+    steps[last] = sizes[last] = lengths - (counts - number(1)) * number(seq_len)
+    starts: AnyArray = np.cumsum(steps, dtype=number)
+    starts -= steps
+    return starts, sizes

@@ -107,29 +107,33 @@ def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> PiecePlan:
     sizes, counts = _count_sizes(lengths)  # full chunks, the largest items, get samples of their own
     filling = fill_bins(sizes[::-1], counts[::-1], seq_len + 1)
     order = _stable_order(number(seq_len + 1) - lengths, seq_len)  # as packed: decreasing sizes, ties by position
-    bins = filling.bins().astype(number)
+    bins = filling.bins(starts.dtype)
     first_of_bin = np.full(filling.num_bins, len(starts), number)
     np.minimum.at(first_of_bin, bins, order.astype(number))
     bins_by_first = _stable_order(first_of_bin, len(starts))  # (num_samples,), as samples are numbered
     sample_of_bin = np.empty(filling.num_bins, number)
     sample_of_bin[bins_by_first] = np.arange(filling.num_bins, dtype=number)
     sample_of_piece = np.empty_like(starts)  # in the order of the shard
-    sample_of_piece[order] = sample_of_bin[bins]
+    sample_of_piece[order] = sample_of_bin.take(bins)
     row_offsets = np.zeros(filling.num_bins + 1, number)
     np.cumsum(np.bincount(bins)[bins_by_first], out=row_offsets[1:])
     by_sample = _stable_order(sample_of_piece, filling.num_bins)
-    return PiecePlan(row_offsets, starts[by_sample], lengths[by_sample])
+    return PiecePlan(row_offsets, starts.take(by_sample), lengths.take(by_sample))
 
 
 def _stable_order(values: AnyArray, largest: int) -> Int64s:
-    """Return np.argsort(values, kind="stable") of (n,) values in [0, largest], `largest` below 2**32.
+    """Return np.argsort(values, kind="stable") of n < 2**32 values in [0, largest], `largest` below 2**32.
 
-    numpy sorts 16 bits by radix, which is several times faster than comparing wider values.
+    numpy sorts 16 bits by radix, and 64 with vector instructions; other types and argsort take several times as long.
+    So wider values are sorted together with their positions.
     """
-    order = np.argsort(values.astype(np.uint16), kind="stable")  # by the low bits
     if largest < 2**16:
-        return order
-    return order[np.argsort((values >> 16).astype(np.uint16)[order], kind="stable")]
+        return np.argsort(values.astype(np.uint16), kind="stable")
+    keys = values.astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys.sort()
+    keys &= np.uint64(2**32 - 1)
+    return keys.view(np.int64)
 
 
 def _compact(values: Int64s, largest: int) -> AnyArray:

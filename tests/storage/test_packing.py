@@ -142,7 +142,7 @@ def test_bins_equal_those_of_best_fit_decreasing(sizes: list[int], capacity: int
     filling = fill_bins(different[::-1], counts[::-1], capacity)
     bins: list[list[int]] = [[] for _ in range(filling.num_bins)]
     order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
-    for item, chosen in zip(order, filling.bins().tolist(), strict=True):
+    for item, chosen in zip(order, filling.bins(np.dtype(np.int64)).tolist(), strict=True):
         bins[chosen].append(item)
     assert bins == naive_best_fit(sizes, capacity)
 
