@@ -59,12 +59,12 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
     number = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
     if (offsets[1:] < offsets[:-1]).any():
         raise ValueError(DECREASING)
-    bounds = offsets.astype(number)
-    lengths = bounds[1:] - bounds[:-1]
+    bounds: AnyArray = offsets.astype(number)
+    lengths: AnyArray = bounds[1:] - bounds[:-1]
     if not lengths.all():
         lengths = lengths[lengths > 0]
-    num_full = (lengths - number(1)) // number(seq_len)
-    counts = np.maximum(num_full + (lengths - num_full * number(seq_len) > 1), number(1))
+    num_full: AnyArray = (lengths - number(1)) // number(seq_len)
+    counts: AnyArray = np.maximum(num_full + (lengths - num_full * number(seq_len) > 1), number(1))
     last = np.cumsum(counts, dtype=np.int64) - 1  # of each document; its other pieces share a token with the next one
     num_pieces = int(counts.sum(dtype=np.int64))
     steps, sizes = np.full(num_pieces, seq_len, number), np.full(num_pieces, seq_len + 1, number)
