@@ -63,12 +63,12 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
     lengths: AnyArray = bounds[1:] - bounds[:-1]
     if not lengths.all():
         lengths = lengths[lengths > 0]
-    num_full: AnyArray = (lengths - number(1)) // number(seq_len)
-    counts: AnyArray = np.maximum(num_full + (lengths - num_full * number(seq_len) > 1), number(1))
+    num_full: AnyArray = (lengths - 1) // seq_len
+    counts: AnyArray = np.maximum(num_full + (lengths - num_full * seq_len > 1), 1)
     last = np.cumsum(counts, dtype=np.int64) - 1  # of each document; its other pieces share a token with the next one
     num_pieces = int(counts.sum(dtype=np.int64))
     steps, sizes = np.full(num_pieces, seq_len, number), np.full(num_pieces, seq_len + 1, number)
-    steps[last] = sizes[last] = lengths - (counts - number(1)) * number(seq_len)
+    steps[last] = sizes[last] = lengths - (counts - 1) * seq_len
     starts: AnyArray = np.cumsum(steps, dtype=number)
     starts -= steps
     return starts, sizes
