@@ -110,30 +110,27 @@ def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> PiecePlan:
     bins = filling.bins(starts.dtype)
     first_of_bin = np.full(filling.num_bins, len(starts), number)
     np.minimum.at(first_of_bin, bins, order.astype(number))
-    bins_by_first = _stable_order(first_of_bin, len(starts))  # (num_samples,), as samples are numbered
-    sample_of_bin = np.empty(filling.num_bins, number)
-    sample_of_bin[bins_by_first] = np.arange(filling.num_bins, dtype=number)
-    sample_of_piece = np.empty_like(starts)  # in the order of the shard
-    sample_of_piece[order] = sample_of_bin.take(bins)
-    row_offsets = np.zeros(filling.num_bins + 1, number)
-    np.cumsum(np.bincount(bins)[bins_by_first], out=row_offsets[1:])
-    by_sample = _stable_order(sample_of_piece, filling.num_bins)
-    return PiecePlan(row_offsets, starts.take(by_sample), lengths.take(by_sample))
+    by_first, order = _sorted_pairs(first_of_bin.take(bins), order)  # samples are numbered by their first pieces
+    row_offsets = np.append(np.flatnonzero(by_first == order), len(order)).astype(number)
+    return PiecePlan(row_offsets, starts.take(order), lengths.take(order))
 
 
 def _stable_order(values: AnyArray, largest: int) -> Int64s:
-    """Return np.argsort(values, kind="stable") of n < 2**32 values in [0, largest], `largest` below 2**32.
-
-    numpy sorts 16 bits by radix, and 64 with vector instructions; other types and argsort take several times as long.
-    So wider values are sorted together with their positions.
-    """
+    """Return np.argsort(values, kind="stable") of (n,) values in [0, largest]; numpy sorts 16 bits by radix."""
     if largest < 2**16:
         return np.argsort(values.astype(np.uint16), kind="stable")
-    keys = values.astype(np.uint64) << np.uint64(32)
-    keys |= np.arange(len(keys), dtype=np.uint64)
-    keys.sort()
-    keys &= np.uint64(2**32 - 1)
-    return keys.view(np.int64)
+    return _sorted_pairs(values, np.arange(len(values)))[1]
+
+
+def _sorted_pairs(first: AnyArray, second: AnyArray) -> tuple[Int64s, Int64s]:
+    """Return n pairs of integers in [0, 2**32), sorted, as two arrays (n,).
+
+    numpy sorts 64 bits with vector instructions; argsort takes several times as long.
+    """
+    pairs = first.astype(np.uint64) << np.uint64(32)
+    pairs |= second.astype(np.uint64)
+    pairs.sort()
+    return (pairs >> np.uint64(32)).view(np.int64), (pairs & np.uint64(2**32 - 1)).view(np.int64)
 
 
 def _compact(values: Int64s, largest: int) -> AnyArray:
