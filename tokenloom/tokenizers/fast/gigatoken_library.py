@@ -12,6 +12,7 @@ import base64
 import json
 import resource
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -25,8 +26,15 @@ from tiktoken_ext import openai_public
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import sentencepiece_parts
 from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
-from tokenloom.tokenizers.fast.known_parts import Unproven, bare_content, check_tokenizer_json, routed_spellings
+from tokenloom.tokenizers.fast.known_parts import (
+    Unproven,
+    bare_content,
+    check_tokenizer_json,
+    normalizes,
+    routed_spellings,
+)
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
+from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
@@ -71,16 +79,35 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     if tokenizer.kind == "sentencepiece":
         return _for_sentencepiece(cast("SentencePieceTokenizer", tokenizer))
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        content = bare_content(tokenizer.files[FILE])  # checks its parts
-        data = json.dumps(content).encode()
-        encoder, spellings = _Encoder(lambda: gigatoken.Tokenizer.from_json(data)), routed_spellings(content)
-    else:
-        check_parts(tokenizer)
-        assert isinstance(tokenizer, TiktokenTokenizer)
-        lines = [b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items()]
-        pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
-        encoder, spellings = _Encoder(lambda: _from_ranks(ranks, pattern)), []
-    return FastEncoder(NAME, encoder.encode_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+        return _for_tokenizer_json(tokenizer)
+    check_parts(tokenizer)
+    assert isinstance(tokenizer, TiktokenTokenizer)
+    lines = [b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items()]
+    pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
+    encoder = _Encoder(lambda: _from_ranks(ranks, pattern))
+    return FastEncoder(NAME, encoder.encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
+
+
+def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
+    content = bare_content(tokenizer.files[FILE])  # checks its parts
+    spellings, has_normal_form = routed_spellings(content), normalizes(content)
+    runs, content = find_space_runs(content) or (None, content)
+    data = json.dumps({**content, "normalizer": None}).encode()
+    encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
+
+    def encode_flat(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        if has_normal_form:
+            texts = [text if text.isascii() else unicodedata.normalize("NFC", text) for text in texts]
+        if runs is None:
+            return encoder.encode_flat(texts)
+        marked, ids = runs.mark(texts)
+        tokens, offsets = encoder.encode_flat(marked)
+        runs.restore(tokens, ids)
+        return tokens, offsets
+
+    return FastEncoder(
+        NAME, encode_flat, [*spellings, *([MARKER] if runs else [])], tokenizer.bos_ids, tokenizer.eot_id
+    )
 
 
 def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
@@ -108,7 +135,7 @@ class _Encoder:
         self._make = make
         self._renew()
 
-    def encode_flat(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def encode_flat(self, texts: list[str] | list[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """See FastEncoder.encode_flat."""
         if self._is_full():
             self._renew()

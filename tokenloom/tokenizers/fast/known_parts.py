@@ -52,13 +52,21 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     for name, value in model.items():
         if name not in ("vocab", "merges") and value not in _MODEL.get(name, ()):
             raise Unproven(f"its model has {name}: {value!r}")
-    normalizers = {part["type"] for part in parts_of(content.get("normalizer"), "normalizers")}
-    if unknown := sorted(normalizers - {"NFC"}):
+    if unknown := sorted({part["type"] for part in _normalizers(content)} - {"NFC"}):
         raise Unproven(f"its normalizer is {unknown[0]}")
     _check_pre_tokenizers(parts_of(content.get("pre_tokenizer"), "pretokenizers"))
     added = content.get("added_tokens") or []
-    _check_added_tokens(added, bool(normalizers))
+    _check_added_tokens(added, normalizes(content))
     check_ids(chain(model["vocab"].items(), ((token["content"], token["id"]) for token in added)))
+
+
+def normalizes(content: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer.json that passed check_tokenizer_json brings texts into normal form C."""
+    return bool(_normalizers(content))
+
+
+def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return parts_of(content.get("normalizer"), "normalizers")
 
 
 def bare_content(data: bytes) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +26,15 @@ class Router:
         spellings: texts that it finds in a text but the reference does not, such as those of special tokens.
     """
 
-    def __init__(self, odd: Iterable[Sequence[int]], spellings: Iterable[str]) -> None:
+    def __init__(self, odd: Iterable[Sequence[int]], spellings: Collection[str]) -> None:
         self._is_odd = np.zeros(_NUM_CODE_POINTS, bool)
         for first, last in odd:
             self._is_odd[first : last + 1] = True
+        characters = {text for text in spellings if len(text) == 1}
+        self._is_odd[[ord(character) for character in characters]] = True
         self._has_odd = bool(self._is_odd.any())
         self._odd_ascii = self._is_odd[:0x80].copy()
-        self._spellings = "|".join(map(re.escape, sorted(spellings)))
+        self._spellings = "|".join(map(re.escape, sorted(set(spellings) - characters)))
 
     def needs_reference(self, texts: pa.Array) -> NDArray[np.bool_]:
         """Return for each of n texts, a large_string array without nulls, whether only the reference may encode it."""

@@ -1,7 +1,8 @@
 """What a probe found out about a fast encoder and one vocabulary, kept in the machine's cache.
 
-A verdict holds for one fingerprint, one version of both libraries, and processors with the same vector instructions, by
-which a library may choose its code; a cache can be in a home folder that several machines share.
+A verdict holds for one fingerprint, one version of both libraries and of Python's Unicode tables, by which texts get
+their normal form, and processors with the same vector instructions, by which a library may choose its code; a cache can
+be in a home folder that several machines share.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from unicodedata import unidata_version
 
 from tokenloom.storage.cache.cache_files import translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.machine_records import find_machine_record, machine_record_path, write_machine_record
 
-_PROBE_FORMAT = 3  # of the verdicts, and of the texts that the probe compares
+_PROBE_FORMAT = 4  # of the verdicts, of the texts that the probe compares, and of how encoders are made
 
 _CHECKED_BYTES = 65_536  # a verdict has at most some thousand ranges
 
@@ -41,8 +43,15 @@ def verdict_path(tokenizer: Tokenizer, library: str) -> Path:
 
     The fingerprint covers `eot` and `bos` too, as only the reference refuses those that ordinary text also encodes to.
     """
-    what = f"{_PROBE_FORMAT}\n{tokenizer.fingerprint}\n{tokenizer.backend}\n{library}\n{_vector_instructions()}"
-    return machine_record_path(what)
+    decides = (
+        _PROBE_FORMAT,
+        tokenizer.fingerprint,
+        tokenizer.backend,
+        library,
+        unidata_version,
+        _vector_instructions(),
+    )
+    return machine_record_path("\n".join(map(str, decides)))
 
 
 @cache

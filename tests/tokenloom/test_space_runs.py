@@ -1,0 +1,165 @@
+"""Runs of spaces that are added tokens: marked before a text is encoded, with the ids of the reference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from tests.tokenloom.test_fast_encoders import ids_of
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.base import Tokenizer as Reference
+from tokenloom.tokenizers.fast import gigatoken_library
+from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
+from tokenloom.tokenizers.fast.known_parts import bare_content
+from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.patterns import QWEN_2
+
+_LONGEST = 5
+_CORPUS = [
+    "def f(x):\n    return x\n\n\n\tif y:\n\t\tz = 'it''s 1234'\r\n",
+    "the  end  of\u3000a line ,  and )  /  more",
+]
+_END = "<|endoftext|>"
+_PIECES = [
+    *(" " * length for length in (1, 1, 2, 3, 4, 5, 6, 7, 10, 11)),
+    *("\n", "\n\n", "\r\n", "\t", "\t\n", "\x0b", "\u00a0", "\u2003", "\u3000", "\u200b"),
+    *(
+        "a",
+        "bc",
+        "Def",
+        "\u00e9",
+        "e\u0301",
+        "\u0301",
+        "\u4e00",
+        "1",
+        "234",
+        "'s",
+        "'LL",
+        "'",
+        ")",
+        "):",
+        "/",
+        "#!",
+        "_",
+    ),
+    *(MARKER, _END, "\U0001f600"),
+]
+_texts = st.lists(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join), max_size=4)
+
+
+def content_of(pre_tokenizer: pre_tokenizers.PreTokenizer, longest: int = _LONGEST) -> dict[str, Any]:
+    """Return a small tokenizer.json with NFC, and added tokens for runs of 2 to `longest` spaces."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFC(), pre_tokenizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=[_END], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_CORPUS * 3, trainer)
+    tokenizer.add_tokens([AddedToken(" " * length, normalized=True) for length in range(longest, 1, -1)])
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    return content
+
+
+def gpt_2() -> dict[str, Any]:
+    """Return a tokenizer.json with the pattern of GPT-2."""
+    return content_of(pre_tokenizers.ByteLevel(add_prefix_space=False))
+
+
+def qwen_2() -> dict[str, Any]:
+    """Return a tokenizer.json with the pattern of Qwen 2, in which white space before a line end is one word."""
+    split = pre_tokenizers.Split(Regex(QWEN_2), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return content_of(pre_tokenizers.Sequence([split, byte_level]))
+
+
+@pytest.fixture(scope="module", params=[gpt_2, qwen_2])
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """A tokenizer with runs of spaces."""
+    path = tmp_path_factory.mktemp("runs") / "tokenizer.json"
+    path.write_text(json.dumps(request.param()))
+    return load_tokenizer({"kind": "huggingface", "path": str(path), "eot": _END})
+
+
+@pytest.fixture(scope="module", params=["words", "byte pairs"])
+def tokenizers(request: pytest.FixtureRequest, reference: Reference) -> tuple[Reference, FastTokenizer]:
+    """The reference and the fast tokenizer, with the vocabulary and with one that shows each cut."""
+    found = reference if request.param == "words" else with_byte_pairs(reference)
+    encoder = gigatoken_library.make_encoder(found)
+    return found, FastTokenizer(found, encoder, Router([], encoder.spellings), NO_CHECK)
+
+
+@given(_texts)
+def test_texts_with_runs_of_spaces_have_the_ids_of_the_reference(
+    tokenizers: tuple[Reference, FastTokenizer], texts: list[str]
+) -> None:
+    reference, fast = tokenizers
+    assert ids_of(fast, texts) == ids_of(reference, texts)
+
+
+def test_runs_longer_than_the_longest_token_have_the_ids_of_the_reference(
+    tokenizers: tuple[Reference, FastTokenizer],
+) -> None:
+    reference, fast = tokenizers
+    texts = [
+        f"{before}{' ' * n}{after}" for n in range(64) for before in ("", "a", "\n\n") for after in ("", "b", "\n", ")")
+    ]
+    assert ids_of(fast, texts) == ids_of(reference, texts)
+
+
+@given(_texts)
+def test_a_marker_stands_for_each_run_and_nothing_else_changes(texts: list[str]) -> None:
+    found = find_space_runs(gpt_2())
+    assert found is not None
+    runs, content = found
+    texts = [text.replace(MARKER, "") for text in texts]
+    marked, ids = runs.mark(texts)
+    length_of = {token["id"]: len(token["content"]) for token in gpt_2()["added_tokens"]}
+    spaces = iter([" " * length_of[i] for i in ids.tolist()])
+    restored = ["".join(part if part != MARKER else next(spaces) for part in text.decode()) for text in marked]
+    assert restored == texts
+    assert not any("  " in text.decode() for text in marked)
+    assert content["added_tokens"] == []
+
+
+def test_markers_that_were_lost_are_an_error() -> None:
+    found = find_space_runs(gpt_2())
+    assert found is not None
+    runs, content = found
+    _, ids = runs.mark(["a  b   c"])
+    marker_id = content["model"]["vocab"]["\u00c2\u0127"]
+    with pytest.raises(ValueError, match="cannot assign 2 input values"):
+        runs.restore(np.array([5, marker_id, 6], np.uint32), ids)
+
+
+def _changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    content = gpt_2()
+    change(content)
+    return content
+
+
+def test_fewer_runs_are_found_too() -> None:
+    assert find_space_runs(_changed(lambda content: content["added_tokens"].pop(1))) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _changed(lambda content: content["added_tokens"].pop(2)),
+        _changed(lambda content: content["added_tokens"][1].update(content="\t\t")),
+        _changed(lambda content: content["model"].update(ignore_merges=True)),
+        _changed(lambda content: content["model"]["vocab"].update({"\u00c2\u0127a": 999})),
+        _changed(lambda content: content.update(added_tokens=content["added_tokens"][:1])),
+        qwen_2(),
+    ],
+    ids=["a gap", "tabs", "ignore_merges", "a token with the marker", "no runs", "another pattern"],
+)
+def test_runs_are_left_to_the_library_where_a_marker_might_change_the_ids(content: dict[str, Any]) -> None:
+    assert find_space_runs(bare_content(json.dumps(content).encode())) is None
