@@ -99,7 +99,10 @@ def keep_documents(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: To
     if not len(rows.rows):
         return rows
     rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of))
-    num_chars = pc.utf8_length(rows.texts)
+    is_any_length_kept = (
+        rules.min_chars <= 1 and rules.max_chars is None
+    )  # but 0: bytes need not be counted as characters
+    num_chars = pc.binary_length(rows.texts) if is_any_length_kept else pc.utf8_length(rows.texts)
     kept = pc.greater_equal(num_chars, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
         kept = pc.and_(kept, pc.less_equal(num_chars, rules.max_chars).fill_null(False))

@@ -104,8 +104,9 @@ def find_space_runs(content: Mapping[str, Any]) -> tuple[SpaceRuns, dict[str, An
     if not (has_all_lengths and is_gpt_2) or is_in_tokens or model.get("ignore_merges"):
         return None
     vocab = {_LETTERS: max(model["vocab"].values()) + 1, **model["vocab"]}
-    first = tuple(_LETTERS)
-    merges = [first, *(merge for merge in map(_halves, model["merges"]) if merge != first)]
+    pairs = model["merges"]
+    first = list(_LETTERS) if pairs and isinstance(pairs[0], list) else " ".join(_LETTERS)
+    merges = [first, *(pair for pair in pairs if pair != first)]
     ids = np.array([0, 0, *(runs[length] for length in sorted(runs))], np.uint32)
     model = model | {"vocab": vocab, "merges": merges}
     return SpaceRuns(ids, vocab[_LETTERS]), {**content, "model": model, "added_tokens": []}
@@ -115,7 +116,3 @@ def _ids_by_length(content: Mapping[str, Any]) -> dict[int, int]:
     """Return the ids of the runs of spaces by their lengths; empty if another added token is white space too."""
     tokens = [token for token in content.get("added_tokens") or [] if is_white_space(token)]
     return {} if any(token["content"].strip(" ") for token in tokens) else {len(t["content"]): t["id"] for t in tokens}
-
-
-def _halves(merge: str | list[str]) -> tuple[str, ...]:
-    return tuple(merge.split(" ") if isinstance(merge, str) else merge)
