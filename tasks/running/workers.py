@@ -105,10 +105,14 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.exit_code(0) is None
 
+    def hang_up(self) -> None:
+        """Close the socket, so that an idle process ends."""
+        self._connection.close()
+
     def end(self, *, now: bool) -> None:
         """End the process: at once, even in the middle of a call, or an idle one by closing its socket."""
         if not now:
-            self._connection.close()
+            self.hang_up()
             if self._process.exit_code(_CLOSE_SECONDS) is not None:
                 return
         self._process.kill(_CLOSE_SECONDS)  # the thread that waits for its answer sees the socket close
@@ -206,6 +210,8 @@ class WorkerPool:
             self.closed = True
             workers = list(self._started)
             self._started.clear()
+        for worker in workers if not now else ():
+            worker.hang_up()  # all at once: the system takes 20 ms to free the memory of each
         for worker in workers:
             worker.end(now=now)
         if self._server is not None:
