@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 
-DECREASING = "the document offsets must not decrease"
+_DECREASING = "the document offsets must not decrease"
 _BLOCK = 2**20  # documents at a time, which bounds the memory
 
 
@@ -24,7 +24,7 @@ def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
         block = offsets[start : start + _BLOCK + 1].astype(np.int64)
         lengths = block[1:] - block[:-1]
         if lengths.min() < 0:
-            raise ValueError(DECREASING)
+            raise ValueError(_DECREASING)
         yield lengths
 
 
@@ -58,7 +58,7 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
     """
     number = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
     if (offsets[1:] < offsets[:-1]).any():
-        raise ValueError(DECREASING)
+        raise ValueError(_DECREASING)
     bounds: AnyArray = offsets.astype(number)
     lengths: AnyArray = bounds[1:] - bounds[:-1]
     if not lengths.all():

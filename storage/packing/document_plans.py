@@ -110,7 +110,8 @@ def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> PiecePlan:
     bins = filling.bins(starts.dtype)
     first_of_bin = np.full(filling.num_bins, len(starts), number)
     np.minimum.at(first_of_bin, bins, order.astype(number))
-    by_first, order = _sorted_pairs(first_of_bin.take(bins), order)  # samples are numbered by their first pieces
+    # Samples are numbered by their first pieces, and have their pieces in the order of the shard.
+    by_first, order = _sorted_pairs(first_of_bin.take(bins), order)
     row_offsets = np.append(np.flatnonzero(by_first == order), len(order)).astype(number)
     return PiecePlan(row_offsets, starts.take(order), lengths.take(order))
 
