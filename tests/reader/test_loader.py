@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.masks import document_mask, segments
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order
+from tokenloom.reader.producer import Producer
 from tokenloom.reader.ranks import find_ranks
+from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.storage.packing import plan_file
 
 _WORLDS = (1, 2, 4, 8, 16)
@@ -283,26 +288,54 @@ def test_labels_can_be_changed_while_other_batches_wait_for_their_backward_pass(
 
 def test_the_shards_after_each_window_are_opened_ahead(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
-    shards_of, window = loader.stream.shards_of, loader.stream.window
-    opened: list[tuple[int, int]] = []
-    window_ends = set()
+    prepare, window = Producer._prepare_upcoming, loader.stream.window
+    ahead: set[int] = set()
+    window_ends: set[int] = set()
 
-    def recorded_shards_of(positions: Any) -> Any:
-        opened.append((positions[0], positions[-1] + 1))
-        return shards_of(positions)
+    def recorded_prepare(self: Producer, positions: Any, num_windows: int) -> None:
+        assert len(positions) == 2**14
+        ahead.add(positions[0])
+        prepare(self, positions, num_windows)
 
     def recorded_window(positions: Any, num_rows: int) -> Any:
         window_ends.add(positions[-1] + 1)
         return window(positions, num_rows)
 
-    monkeypatch.setattr(loader.stream, "shards_of", recorded_shards_of)
+    monkeypatch.setattr(Producer, "_prepare_upcoming", recorded_prepare)
     monkeypatch.setattr(loader.stream, "window", recorded_window)
     for _ in range(6000):
         next(loader)
     loader.close()
-    ahead = {start for start, end in opened if end - start == 2**14}
     assert len(window_ends) > 5
-    assert window_ends <= ahead
+    assert window_ends == ahead
+
+
+def test_shards_are_not_opened_ahead_once_the_next_window_is_opened(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small cache would download them again, after they were read and removed."""
+    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
+    prepare, shards_of = Producer._prepare_upcoming, loader.stream.shards_of
+    monkeypatch.setattr(Producer, "_prepare_upcoming", lambda *_: None)
+    for _ in range(20):
+        next(loader)
+    producer = loader._producer
+    assert producer is not None
+    assert producer._num_windows == 3  # of 1, 8 and 64 batches
+    opened = []
+    monkeypatch.setattr(SplitSamples, "prepare_shards", lambda *_, waits: opened.append(waits))
+    for num_windows in (1, 2, 3):
+        prepare(producer, np.arange(10), num_windows)
+    assert opened == [False]  # for the third
+
+    def shards_meanwhile(positions: Any) -> Any:
+        producer._num_windows += 1
+        return shards_of(positions)
+
+    monkeypatch.setattr(loader.stream, "shards_of", shards_meanwhile)
+    prepare(producer, np.arange(10), 3)
+    assert opened == [False]
+    loader.close()
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 16])
@@ -696,3 +729,30 @@ def test_another_device_gets_the_same_shapes(reference: str, prefetch: int) -> N
             )
     on_cpu.close()
     on_meta.close()
+
+
+def test_a_loader_that_its_own_thread_collects_ends_that_thread(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector may run while that thread holds a lock of the pool, as here."""
+    start, is_dropped = threading.Thread.start, threading.Event()
+
+    def start_after_collecting(self: threading.Thread) -> None:
+        if self.name.startswith("tokenloom-io"):
+            is_dropped.wait()
+            gc.collect()
+        start(self)
+
+    before = set(threading.enumerate())
+    loader = TokenLoader(TokenDataset(reference, seq_len=8), 8, rank=0, world_size=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_after_collecting)
+        loader.start()
+        (thread,) = set(threading.enumerate()) - before
+        is_collected = weakref.ref(loader)
+        loader.cycle = loader  # type: ignore[attr-defined]
+        del loader
+        is_dropped.set()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert is_collected() is None

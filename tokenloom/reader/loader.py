@@ -183,7 +183,7 @@ class TokenLoader:
         self._producer = Producer(
             self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
         )
-        self._close_producer = weakref.finalize(self, self._producer.close)
+        self._abandon_producer = weakref.finalize(self, self._producer.abandon)
         self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
     def _chunk_batches(self) -> int:
@@ -207,7 +207,8 @@ class TokenLoader:
         if prefetcher is not None:
             prefetcher.close()
         if producer is not None:
-            self._close_producer()
+            self._abandon_producer.detach()
+            producer.close()
 
     def state_dict(self) -> LoaderState:
         """Return where the loader is, as JSON: its stream's fingerprint, and the number of samples all ranks took."""

@@ -7,12 +7,14 @@ next are longer, up to 16,384 rows, so that the disk seldom waits for the next w
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps
+from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
 from tokenloom.storage.formats.arrays import Int64s
@@ -54,7 +56,7 @@ class Producer:
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
         self._window: RowWindow | None = None
-        self._window_steps = self._taken_steps = 0
+        self._num_windows = self._window_steps = self._taken_steps = 0
         self._pid = os.getpid()
 
     @property
@@ -90,14 +92,24 @@ class Producer:
             for dataset in self._stream.datasets:
                 dataset.end_reading()
 
+    def abandon(self) -> None:
+        """Begin no more reads, for a loader that was dropped; the pool ends with the last reference to it.
+
+        The garbage collector may call this in the thread that makes the batches, while it holds a lock of the pool. So
+        this takes no lock.
+        """
+        if self.is_mine:
+            self._reads.cancel()
+
     def _open_window(self) -> None:
+        self._num_windows += 1
         growth = _GROWTH_OPENING if self._stream.opens_slowly else _GROWTH
         num_steps = min(growth * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
         with self._times.phase("read"):
             positions = self._steps.positions(self._position, num_steps)
             if self._stream.opens_slowly:
-                self._prepare(positions, waits=True)
+                self._prepare(self._stream.shards_of(positions), waits=True)
             self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._window.touch(may_open=not self._stream.opens_slowly)
         self._reads.plan(self._window)
@@ -112,8 +124,15 @@ class Producer:
             num_steps = min(num_steps, self._left - self._window_steps)
         if self._stream.opens_slowly and num_steps:
             upcoming = self._steps.positions(self._position, num_steps)
-            self._pool.submit(self._prepare, upcoming)
+            self._pool.submit(self._prepare_upcoming, upcoming, self._num_windows)
 
-    def _prepare(self, positions: Int64s, *, waits: bool = False) -> None:
-        for dataset, shards in self._stream.shards_of(positions):
-            dataset.prepare_shards(shards, self._pool, waits=waits)
+    def _prepare_upcoming(self, positions: Int64s, num_windows: int) -> None:
+        """Prepare shards, unless another window has been opened since: the first of them may be read and removed."""
+        if num_windows == self._num_windows:
+            shards = [*self._stream.shards_of(positions)]  # in a busy process, this takes as long as a short window
+            if num_windows == self._num_windows:
+                self._prepare(shards)
+
+    def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:
+        for dataset, indices in shards:
+            dataset.prepare_shards(indices, self._pool, waits=waits)

@@ -63,6 +63,7 @@ class OpenShards:
         else:
             self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self._open[index] = shard
+        self._ahead.pop(index, None)  # another thread may have begun to open it meanwhile
         self._close_surplus()
         return shard
 
@@ -182,6 +183,8 @@ class OpenShards:
         for index in indices:
             if not self.is_known(index):
                 self._ahead[index] = pool.submit(self._open_and_plan, index)
+                if index in self._open:  # since it was looked up
+                    self._ahead.pop(index, None)
                 self._close_surplus()
 
     def _open_and_plan(self, index: int) -> OpenShard:

@@ -67,7 +67,10 @@ class SpaceRuns:
 
         Raises ValueError if there are not as many markers as runs.
         """
-        tokens[tokens == self._marker_id] = runs
+        is_marker = tokens == self._marker_id
+        if np.count_nonzero(is_marker) != len(runs):
+            raise ValueError(f"{len(runs)} runs of spaces became {np.count_nonzero(is_marker)} markers")
+        tokens[is_marker] = runs
 
 
 def _follows_space(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
