@@ -11,7 +11,7 @@ from tokenloom.errors import StoreError
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
 _FREE_SHARE = 0.8  # the largest share of the file system's free space that the default limit takes
-_LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z", re.I)
+_LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it is used: most readers use none
 
 
 def default_cache_folder() -> Path:
@@ -34,7 +34,7 @@ def _given_limit(text: str) -> int | None:
     """Return the bytes that a text such as "100GB" or "93 GiB" stands for, None for an empty text."""
     if not text.strip():
         return None
-    match = _LIMIT.match(text)
+    match = re.match(_LIMIT, text, re.I)
     base = 1024 if match and match[3] else 1000
     limit = int(float(match[1]) * base ** " KMGT".index((match[2] or " ").upper())) if match else 0
     if limit < 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,14 @@ def canonical_json(value: object) -> bytes:
 
 def sha256_of(value: object) -> str:
     """Return the SHA-256 of the canonical JSON of `value`, in hexadecimal."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
+    return sha256_of_bytes(canonical_json(value))
+
+
+def sha256_of_bytes(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of `data`, in hexadecimal."""
+    import hashlib  # OpenSSL takes 3 ms to load, and `import tokenloom` hashes nothing
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def sign(value: Mapping[str, object]) -> bytes:
@@ -37,7 +43,7 @@ def sign(value: Mapping[str, object]) -> bytes:
     Example: {"a": 1} -> {"a":1,"checksum":"..."} where the SHA-256 is that of the bytes `{"a":1`
     """
     body = canonical_json(value)[:-1]
-    return body + _MARK + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    return body + _MARK + sha256_of_bytes(body).encode() + b'"}'
 
 
 def read_signed(data: bytes, place: str) -> JsonObject:
@@ -49,7 +55,7 @@ def read_signed(data: bytes, place: str) -> JsonObject:
     """
     end = data.rfind(_MARK)  # `data` is not sliced below: a manifest may have 34 MB
     with memoryview(data) as view:
-        digest = hashlib.sha256(view[: max(0, end)]).hexdigest()
+        digest = sha256_of_bytes(view[: max(0, end)])
     if end < 0 or data[end + len(_MARK) :] != digest.encode() + b'"}':
         raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or incomplete")
     try:

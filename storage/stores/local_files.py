@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from pathlib import Path
@@ -51,6 +50,8 @@ def make_folder(folder: Path) -> None:
 
 def file_sha256(file: IO[bytes]) -> str:
     """Return the SHA-256 of all bytes of an open file, in hexadecimal."""
+    import hashlib  # OpenSSL takes 3 ms to load, and most readers hash no file
+
     file.seek(0)
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 

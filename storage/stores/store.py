@@ -10,15 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, NamedTuple
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """A file of a store; `modified` is when it was written, in seconds since 1970, by the store's clock."""
 
     num_bytes: int

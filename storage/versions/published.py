@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, Manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard import ShardHeader
@@ -103,7 +103,7 @@ def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
         data = store.read(path)
     except FileNotFoundError as error:
         raise FormatError(f"{store.place(path)}: missing from a published version; restore it") from error
-    if hashlib.sha256(data).hexdigest() != manifest.files[name]:
+    if sha256_of_bytes(data) != manifest.files[name]:
         raise FormatError(f"{store.place(path)}: its checksum does not match; the file is damaged; restore it")
     return data
 

@@ -9,7 +9,6 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
@@ -105,7 +104,9 @@ def find_version(reference: Reference) -> tuple[Store, str]:
     store = dataset_store(reference.store, reference.dataset)
     if VERSION_PATTERN.match(reference.name):
         return store, reference.name
-    entry = tags.newest(store, reference.name)
+    from tokenloom.storage.versions.tags import newest  # a job that names a version reads no tag
+
+    entry = newest(store, reference.name)
     if entry is None:
         raise StoreError(why_missing(store, reference))
     return store, entry.version
@@ -142,7 +143,9 @@ def _datasets_in(store: Store) -> list[str]:
 
 def _why_not_a_tag(store: Store, name: str) -> str:
     """Return the tags of a dataset that lacks the tag `name`, or else its versions."""
-    if known := [tag for tag in store.names("tags") if tags.newest_number(store, tag)]:
+    from tokenloom.storage.versions.tags import newest_number
+
+    if known := [tag for tag in store.names("tags") if newest_number(store, tag)]:
         return f"no tag {name!r}; tags: {', '.join(known)}"
     if versions := published_versions(store):
         return f"no tag {name!r}, and no other; name a version after the @: {', '.join(versions)}"

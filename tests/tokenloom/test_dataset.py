@@ -313,9 +313,11 @@ import numpy
 before = set(sys.modules)
 from tokenloom import TokenDataset
 
+print(*(set(sys.modules) - before))
 TokenDataset(sys.argv[1], seq_len=16)[0]
 print(*(set(sys.modules) - before))
 """
+_NOT_FOR_IMPORT = {"hashlib", "tokenloom.storage.versions.tags"}
 # What remote stores, loaders, other packings, builds and errors need, and what it imports.
 _NOT_FOR_LOCAL_READING = {
     "concurrent.futures",
@@ -328,6 +330,7 @@ _NOT_FOR_LOCAL_READING = {
     "pyarrow",
     "shutil",
     "tempfile",
+    "tokenloom.reader.decoding",
     "tokenloom.reader.state",
     "tokenloom.reader.streams",
     "tokenloom.storage.cache.shard_cache",
@@ -344,10 +347,11 @@ _NOT_FOR_LOCAL_READING = {
 def test_reading_a_local_dataset_imports_only_what_it_needs(built: _Built) -> None:
     command = [sys.executable, "-c", _LOCAL_READER, built.reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "tokenloom.storage.stores.local" in loaded
+    imported, loaded = (set(line.split()) for line in done.stdout.splitlines())
+    assert "tokenloom.storage.stores.local" in imported
+    assert not imported & _NOT_FOR_IMPORT
     assert not loaded & _NOT_FOR_LOCAL_READING
-    assert all(map(find_spec, _NOT_FOR_LOCAL_READING))  # no name is misspelt or out of date
+    assert all(map(find_spec, _NOT_FOR_IMPORT | _NOT_FOR_LOCAL_READING))  # no name is misspelt or out of date
 
 
 _LOADER = """

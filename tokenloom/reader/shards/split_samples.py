@@ -11,7 +11,6 @@ import numpy as np
 
 from tokenloom.errors import FormatError
 from tokenloom.reader.arrays import Integers
-from tokenloom.reader.decoding import Decoder, decode, version_tokenizer
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.reader.shards.open_shards import OpenShards
@@ -26,6 +25,7 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from tokenloom.reader.decoding import Decoder
     from tokenloom.reader.state import SamplesFingerprint
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.shares import PackingShares
@@ -143,6 +143,8 @@ class SplitSamples:
 
         Raises TokenizerError if the package is not installed, or an id is outside of the vocabulary.
         """
+        from tokenloom.reader.decoding import decode, version_tokenizer  # training does not need it
+
         if self._tokenizer is None:
             self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
         return decode(self._tokenizer, np.asarray(ids))
