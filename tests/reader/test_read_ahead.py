@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,41 @@ def test_what_a_read_raises_reaches_the_consumer_and_the_next_batch_is_the_same(
 
 def _without_memory(self: OpenShards, index: int, start: int, end: int) -> int:
     raise MemoryError
+
+
+_END_WITHOUT_CLOSE = """
+import os, sys, time
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.feeding import prefetch
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.shards import disk_reads
+from tokenloom.reader.shards.open_shards import OpenShards
+
+
+def slow_read(self, index, start, end):
+    os.write(1, b"read ")
+    time.sleep(0.1)
+    return 0
+
+
+disk_reads.memory_bytes = lambda: 100  # so each row is a read
+prefetch._JOIN_SECONDS = 1000.0
+OpenShards.read_ahead = slow_read
+options = {"rank": 0, "world_size": 1, "prefetch": int(sys.argv[2]), "io_threads": 4}
+loader = TokenLoader(TokenDataset(sys.argv[1], seq_len=500), 4, **options)
+next(loader), next(loader)
+os.write(1, b"end ")
+"""
+
+
+@pytest.mark.parametrize("prefetch", [0, 8])
+def test_a_program_that_ends_does_not_wait_for_planned_reads(reference: str, prefetch: int) -> None:
+    command = [sys.executable, "-c", _END_WITHOUT_CLOSE, reference, str(prefetch)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    before, _, after = done.stdout.partition("end")
+    assert 4 <= before.count("read") < 60  # of some 150 in two windows
+    assert after.count("read") <= 8  # those that have begun, and one more of each thread
 
 
 def test_no_threads_read_nothing_ahead(reference: str, events: list[tuple[Any, ...]]) -> None:

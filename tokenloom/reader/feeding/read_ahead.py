@@ -7,6 +7,7 @@ first need, all of them together; a window whose blocks were read before costs n
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,7 @@ from tokenloom.reader.shards.window import RowWindow, WindowPart
 
 _MAX_BLOCKS = 2**40  # in a shard
 _EVICTED_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
+_TASK_SECONDS = 0.1
 _CHUNKS_PER_MEASUREMENT = 8  # a system call takes 2 us
 
 
@@ -75,7 +77,7 @@ class ReadAhead:
         self._rows.extend(read.row for read in reads)
         self._planned.extend(enumerate(reads, number))
         for _ in range(min(self._io_threads, len(reads))):
-            self._pool.submit(_read_all, self._planned, self._ended)
+            self._pool.submit(_read_planned, self._pool, self._planned, self._ended)
 
     def read(self, end: int) -> None:
         """Wait until what the rows before `end` need is read."""
@@ -100,10 +102,7 @@ class ReadAhead:
 
     def cancel(self) -> None:
         """Drop the reads that have not begun; whoever waits for one of them continues."""
-        with suppress(IndexError):
-            while True:
-                number, _ = self._planned.pop()
-                self._ended.put((number, 0))
+        _drop_all(self._planned, self._ended)
 
     def _wait_for_first(self) -> None:
         while self._first not in self._results:
@@ -117,11 +116,27 @@ class ReadAhead:
         self._rows.popleft()
 
 
-def _read_all(planned: _Planned, ended: _Ended) -> None:
-    """Make reads until none is left; each thread takes the first one."""
+def _read_planned(pool: ThreadPoolExecutor, planned: _Planned, ended: _Ended) -> None:
+    """Make reads until none is left; each thread takes the first one.
+
+    After a while another task continues. A pool refuses it once the program ends, which waits for the tasks that run.
+    """
+    end = time.monotonic() + _TASK_SECONDS
+    with suppress(IndexError):
+        _read_first(planned, ended)
+        while time.monotonic() < end:
+            _read_first(planned, ended)
+        try:
+            pool.submit(_read_planned, pool, planned, ended)
+        except RuntimeError:
+            _drop_all(planned, ended)
+
+
+def _drop_all(planned: _Planned, ended: _Ended) -> None:
     with suppress(IndexError):
         while True:
-            _read_first(planned, ended)
+            number, _ = planned.pop()
+            ended.put((number, 0))
 
 
 def _read_first(planned: _Planned, ended: _Ended) -> None:
