@@ -11,7 +11,7 @@ from tokenloom.errors import StoreError
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
 _FREE_SHARE = 0.8  # the largest share of the file system's free space that the default limit takes
-_LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it is used: most readers use none
+_LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it is used: most readers set no limit
 
 
 def default_cache_folder() -> Path:

@@ -25,14 +25,14 @@ class Filling:
     items_per_bin: Int64s  # (num_runs,) of each bin of the run; the last may have fewer
     num_items: Int64s  # (num_runs,)
 
-    def bins(self, number: AnyDtype) -> AnyArray:
-        """Return the bin of each item, (sum(num_items),) of an integer type, in the order of packing."""
+    def bins(self, dtype: AnyDtype) -> AnyArray:
+        """Return the bin of each item, (sum(num_items),) of `dtype`, which must hold the number of items, as packed."""
         num_items = self.num_items
         first_items = np.cumsum(num_items) - num_items
-        bins: AnyArray = np.arange(int(num_items.sum()), dtype=number)
-        bins -= np.repeat(first_items.astype(number), num_items)
-        bins //= np.repeat(self.items_per_bin.astype(number), num_items)
-        bins += np.repeat(self.first_bins.astype(number), num_items)
+        bins: AnyArray = np.arange(int(num_items.sum()), dtype=dtype)
+        bins -= np.repeat(first_items.astype(dtype), num_items)
+        bins //= np.repeat(self.items_per_bin.astype(dtype), num_items)
+        bins += np.repeat(self.first_bins.astype(dtype), num_items)
         return bins
 
 

@@ -56,10 +56,10 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
 
     Both are uint32, or int64 of a shard with 2**32 tokens or more. Raises ValueError if offsets decrease.
     """
-    number = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
+    dtype = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
     if (offsets[1:] < offsets[:-1]).any():
         raise ValueError(_DECREASING)
-    bounds: AnyArray = offsets.astype(number)
+    bounds: AnyArray = offsets.astype(dtype)
     lengths: AnyArray = bounds[1:] - bounds[:-1]
     if not lengths.all():
         lengths = lengths[lengths > 0]
@@ -67,8 +67,8 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
     counts: AnyArray = np.maximum(num_full + (lengths - num_full * seq_len > 1), 1)
     last = np.cumsum(counts, dtype=np.int64) - 1  # of each document; its other pieces share a token with the next one
     num_pieces = int(counts.sum(dtype=np.int64))
-    steps, sizes = np.full(num_pieces, seq_len, number), np.full(num_pieces, seq_len + 1, number)
+    steps, sizes = np.full(num_pieces, seq_len, dtype), np.full(num_pieces, seq_len + 1, dtype)
     steps[last] = sizes[last] = lengths - (counts - 1) * seq_len
-    starts: AnyArray = np.cumsum(steps, dtype=number)
+    starts: AnyArray = np.cumsum(steps, dtype=dtype)
     starts -= steps
     return starts, sizes

@@ -103,16 +103,16 @@ def _count_sizes(sizes: Int64s) -> tuple[Int64s, Int64s]:
 def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> PiecePlan:
     """Return where the samples of a shard are under "best_fit"."""
     starts, lengths = cut_documents(seq_len, offsets)
-    number = starts.dtype.type
+    dtype = starts.dtype.type
     sizes, counts = _count_sizes(lengths)  # full chunks, the largest items, get samples of their own
     filling = fill_bins(sizes[::-1], counts[::-1], seq_len + 1)
-    order = _stable_order(number(seq_len + 1) - lengths, seq_len)  # as packed: decreasing sizes, ties by position
+    order = _stable_order(dtype(seq_len + 1) - lengths, seq_len)  # as packed: decreasing sizes, ties by position
     bins = filling.bins(starts.dtype)
-    first_of_bin = np.full(filling.num_bins, len(starts), number)
-    np.minimum.at(first_of_bin, bins, order.astype(number))
+    first_of_bin = np.full(filling.num_bins, len(starts), dtype)
+    np.minimum.at(first_of_bin, bins, order.astype(dtype))
     # Samples are numbered by their first pieces, and have their pieces in the order of the shard.
     by_first, order = _sorted_pairs(first_of_bin.take(bins), order)
-    row_offsets = np.append(np.flatnonzero(by_first == order), len(order)).astype(number)
+    row_offsets = np.append(np.flatnonzero(by_first == order), len(order)).astype(dtype)
     return PiecePlan(row_offsets, starts.take(order), lengths.take(order))
 
 

@@ -143,7 +143,7 @@ def _datasets_in(store: Store) -> list[str]:
 
 def _why_not_a_tag(store: Store, name: str) -> str:
     """Return the tags of a dataset that lacks the tag `name`, or else its versions."""
-    from tokenloom.storage.versions.tags import newest_number
+    from tokenloom.storage.versions.tags import newest_number  # only the message reads other tags
 
     if known := [tag for tag in store.names("tags") if newest_number(store, tag)]:
         return f"no tag {name!r}; tags: {', '.join(known)}"

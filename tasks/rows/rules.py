@@ -99,13 +99,12 @@ def keep_documents(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: To
     if not len(rows.rows):
         return rows
     rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of))
-    is_any_length_kept = (
-        rules.min_chars <= 1 and rules.max_chars is None
-    )  # but 0: bytes need not be counted as characters
-    num_chars = pc.binary_length(rows.texts) if is_any_length_kept else pc.utf8_length(rows.texts)
-    kept = pc.greater_equal(num_chars, rules.min_chars).fill_null(False)
+    counts_characters = rules.min_chars > 1 or rules.max_chars is not None
+    # Counting bytes takes only the offsets, and gives 0 for the same texts.
+    lengths = pc.utf8_length(rows.texts) if counts_characters else pc.binary_length(rows.texts)
+    kept = pc.greater_equal(lengths, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
-        kept = pc.and_(kept, pc.less_equal(num_chars, rules.max_chars).fill_null(False))
+        kept = pc.and_(kept, pc.less_equal(lengths, rules.max_chars).fill_null(False))
     documents = _only(rows, kept.to_numpy(zero_copy_only=False))
     documents = replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
     return _without_large(documents, rules, place_of, tokenizer)

@@ -443,7 +443,7 @@ def test_a_version_with_ids_is_read_like_any_other(tmp_path: Path) -> None:
 def test_length_limits_count_characters_and_dropped_documents_are_counted(tmp_path: Path) -> None:
     texts = [letter * length for letter in "aé漢😀" for length in range(12)]
     path = write_jsonl(tmp_path / "a.jsonl", texts)
-    for least, most in ((0, None), (1, None), (3, 7), (5, 5), (0, 1)):
+    for least, most in ((0, None), (1, None), (2, None), (3, 7), (5, 5), (0, 1)):
         rules = {"min_chars": least} | ({} if most is None else {"max_chars": most})
         spec = make_spec(tmp_path / f"store-{least}-{most}", [source(path)], documents=rules | {"deduplicate": False})
         result = build(spec)

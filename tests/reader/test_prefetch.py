@@ -200,8 +200,18 @@ def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference:
         shards._open_one = open_and_prepare
         room = shards.room_ahead
         _ = shards[0]
-    assert shards.is_open(0)
-    assert shards.room_ahead == room
+        assert shards.is_open(0)
+        assert shards.room_ahead == room
+
+        class OpeningPool(ThreadPoolExecutor):
+            def submit(self, *arguments: Any, **options: Any) -> Any:
+                _ = shards[1]
+                return super().submit(*arguments, **options)
+
+        with OpeningPool(1) as opening:
+            shards.prepare([1], opening)
+        assert shards.is_open(1)
+        assert shards.room_ahead == room
 
 
 _FORK_DURING_WINDOW = """

@@ -111,7 +111,7 @@ class _LazyReadAhead(ReadAhead):
 
     def _wait_for_first(self) -> None:
         while self._planned and self._ended.empty():
-            read_ahead._read_first(self._planned, self._ended)
+            read_ahead._read_one(self._planned, self._ended)
         super()._wait_for_first()
 
 

@@ -80,7 +80,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
         from tokenloom.tasks.preload import import_steps
         from tokenloom.tasks.running.fork_server import start_early
 
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, for matrices that no build has
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads take time to start
         start_early(import_steps)
     from tokenloom.tasks.running.without_pandas import keep_pandas_out
 

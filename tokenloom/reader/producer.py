@@ -20,7 +20,7 @@ from tokenloom.reader.streams import Stream
 from tokenloom.storage.formats.arrays import Int64s
 
 _WINDOW_ROWS = 2**14  # at most
-_GROWTH = 64  # how many times as long as the one before a window is
+_GROWTH = 64  # each window is this many times as long as the one before
 _GROWTH_OPENING = 8  # the same where opening shards is slow: a window waits for its shards
 _WINDOW_TOKENS = 2**25  # at most
 _LOOK_AHEAD = 2**14  # samples of this rank, after a window, whose shards are opened ahead
@@ -126,11 +126,11 @@ class Producer:
             upcoming = self._steps.positions(self._position, num_steps)
             self._pool.submit(self._prepare_upcoming, upcoming, self._num_windows)
 
-    def _prepare_upcoming(self, positions: Int64s, num_windows: int) -> None:
+    def _prepare_upcoming(self, positions: Int64s, window_index: int) -> None:
         """Prepare shards, unless another window has been opened since: the first of them may be read and removed."""
-        if num_windows == self._num_windows:
+        if window_index == self._num_windows:
             shards = [*self._stream.shards_of(positions)]  # in a busy process, this takes as long as a short window
-            if num_windows == self._num_windows:
+            if window_index == self._num_windows:
                 self._prepare(shards)
 
     def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:

@@ -24,7 +24,7 @@ from tokenloom.reader.shards.window import RowWindow, WindowPart
 
 _MAX_BLOCKS = 2**40  # in a shard
 _EVICTED_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
-_TASK_SECONDS = 0.1
+_TASK_SECONDS = 0.1  # then the pool may open a shard
 _CHUNKS_PER_MEASUREMENT = 8  # a system call takes 2 us
 
 
@@ -48,8 +48,7 @@ _Ended: TypeAlias = "SimpleQueue[tuple[int, _Result]]"
 class ReadAhead:
     """Reads what the rows of a window need into the system's cache before they are copied.
 
-    Each thread takes the first read that is left. A task of the pool for each of them would cost 40 us, and 0.1 s a
-    window.
+    Each thread takes the first read that is left. A pool task for each read would cost 40 us, 0.1 s for a window.
 
     Args:
         pool: runs the reads.
@@ -63,8 +62,8 @@ class ReadAhead:
         self._planned: _Planned = deque()
         self._ended: _Ended = SimpleQueue()
         self._results: dict[int, _Result] = {}  # of the reads that ended, by their numbers
-        self._rows: deque[int] = deque()  # of the reads from number `_first` on
-        self._first = 0  # the number of the first read that was not waited for
+        self._rows: deque[int] = deque()  # of the reads from number `_first_read` on
+        self._first_read = 0  # the number of the first read that was not waited for
         self._chunks, self._before = 0, 0
 
     def plan(self, window: RowWindow, first: int = 0) -> None:
@@ -73,7 +72,7 @@ class ReadAhead:
         parts = window.parts if self._io_threads else ()
         reads = [read for part in parts for read in _reads_of(part, first, width, self._block)]
         reads.sort(key=lambda read: read.row)
-        number = self._first + len(self._rows)
+        number = self._first_read + len(self._rows)
         self._rows.extend(read.row for read in reads)
         self._planned.extend(enumerate(reads, number))
         for _ in range(min(self._io_threads, len(reads))):
@@ -105,27 +104,28 @@ class ReadAhead:
         _drop_all(self._planned, self._ended)
 
     def _wait_for_first(self) -> None:
-        while self._first not in self._results:
+        while self._first_read not in self._results:
             number, result = self._ended.get()
             self._results[number] = result
-        result = self._results.pop(self._first)
+        result = self._results.pop(self._first_read)
         if isinstance(result, BaseException):
             raise result
         self._times.bytes_read_ahead += result
-        self._first += 1
+        self._first_read += 1
         self._rows.popleft()
 
 
 def _read_planned(pool: ThreadPoolExecutor, planned: _Planned, ended: _Ended) -> None:
     """Make reads until none is left; each thread takes the first one.
 
-    After a while another task continues. A pool refuses it once the program ends, which waits for the tasks that run.
+    It runs for _TASK_SECONDS, then submits its successor. The interpreter waits for running tasks when it exits, and
+    the pool refuses new ones: then the other reads are dropped.
     """
     end = time.monotonic() + _TASK_SECONDS
     with suppress(IndexError):
-        _read_first(planned, ended)
+        _read_one(planned, ended)
         while time.monotonic() < end:
-            _read_first(planned, ended)
+            _read_one(planned, ended)
         try:
             pool.submit(_read_planned, pool, planned, ended)
         except RuntimeError:
@@ -139,7 +139,7 @@ def _drop_all(planned: _Planned, ended: _Ended) -> None:
             ended.put((number, 0))
 
 
-def _read_first(planned: _Planned, ended: _Ended) -> None:
+def _read_one(planned: _Planned, ended: _Ended) -> None:
     number, read = planned.popleft()
     try:
         ended.put((number, read.shards.read_ahead(read.shard, read.start, read.end)))

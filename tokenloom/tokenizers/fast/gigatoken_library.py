@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # its module imports sentencepiece, which other kinds do with
 
 NAME = f"gigatoken {version('gigatoken')}"
 _MAX_GROWTH = 256_000_000
-_MAX_CHARACTERS = 32_000_000  # where the system does not tell how large a process is
+_MAX_LENGTH = 32_000_000  # characters or bytes, where the system does not tell how large a process is
 _PATTERNS = {
     openai_public.r50k_pat_str: "gpt2",
     GPT_2: "gpt2",
@@ -92,6 +92,7 @@ def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
     content = bare_content(tokenizer.files[FILE])  # checks its parts
     spellings, has_normal_form = routed_spellings(content), normalizes(content)
     runs, content = find_space_runs(content) or (None, content)
+    spellings = [*spellings, MARKER] if runs else spellings
     data = json.dumps({**content, "normalizer": None}).encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
@@ -105,9 +106,7 @@ def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
         runs.restore(tokens, ids)
         return tokens, offsets
 
-    return FastEncoder(
-        NAME, encode_flat, [*spellings, *([MARKER] if runs else [])], tokenizer.bos_ids, tokenizer.eot_id
-    )
+    return FastEncoder(NAME, encode_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
@@ -139,7 +138,7 @@ class _Encoder:
         """See FastEncoder.encode_flat."""
         if self._is_full():
             self._renew()
-        self._num_characters += sum(map(len, texts))
+        self._length += sum(map(len, texts))
         encode = self._tokenizer.encode
         ids = [encode(text) for text in texts]
         offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
@@ -148,14 +147,14 @@ class _Encoder:
     def _is_full(self) -> bool:
         resident = _resident_bytes()
         if resident is None:
-            return self._num_characters > _MAX_CHARACTERS
+            return self._length > _MAX_LENGTH
         return resident > self._max_resident
 
     def _renew(self) -> None:
         self._tokenizer: Any = None  # frees the memory of the one before
         with refusals("gigatoken"):
             self._tokenizer = self._make()
-        self._num_characters = 0
+        self._length = 0
         self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH
 
 

@@ -1,13 +1,13 @@
 """Added tokens that are runs of spaces, as GPT-NeoX and OLMo have them, encoded as one marker each.
 
 A library that finds added tokens cuts the text at each of them and encodes the parts one by one, which takes gigatoken
-three times as long for source code. Here, a run becomes the marker U+0085 before the text is encoded, and the marker's
-id the run's afterwards. A text that contains U+0085 itself goes to the reference.
+three times as long for source code. Here, the marker U+0085 replaces a run before the text is encoded, and the id of
+the run replaces the marker's afterwards. A text that contains U+0085 itself goes to the reference.
 
-The ids are those of the parts. GPT-2's pattern ends a word where the text ends, or before the last of several
-characters of white space (`\\s+(?!\\S)`), which is the marker. Where the marker shares a word with what is beside it,
-nothing is merged across it, because its two bytes are merged first and no other token contains them. Other patterns
-have a rule for line ends, which reaches across the marker.
+The ids equal those of parts encoded one by one. GPT-2's pattern ends a word where the text ends, or before the last of
+several characters of white space (`\\s+(?!\\S)`), which is the marker. Where the marker shares a word with what is
+beside it, nothing is merged across it, because its two bytes are merged first and no other token contains them. Other
+patterns have a rule for line ends, which reaches across the marker.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def _cut_runs(starts: Int64s, lengths: Int64s, longest: int) -> tuple[Int64s, In
     """Return starts and lengths of the tokens of n runs: as many of the longest as fit into each, one for the rest."""
     num_longest, rest = np.divmod(lengths, longest)
     num_tokens = num_longest + (rest > 1)
-    number = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)  # in its run
-    is_longest = number < np.repeat(num_longest, num_tokens)
-    return np.repeat(starts, num_tokens) + number * longest, np.where(is_longest, longest, np.repeat(rest, num_tokens))
+    index = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)  # in its run
+    is_longest = index < np.repeat(num_longest, num_tokens)
+    return np.repeat(starts, num_tokens) + index * longest, np.where(is_longest, longest, np.repeat(rest, num_tokens))
 
 
 def find_space_runs(content: Mapping[str, Any]) -> tuple[SpaceRuns, dict[str, Any]] | None:
