@@ -155,6 +155,8 @@ def test_any_exception_of_the_thread_is_raised_where_batches_are_taken(
 def test_a_loader_continues_after_an_interrupt_during_close(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     expected = [next(loader)["labels"].tolist() for _ in range(40)]
+    loader.close()
+    before = set(threading.enumerate())
     again = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     assert [next(again)["labels"].tolist() for _ in range(3)] == expected[:3]
 
@@ -165,6 +167,9 @@ def test_a_loader_continues_after_an_interrupt_during_close(reference: str, monk
         patch.setattr(threading.Thread, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             again.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
     assert [next(again)["labels"].tolist() for _ in range(37)] == expected[3:]
 
 

@@ -11,11 +11,13 @@ import pytest
 from tests.reader.oracle import assert_same, make_store
 from tests.reader.test_blocks_reading import make_blocks_store, run_forked
 from tests.reader.test_remote_reading import Published, assert_all_same, epoch, loader_of, published_in_memory
+from tokenloom.errors import StoreError
 from tokenloom.reader import producer
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.shard_cache import ShardCache
 
@@ -90,6 +92,30 @@ def test_processes_read_single_blocks_with_a_cache_for_one_shard(by_blocks: Publ
             run_forked(lambda: read(1))  # while this process is alive
 
     run_forked(lambda: read(0))
+
+
+@pytest.mark.parametrize("num_removed", [1, 3, 100])
+def test_a_shard_that_others_remove_before_it_is_opened_is_downloaded_again(
+    num_removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = make_store(tmp_path / "store", [300], with_blocks=False)
+    path, left = ShardFiles.path, [num_removed]
+
+    def path_removed(self: ShardFiles, index: int) -> Path:
+        found = path(self, index)
+        left[0] -= 1
+        if left[0] >= 0:
+            found.unlink()
+        return found
+
+    monkeypatch.setattr(ShardFiles, "path", path_removed)
+    with published_in_memory(reference, f"raced-{num_removed}") as published:
+        data = published.open(ShardCache(tmp_path / "cache"))
+        if num_removed == 100:
+            with pytest.raises(StoreError, match="removed the shard before it was opened; raise its limit"):
+                _ = data[3]
+        else:
+            assert data[3]["input_ids"].tolist() == TokenDataset(reference, seq_len=_T)[3]["input_ids"].tolist()
 
 
 # ---- the disk

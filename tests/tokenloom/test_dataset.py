@@ -271,6 +271,9 @@ def test_decode_returns_the_text(built: _Built) -> None:
     for ids in ([-1], [256], [65, 10**9]):
         with pytest.raises(TokenizerError, match=r"vocabulary \[0, 256\)"):
             data.decode(ids)
+    for shaped in (np.array(65), np.array([[65, 66]])):
+        with pytest.raises(ValueError, match="must have one dimension"):
+            data.decode(shaped)
 
 
 _WITHOUT_EXTRAS = """

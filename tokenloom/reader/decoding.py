@@ -47,6 +47,8 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
 
 def decode(tokenizer: Decoder, ids: Integers) -> str:
     """Return the text of (n,) ids; see TokenDataset.decode."""
+    if ids.ndim != 1:
+        raise ValueError(f"ids must have one dimension, as those of one sample have, not the shape {ids.shape}")
     if ids.size and ids.dtype.kind not in "iu":
         raise TypeError(f"ids must be integers, not {ids.dtype}")
     vocab_size = tokenizer.vocab_size

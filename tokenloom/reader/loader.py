@@ -204,11 +204,13 @@ class TokenLoader:
         """End the thread; the next batch continues from where the loader is, with a new thread."""
         producer, prefetcher = self._producer, self._prefetcher
         self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the wait below
-        if prefetcher is not None:
-            prefetcher.close()
-        if producer is not None:
-            self._abandon_producer.detach()
-            producer.close()
+        try:
+            if prefetcher is not None:
+                prefetcher.close()
+        finally:
+            if producer is not None:
+                self._abandon_producer.detach()
+                producer.close()
 
     def state_dict(self) -> LoaderState:
         """Return where the loader is, as JSON: its stream's fingerprint, and the number of samples all ranks took."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.cache.shard_cache import ShardCache
     from tokenloom.storage.versions.leases import Lease
 
+_OPEN_ATTEMPTS = 10
 _NUM_REQUESTS = 16  # for `.blocks` files, at a time
 
 
@@ -68,7 +69,7 @@ class ShardFiles:
     def open(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
         """Open a shard, at once if its blocks can be downloaded as they are needed.
 
-        A copy in the cache that is damaged or has been removed is downloaded again, once, as a whole.
+        A copy in the cache that is damaged or has been removed is downloaded again as a whole.
 
         Raises:
             StoreError: the shard is missing, or can't be read or downloaded; if gc deleted the version, VersionDeleted.
@@ -94,12 +95,24 @@ class ShardFiles:
         except StoreError as error:
             if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        path = self.path(index)
-        try:
-            return self._open(index, path, open_path)
-        except FormatError as error:  # it names only the copy
-            place = self.store.place(version_path(self._version, self.entries[index].name))
-            raise FormatError(f"{place}, in the cache: {error}") from error
+        return self._open_again(index, open_path)
+
+    def _open_again(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
+        """Download a shard if necessary and open it, a few times if other readers remove the copy in between."""
+        place = self.store.place(version_path(self._version, self.entries[index].name))
+        for _ in range(_OPEN_ATTEMPTS):
+            path = self.path(index)
+            try:
+                return self._open(index, path, open_path)
+            except FormatError as error:  # it names only the copy
+                raise FormatError(f"{place}, in the cache: {error}") from error
+            except StoreError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        raise StoreError(
+            f"{place}: {_OPEN_ATTEMPTS} times, other readers of the cache {self.folder} removed the shard before it was"
+            " opened; raise its limit: TOKENLOOM_CACHE_LIMIT"
+        )
 
     def _open(
         self,
