@@ -292,9 +292,9 @@ def test_the_shards_after_each_window_are_opened_ahead(reference: str, monkeypat
     ahead: set[tuple[int, int]] = set()
     window_ends: set[int] = set()
 
-    def recorded_prepare(self: Producer, positions: Any, num_windows: int) -> None:
+    def recorded_prepare(self: Producer, positions: Any, window_index: int) -> None:
         ahead.add((positions[0], len(positions)))
-        prepare(self, positions, num_windows)
+        prepare(self, positions, window_index)
 
     def recorded_window(positions: Any, num_rows: int) -> Any:
         window_ends.add(positions[-1] + 1)
@@ -320,15 +320,15 @@ def test_shards_are_not_opened_ahead_once_the_next_window_is_opened(
         next(loader)
     producer = loader._producer
     assert producer is not None
-    assert producer._num_windows == 3  # of 1, 8 and 64 batches
+    assert producer._window_index == 3  # windows of 1, 8 and 64 batches
     opened = []
     monkeypatch.setattr(SplitSamples, "prepare_shards", lambda *_, waits: opened.append(waits))
-    for num_windows in (1, 2, 3):
-        prepare(producer, np.arange(10), num_windows)
+    for window_index in (1, 2, 3):
+        prepare(producer, np.arange(10), window_index)
     assert opened == [False]  # for the third
 
     def shards_meanwhile(positions: Any) -> Any:
-        producer._num_windows += 1
+        producer._window_index += 1
         return shards_of(positions)
 
     monkeypatch.setattr(loader.stream, "shards_of", shards_meanwhile)

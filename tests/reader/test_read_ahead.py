@@ -209,8 +209,8 @@ def test_a_program_that_ends_does_not_wait_for_planned_reads(reference: str, pre
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     before, _, after = done.stdout.partition("end")
-    assert 4 <= before.count("read") < 60  # of some 150 in two windows
-    assert after.count("read") <= 8  # those that have begun, and one more of each thread
+    assert 4 <= before.count("read") < 100  # of some 150 in two windows
+    assert after.count("read") <= 40  # 8, if no thread has to wait for a processor
 
 
 def test_no_threads_read_nothing_ahead(reference: str, events: list[tuple[Any, ...]]) -> None:

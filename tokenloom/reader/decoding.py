@@ -46,7 +46,7 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
 
 
 def decode(tokenizer: Decoder, ids: Integers) -> str:
-    """Return the text of (n,) ids; see TokenDataset.decode."""
+    """Return the text of (n,) ids; raises as TokenDataset.decode."""
     if ids.ndim != 1:
         raise ValueError(f"ids must have one dimension, as those of one sample have, not the shape {ids.shape}")
     if ids.size and ids.dtype.kind not in "iu":

@@ -56,7 +56,7 @@ class Producer:
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
         self._window: RowWindow | None = None
-        self._num_windows = self._window_steps = self._taken_steps = 0
+        self._window_index = self._window_steps = self._taken_steps = 0
         self._pid = os.getpid()
 
     @property
@@ -102,7 +102,7 @@ class Producer:
             self._reads.cancel()
 
     def _open_window(self) -> None:
-        self._num_windows += 1
+        self._window_index += 1
         growth = _GROWTH_OPENING if self._stream.opens_slowly else _GROWTH
         num_steps = min(growth * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
@@ -124,13 +124,13 @@ class Producer:
             num_steps = min(num_steps, self._left - self._window_steps)
         if self._stream.opens_slowly and num_steps:
             upcoming = self._steps.positions(self._position, num_steps)
-            self._pool.submit(self._prepare_upcoming, upcoming, self._num_windows)
+            self._pool.submit(self._prepare_upcoming, upcoming, self._window_index)
 
     def _prepare_upcoming(self, positions: Int64s, window_index: int) -> None:
         """Prepare shards, unless another window has been opened since: the first of them may be read and removed."""
-        if window_index == self._num_windows:
+        if window_index == self._window_index:
             shards = [*self._stream.shards_of(positions)]  # in a busy process, this takes as long as a short window
-            if window_index == self._num_windows:
+            if window_index == self._window_index:
                 self._prepare(shards)
 
     def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:

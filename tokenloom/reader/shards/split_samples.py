@@ -139,9 +139,12 @@ class SplitSamples:
         )
 
     def decode(self, ids: Sequence[int] | Integers) -> str:
-        """Return the text of ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
+        """Return the text of (n,) ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
 
-        Raises TokenizerError if the package is not installed, or an id is outside of the vocabulary.
+        Raises:
+            TokenizerError: the package is not installed, or an id is outside of the vocabulary.
+            TypeError: the ids are not integers.
+            ValueError: the ids have another number of dimensions than one.
         """
         from tokenloom.reader.decoding import decode, version_tokenizer  # training does not need it
 
