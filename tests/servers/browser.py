@@ -34,6 +34,7 @@ return [...(arguments[0] || document).querySelectorAll(arguments[1])]
     .find(each => each.innerText.trim() === arguments[2] && each.getClientRects().length) || null
 """
 _WIDTH, _HEIGHT = 1280, 900  # of the window, in pixels
+_PRESSES = 10
 WAIT_SECONDS = 300  # guards against a hang; pages are slow while other tests run
 
 
@@ -148,31 +149,42 @@ class Page:
         return self.wait("dialog", lambda: self.driver.find_element(By.CSS_SELECTOR, "[role=dialog]"))
 
     def toggle(self, label: str) -> None:
-        """Press the switch of that label, and wait until it has changed."""
+        """Press the switch of that label until it has changed."""
+        switch = (By.CSS_SELECTOR, f"[aria-label='{label}']")
 
         def state() -> str | None:
-            return self.driver.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']").get_attribute("aria-checked")
+            return self.driver.find_element(*switch).get_attribute("aria-checked")
+
+        def press() -> bool:
+            if state() == before:
+                self.driver.find_element(*switch).click()
+            return True
 
         before = self.wait(f"switch {label!r}", state)
-        self.driver.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']").click()
-        self.wait(f"change of {label!r}", lambda: state() != before)
+        self._repeat(
+            lambda: self.wait(f"switch {label!r} that can be pressed", press),
+            f"change of {label!r}",
+            lambda: state() != before,
+        )
 
     def press_menu(self, row: str, item: str) -> None:
         """Choose an item from the menu of the row, such as one schedule of several, with that text."""
         menu = "button[normalize-space()='Open menu']"
         path = f"//*[normalize-space(text())='{row}']/ancestor::*[.//{menu}][1]//{menu}"
 
-        def click() -> bool:
-            found = self.driver.find_elements(By.XPATH, path)
-            if found:
-                found[0].click()
-            return bool(found)
+        def is_open() -> bool:
+            return bool(self.driver.find_elements(By.CSS_SELECTOR, "[role=menuitem]"))
 
-        self.wait(f"menu of {row!r}", click)
+        def click() -> bool:
+            if not is_open():
+                self.driver.find_element(By.XPATH, path).click()
+            return True
+
+        self._repeat(lambda: self.wait(f"menu of {row!r}", click), f"open menu of {row!r}", is_open)
         self.press(item, "menuitem")
 
     def submit(self) -> str:
-        """Press Submit until the form responds; return its message. Prefect's form sometimes needs a second press.
+        """Press Submit until the form responds; return its message.
 
         The form of a run that was started gives way to the page of its deployment, whose note of it soon vanishes.
         """
@@ -185,11 +197,15 @@ class Page:
                 return answers[0]
             return next((text for text in answers if text in self.text()), None)
 
-        for _ in range(4):
-            self.press("Submit")
+        return self._repeat(lambda: self.press("Submit"), "answer to Submit", answer)
+
+    def _repeat(self, press: Callable[[], object], what: str, condition: Callable[[], T | None]) -> T:
+        """Press until the page shows what it should: while it is being drawn, a press may have no effect."""
+        for _ in range(_PRESSES):
+            press()
             with suppress(TimeoutException):
-                return self.wait("answer", answer, 30)
-        raise AssertionError(f"no answer to Submit: {self.text()}")
+                return self.wait(what, condition, WAIT_SECONDS / _PRESSES)
+        raise AssertionError(f"no {what} after {_PRESSES} presses; errors {self.errors()}; the page:\n{self.text()}")
 
     def view_run(self) -> None:
         """Open the run that the last `submit` started; a slow page of its deployment may still link an earlier one."""
